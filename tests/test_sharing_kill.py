@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -27,6 +28,8 @@ class Kills:
 
     directory: Path
     stack: contextlib.ExitStack
+    role: str = "publish"
+    """What those do that are no consumers."""
     members: list[tuple[str, Member]] = attrs.Factory(list)
     """Those that run: with a publisher's stream, or ``""`` for a consumer."""
     confirmed: dict[str, int] = attrs.Factory(dict)
@@ -41,8 +44,8 @@ class Kills:
     def start(self, stream: str | None = None) -> Member:
         if stream is None:
             stream = str(next(self._streams))
-        arguments = ("publish", stream, 0) if stream else ("consume",)
-        member = self.stack.enter_context(Member(self.directory, *arguments))
+        arguments = (self.role, stream, 0) if stream else ("consume",)
+        member = self.stack.enter_context(Member(self.directory, *arguments, forked=True))
         self.members.append((stream, member))
         return member
 
@@ -77,10 +80,10 @@ class Kills:
             self.pauses += [after - before for before, after in itertools.pairwise(times)]
 
 
-def check_kills(place: Path, kills: int, *, consumers: int = 0) -> list[float]:
+def check_kills(place: Path, kills: int, *, role: str = "publish", consumers: int = 0) -> list[float]:
     """Kill so many processes while all publish, and consume; how long confirms took."""
     with contextlib.ExitStack() as stack:
-        run = Kills(place / "data", stack)
+        run = Kills(place / "data", stack, role)
         run.start().hear("ready")
         for stream in [None] * (PUBLISHERS - 1) + [""] * consumers:
             run.start(stream)
@@ -114,11 +117,9 @@ def check_messages(run: Kills, got: set[str]) -> None:
     """Every message that was confirmed was got or is there, and of each stream the first of each come in order."""
     found: dict[str, dict[int, None]] = {}
     with warren.open(run.directory) as node:
-        queue = node.queue("work")
-        while batch := queue.get_many(1000, auto_ack=True):
-            for delivery in batch:
-                stream, number = delivery.body.decode().split(":")
-                found.setdefault(stream, {})[int(number)] = None
+        for body in bodies_in(node, run.role):
+            stream, number = body.decode().split(":")
+            found.setdefault(stream, {})[int(number)] = None
     for stream, last in run.confirmed.items():
         numbers = list(found.get(stream, {}))
         if not run.got:
@@ -127,8 +128,23 @@ def check_messages(run: Kills, got: set[str]) -> None:
         assert there >= set(range(last + 1)), f"of stream {stream} something is missing"
 
 
+def bodies_in(node: warren.Node, role: str) -> Iterator[bytes]:
+    """What is there, in order."""
+    if role == "append":
+        yield from (record.body for record in node.topic("work").read("check"))
+        return
+    queue = node.queue("work")
+    while batch := queue.get_many(1000, auto_ack=True):
+        yield from (delivery.body for delivery in batch)
+
+
 def test_what_was_confirmed_survives_hosts_that_are_killed(tmp_path: Path) -> None:
     check_kills(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_and_so_does_what_was_appended_to_a_topic(tmp_path: Path) -> None:
+    check_kills(tmp_path, max(KILLS // 3, 2), role="append")
 
 
 @pytest.mark.slow

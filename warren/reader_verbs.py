@@ -1,6 +1,6 @@
 """A member of a consumer group that reads a topic, or a reader that reads all of it for itself: as both kinds have it.
 
-*Shared*: the topic's queues are divided over the group's members in this process, and again whenever one comes or goes.
+*Shared*: the topic's queues are divided over the group's members, and again whenever one comes or goes.
 What a member has read and not committed when it goes is read again by another one: at least once, in order for each
 queue. A group's messages that are to be tried again (``%RETRY%group``) come to its readers too.
 

@@ -2,11 +2,13 @@
 
 ``publish STREAM FIRST``: publishes ``STREAM:NUMBER`` to the queue ``work``, a few at a time, and says ``confirmed
 NUMBER SECONDS`` (of the monotonic clock) for the last of each few; until its input ends, then it closes the node.
+``append STREAM FIRST``: the same with the topic ``work``, where a stream is a key.
 ``consume``: gets from ``work``, acks, and says ``got BODY REDELIVERED``. ``hold``: says ``ready`` and does nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -28,10 +30,13 @@ def main(directory: str, role: str, *arguments: str) -> None:
         queue = node.queue("work")
         say("ready")
         match role:
-            case "publish":
+            case "publish" | "append":
                 stream, number = arguments[0], int(arguments[1])
+                send = queue.publish
+                if role == "append":
+                    send = functools.partial(node.topic("work").append, key=stream)
                 while not over.is_set():
-                    confirms = [queue.publish(f"{stream}:{number + index}".encode()) for index in range(WINDOW)]
+                    confirms = [send(f"{stream}:{number + index}".encode()) for index in range(WINDOW)]
                     for confirm in confirms:
                         confirm.wait()
                     number += WINDOW

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -18,19 +21,73 @@ from warren.storage.lock_holder import lock_holder
 PATIENCE_S = 60.0
 
 
+class ForkedProcess:
+    """What a test needs of a ``Popen``, of a fork: there within milliseconds, with all modules that the test has."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        import warren.client.shared_directory  # once: each child would
+        import warren.server  # noqa: F401
+        from tests.support import sharing_child
+
+        child_reads, self_writes = os.pipe()
+        self_reads, child_writes = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                os.dup2(child_reads, 0)
+                os.dup2(child_writes, 1)
+                os.closerange(3, 1024)  # the test's, and other children's ends of their pipes
+                sys.stdin = os.fdopen(0)
+                sharing_child.main(*arguments)
+                code = 0
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            finally:
+                os._exit(code)
+        os.close(child_reads)
+        os.close(child_writes)
+        self.stdin, self.stdout = os.fdopen(self_writes, "w"), os.fdopen(self_reads)
+        self._code: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        if self._code is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._code is None:
+            done = os.pidfd_open(self.pid)
+            try:
+                if not select.select([done], [], [], timeout)[0]:
+                    raise TimeoutError(f"process {self.pid} does not end")
+            finally:
+                os.close(done)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code
+
+
 class Member:
     """A process that has a directory open (:mod:`tests.support.sharing_child`)."""
 
-    def __init__(self, directory: Path, role: str, *arguments: object) -> None:
+    def __init__(self, directory: Path, role: str, *arguments: object, forked: bool = False) -> None:
+        """``forked``: from the test's process, which has no node open then; else a Python of its own."""
         self.lines: list[str] = []
         """What it has said, as far as it was read."""
         self._heard: Queue[str | None] = Queue()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.sharing_child", str(directory), role, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        said = [str(directory), role, *map(str, arguments)]
+        self.process: subprocess.Popen[str] | ForkedProcess
+        if forked:
+            self.process = ForkedProcess(said)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.sharing_child", *said],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
