@@ -23,7 +23,7 @@ from tests.support.waiting import together, wait_until
 from warren import cli
 from warren.actors.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
-from warren.amqp.own_methods import Call
+from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
 from warren.client.calls import NotFromOutsideError
 from warren.client.link import Link
@@ -41,6 +41,7 @@ from warren.errors import (
     WrongProcessError,
 )
 from warren.node import Node
+from warren.server import Server
 from warren.top.attached import Attached
 
 
@@ -564,6 +565,28 @@ def test_a_host_that_closes_has_done_all_that_others_have_sent_until_then(tmp_pa
                 confirm.wait(30)
             assert bodies(sent, 1000) == [b"%d" % one for one in range(500)]  # none of them twice
             assert len(taken) == 0
+
+
+def test_an_ack_for_a_host_that_hands_over_is_passed_over(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"0", b"1"]).wait()
+    [server] = host._running.hosted
+    assert isinstance(server, Server)
+    [connection] = server.connections.values()
+
+    def begin() -> None:
+        connection._handing_over = server.loop.create_future()
+        connection.engine.send(0, c.Connection.Blocked(HANDING_OVER))
+        connection.flush()
+
+    with queue.consume(timeout=60) as consumer:
+        first, second = next(consumer), next(consumer)
+        server.post(begin)
+        wait_until(lambda: not link_of(guest).can_send, "it was not told")
+        first.ack()
+        second.nack(multiple=True)
+        server.post(connection.abort)
+        assert [(one.body, one.redelivered) for one in (next(consumer), next(consumer))] == [(b"0", True), (b"1", True)]
 
 
 def test_what_does_not_survive_the_host_is_declared_again(host: Node, guest: Node) -> None:

@@ -172,7 +172,7 @@ class DeliveryChannel:
         method = c.Basic.Ack(tag, True) if outcome == "ack" else c.Basic.Nack(tag, True, outcome == "requeue")
         link = self.slot.link
         with link.locked():
-            if self.error is None and link.is_up:
+            if self.error is None and link.can_send:
                 link.send(self.slot.number, method)
         return
         yield
@@ -188,7 +188,7 @@ class DeliveryChannel:
     def _settle(self, outcome: str, tags: Sequence[int]) -> None:
         link = self.slot.link
         with link.locked():
-            if self.error is None and link.is_up and tags:
+            if self.error is None and link.can_send and tags:
                 link.encoded().settle(self.slot.number, _SETTLING[outcome], tags)
                 link.gather(None, _SETTLEMENT_BYTES * len(tags))
 

@@ -354,7 +354,7 @@ class RemoteConsumerVerbs(ConsumerVerbs):
         """A batch was taken: the host may send more when half of the credit is used."""
         with self.vhost.link.locked():
             slot = self.slot
-            if delivered.through is not self.channel or slot.error is not None or not self.vhost.link.is_up:
+            if delivered.through is not self.channel or slot.error is not None or not self.vhost.link.can_send:
                 return
             slot.taken_bytes += delivered.size + MESSAGE_BYTES * delivered.count
             if slot.taken_bytes >= CREDIT_BYTES // 2:

@@ -90,7 +90,7 @@ class RemoteVhost:
 
     def control(self) -> Steps[ClientChannel]:
         """The channel for questions, open."""
-        if not self.link.is_up:
+        if not self.link.can_send:
             yield self.link.ready()
         channel = self._control
         if channel is None or not channel.alive:

@@ -66,6 +66,11 @@ class Sending(Leading):
         self._sent_at = 0.0
 
     @property
+    def can_send(self) -> bool:
+        """Whether something can be sent: not to a host that hands over, which may still answer."""
+        return self.engine is not None
+
+    @property
     def is_stuck(self) -> bool:
         return bool(self._unsent)
 
