@@ -190,3 +190,35 @@ def test_a_prefetch_of_each_consumer_ends_that_of_the_whole_channel(port: int) -
     )
     assert found[3]["queues"] == {"@q": [4, 1]}
     assert found[4]["queues"] == {"@q": [0, 1]}, "the consumer was there before, and has none"
+
+
+def test_a_consumer_that_waits_gets_what_comes_first_whatever_its_priority(port: int) -> None:
+    def one(body: str, priority: int) -> dict[str, Any]:
+        verb, arguments = published(body=body, properties={"priority": priority})
+        return {"verb": verb, **arguments}
+
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@q", "arguments": {"x-max-priority": 9}}),
+        ("basic.qos", {"prefetch_count": 2}),
+        ("basic.consume", {"queue": "@q", "consumer_tag": "@c"}),
+        ("pipeline", {"steps": [one("low", 0), one("high", 9), one("middle", 5), one("highest", 9)]}),
+        ("basic.ack", {"delivery": 1, "multiple": True}),
+    )
+    bodies = [[arguments["body"] for _, arguments in step["0.1 to @c"]] for step in found[3:]]
+    assert bodies == [["low", "high"], ["highest", "middle"]]
+
+
+def test_direct_replies_have_the_tag_of_what_comes_next(port: int) -> None:
+    asks = published(properties={"reply_to": "amq.rabbitmq.reply-to"})
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@q"}),
+        ("basic.consume", {"queue": "amq.rabbitmq.reply-to", "consumer_tag": "@c", "no_ack": True}),
+        asks,
+        ("basic.get", {"queue": "@q", "no_ack": True}),
+        published(routing_key="{reply}", count=2),
+        asks,
+        ("basic.get", {"queue": "@q", "no_ack": True}),
+    )
+    assert [found[at]["0.1 delivery tags"] for at in (3, 4, 6)] == [[1], [2, 2], [2]]

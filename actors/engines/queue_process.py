@@ -134,6 +134,8 @@ class QueueProcess(QueueDeliveries):
         priority: int,
         token: object | None,
     ) -> None:
+        if self.backing.levels is not None and len(self._consumers):
+            self.deliver()  # a consumer that waits gets what comes first, whatever comes behind it
         self.tick()
         if self.counts is not None:
             self.counts.note_published(len(bodies), envelope.bodies_bytes(bodies), envelope.persistent)

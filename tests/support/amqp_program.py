@@ -301,7 +301,7 @@ class Author:
     def _pipeline(self) -> None:
         """Several steps in one write on one channel. None closes it: what it is given before is a matter of luck."""
         at, errors, self.errors = len(self.steps), self.errors, 0.0
-        write = self._settle if self.prioritizes else self.rng.choice((self._publish_by_name, self._settle))
+        write = self.rng.choice((self._publish_by_name, self._settle))
         for _ in range(self.rng.choice((2, 3, 5))):
             write()
         self.errors = errors

@@ -84,13 +84,13 @@ class ReplyConsumer:
             raise Refusal(PRECONDITION_FAILED, "fast reply consumer does not exist")
         return self.address
 
-    def deliver(self, routing_key: str, properties: bytes, bodies: Sequence[bytes], first_tag: int) -> None:
-        """Replies have come."""
+    def deliver(self, routing_key: str, properties: bytes, bodies: Sequence[bytes]) -> None:
+        """Replies have come. They are not numbered: each has the tag of what the channel is given next."""
         channel = self._channel
         if not channel.may_send:
             return
         method = method_of(c.Basic.Deliver, consumer_tag=self._tag, exchange="", routing_key=routing_key)
-        tags = range(first_tag, first_tag + len(bodies))
+        tags = [channel.consumers.unacked.next_tag] * len(bodies)
         channel.connection.engine.deliver(channel.number, method, tags, properties, bodies)
         channel.connection.flush_soon()
 

@@ -280,7 +280,7 @@ class ChannelPublisher:
         asker = self._channel.connection.server.replies.find(routing_key)
         if asker is None:
             return False
-        asker.replies.deliver(routing_key, event.properties, event.bodies, asker.consumers.pass_by(len(event.bodies)))
+        asker.replies.deliver(routing_key, event.properties, event.bodies)
         return True
 
     def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
