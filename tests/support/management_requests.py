@@ -112,6 +112,21 @@ REQUESTS: tuple[Request, ...] = (
     (
         "POST",
         "/exchanges/%2F/x1/publish",
+        {"routing_key": "", "properties": {"expiration": "-1"}, "payload": "hi", "payload_encoding": "string"},
+    ),
+    (
+        "POST",
+        "/exchanges/%2F/x1/publish",
+        {"routing_key": "", "properties": {"expiration": "5x"}, "payload": "hi", "payload_encoding": "string"},
+    ),
+    (
+        "POST",
+        "/exchanges/%2F/x1/publish",
+        {"routing_key": "", "properties": {"expiration": "99999999999"}, "payload": "hi", "payload_encoding": "string"},
+    ),
+    (
+        "POST",
+        "/exchanges/%2F/x1/publish",
         {"routing_key": "", "properties": [], "payload": "hi", "payload_encoding": "string"},
     ),
     ("POST", "/queues/%2F/t1/get", {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}),

@@ -101,7 +101,7 @@ class RemoteVhostVerbs(VhostVerbs):
     ) -> Steps[RemoteQueueVerbs]:
         if passive:
             found = yield from self._call("queue.declaration", name=name)
-            return RemoteQueueVerbs(self.remote, QueueDeclaration(vhost=self.name, **found))
+            return RemoteQueueVerbs(self.remote, QueueDeclaration(**found))
         declaration = QueueDeclaration(
             vhost=self.name,
             name=name or "amq.gen-",  # the host makes the name
@@ -135,7 +135,7 @@ class RemoteVhostVerbs(VhostVerbs):
 
     def all_queues(self) -> list[Any]:
         found = run(self._call("vhost.queues"))
-        return [RemoteQueueVerbs(self.remote, QueueDeclaration(vhost=self.name, **one)) for one in found]
+        return [RemoteQueueVerbs(self.remote, QueueDeclaration(**one)) for one in found]
 
     def failed_queues(self) -> dict[str, str]:
         found: dict[str, str] = run(self._call("vhost.failed_queues"))
@@ -158,7 +158,7 @@ class RemoteVhostVerbs(VhostVerbs):
     ) -> Steps[RemoteExchangeVerbs]:
         if type is None:
             found = yield from self._call("exchange.declaration", name=name)
-            return RemoteExchangeVerbs(self.remote, ExchangeDeclaration(vhost=self.name, **found))
+            return RemoteExchangeVerbs(self.remote, ExchangeDeclaration(**found))
         declaration = ExchangeDeclaration(
             vhost=self.name,
             name=name,

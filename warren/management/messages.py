@@ -11,15 +11,12 @@ import attrs
 
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import (
-    ArgumentsError,
     NotFoundError,
     PreconditionFailedError,
     RefusedError,
 )
-from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
-from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey, PublishRefusedError
+from warren.actors.handing_over import PublishRefusedError
 from warren.actors.node_context import BlockedError
 from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
@@ -31,9 +28,9 @@ from warren.management.queues import check_owner, find, find_classic
 from warren.messages import ReceivedMessage
 from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.properties import NAMES, Properties, decode_properties, encode_properties
+from warren.queue_index.properties import NAMES, Properties, decode_properties
 from warren.queue_verbs import QueueVerbs
+from warren.server.addressing import address
 from warren.storage.errors import MessageError
 
 if TYPE_CHECKING:
@@ -90,18 +87,6 @@ def _check_no_null(value: Any) -> None:
         raise bad_request("null_not_allowed")
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         _check_no_null(one)
-
-
-def _expiration_ms(properties: Properties) -> int | None:
-    said = properties.expiration
-    if said is None:
-        return None
-    text = said if isinstance(said, str) else said.decode("latin-1")
-    if not text.isascii() or not text.isdigit():
-        raise ArgumentsError(f"invalid expiration '{text}': no_integer")
-    if int(text) > MAX_PERIOD_MS:
-        raise ArgumentsError(f"invalid expiration '{text}': {{value_too_large,{text}}}")
-    return int(text)
 
 
 def properties_json(properties: Properties) -> Any:
@@ -174,19 +159,7 @@ async def _hand_over(
     call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
 ) -> Confirm | None:
     """Give a message to the queues that it is for; ``None`` where there is none."""
-    expiration_ms = _expiration_ms(properties)
-    headers = properties.headers
-    keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
-    if headers and "BCC" in headers:
-        properties = attrs.evolve(properties, headers={name: one for name, one in headers.items() if name != "BCC"})
-    envelope = Envelope(
-        vhost.encode(errors="surrogateescape"),
-        exchange.encode(errors="surrogateescape"),
-        tuple(key.encode(errors="surrogateescape") for key in keys),
-        encode_properties(properties),
-        properties.delivery_mode == 2,
-    )
-    key = PublishKey(envelope, expiration_ms, properties.priority or 0)
+    key, keys, headers = address(vhost, exchange, routing_key, properties)
 
     def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)

@@ -132,25 +132,11 @@ def _queue(channel: ServerChannel, name: str) -> QueueVerbs:
 
 def _declaration(channel: ServerChannel, name: str) -> dict[str, Any]:
     declaration: QueueDeclaration = find_queue(channel, name).declaration
-    return {
-        "name": declaration.name,
-        "durable": declaration.durable,
-        "exclusive": declaration.exclusive,
-        "auto_delete": declaration.auto_delete,
-        "arguments": dict(declaration.arguments),
-    }
+    return declaration.to_json() | {"exclusive": declaration.exclusive}
 
 
 def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
-    declaration = channel.node.vhost(vhost).definitions.exchange(name)
-    return {
-        "name": declaration.name,
-        "type": declaration.type,
-        "durable": declaration.durable,
-        "auto_delete": declaration.auto_delete,
-        "internal": declaration.internal,
-        "arguments": dict(declaration.arguments),
-    }
+    return channel.node.vhost(vhost).definitions.exchange(name).to_json()
 
 
 def _browse(channel: ServerChannel, name: str, count: int, after: list[int] | None) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +18,6 @@ from pamqp import commands as c
 from warren.actors.admission import BackpressureWait
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.exchanges import ExchangeDeclaration
-from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
-from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
 from warren.aio import bridge
@@ -28,19 +25,17 @@ from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
 from warren.publishing import Receiver, publishing
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.properties import Properties, decode_properties, encode_properties
+from warren.queue_index.properties import decode_properties, encode_properties
+from warren.server.addressing import address, text_of
 from warren.server.confirms import Confirms
 from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
-from warren.storage.erlang_text import quoted
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
 
 NO_ROUTE: Final = 312
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _CACHED_ENVELOPES: Final = 256
 _CACHED_PROPERTIES_BYTES: Final = 512
 
@@ -234,34 +229,11 @@ class ChannelPublisher:
         if properties.user_id not in (None, channel.user) and not channel.may_impersonate:
             raise Refusal(
                 PRECONDITION_FAILED,
-                f"user_id property set to '{_text(properties.user_id or '')}' "
+                f"user_id property set to '{text_of(properties.user_id or '')}' "
                 f"but authenticated user was '{channel.user}'",
             )
-        expiration_ms = None if properties.expiration is None else _milliseconds(properties.expiration)
-        headers = None if properties.headers is None else dict(properties.headers)
-        copies = carbon_copies(headers) if headers else ()
-        if headers and "BCC" in headers:  # a blind copy is blind: the header goes
-            shown = {name: value for name, value in headers.items() if name != "BCC"}
-            encoded = encode_properties(attrs.evolve(properties, headers=shown))
-        return _Addressed(
-            self._key(exchange, (routing_key, *copies), encoded, properties, expiration_ms),
-            (routing_key, *copies),
-            headers,
-            declaration,
-            asks,
-        )
-
-    def _key(
-        self, exchange: str, keys: tuple[str, ...], encoded: bytes, properties: Properties, expiration_ms: int | None
-    ) -> PublishKey:
-        envelope = Envelope(
-            _bytes(self._channel.vhost),
-            _bytes(exchange),
-            tuple(map(_bytes, keys)),
-            encoded,
-            properties.delivery_mode == 2,
-        )
-        return PublishKey(envelope, expiration_ms, properties.priority or 0)
+        key, keys, headers = address(channel.vhost, exchange, routing_key, properties, encoded)
+        return _Addressed(key, keys, headers, declaration, asks)
 
     def _route(self, addressed: _Addressed) -> list[Receiver]:
         vhost = self._channel.node.vhost(self._channel.vhost)
@@ -317,27 +289,3 @@ class ChannelPublisher:
             self._committing = None
         for confirm in confirms:
             await bridge.safe(confirm)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode(errors="surrogateescape")
-
-
-def _milliseconds(expiration: str | bytes) -> int:
-    """Raises :class:`Refusal` for what is no number of milliseconds."""
-    text = _text(expiration)
-    number = _INTEGER.match(text)
-    if number is None or number.end() < len(text):
-        left = quoted(text[number.end() :], '"') if number is not None else ""
-        reason = "no_integer" if number is None else f"{{leftover_string,{left}}}"
-        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {reason}")
-    value = int(number[0])
-    if value < 0:
-        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{value}}}")
-    if value > MAX_PERIOD_MS:
-        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_too_large,{value}}}")
-    return value
