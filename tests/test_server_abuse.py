@@ -21,7 +21,7 @@ from tests.support.amqp_link import Link
 from tests.support.amqp_violations import NO_PROPERTIES, OURS, RABBITMQS, UNKNOWN_METHODS
 from tests.support.server_tools import Served, served
 from warren.amqp.connection import PROTOCOL_HEADER
-from warren.amqp.framing import PUBLISH, contents
+from warren.amqp.framing import HEADER, METHOD, PUBLISH, contents, frame
 from warren.amqp.methods import encode_arguments, encode_method, method_of
 
 PATIENCE_S = 30.0
@@ -206,3 +206,47 @@ def test_what_is_announced_takes_no_memory_before_it_comes(here: Served, bystand
     assert psutil.Process().memory_info().rss - before < GROWTH_BYTES
     for link in links:
         link.close()
+
+
+def nested(depth: int) -> bytes:
+    table = b""
+    for _ in range(depth):
+        table = b"\1aF" + struct.pack(">I", len(table)) + table
+    return struct.pack(">I", len(table)) + table
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("depth", [65, 10_000])
+def test_tables_that_are_nested_too_deep_close_what_they_came_on(here: Served, depth: int) -> None:
+    link = Link(here.port)
+    channel = link.open_channel(1)
+    link.write(encode_method(1, c.Basic.Publish(0, "amq.headers", "")))
+    link.write(frame(HEADER, 1, struct.pack(">HHQH", 60, 0, 0, 1 << 13) + nested(depth)))
+    while not channel.came:
+        link.read()
+    [(name, close)] = channel.came
+    assert (name, close["reply_code"]) == ("channel.close", 406)
+    link.open_channel(2)
+    link.write(frame(METHOD, 2, struct.pack(">HHH", 50, 10, 0) + b"\1q\0" + nested(depth)))
+    assert closing(link).startswith("501 FRAME_ERROR - cannot decode <<0,0,1,113,")
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_flood_of_bindings_that_match_in_many_ways_keeps_nobody_waiting(here: Served, bystander: Link) -> None:
+    before = psutil.Process().memory_info().rss
+    link = Link(here.port)
+    channel = link.open_channel(1)
+    binds = [
+        c.Queue.Bind(queue="flooded", exchange="amq.topic", routing_key=f"{'#.a.' * 60}{at}") for at in range(1000)
+    ]
+    declare = c.Queue.Declare(queue="flooded", exclusive=True)
+    link.write(b"".join(encode_method(1, method) for method in (declare, *binds)))
+    assert is_served(bystander)
+    link.write(encode_method(1, c.Basic.Publish(0, "amq.topic", "a." * 127)))
+    link.write(frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 0) + NO_PROPERTIES))
+    link.write(encode_method(1, c.Basic.Qos(0, 1)))
+    while channel.came[-1:] != [("basic.qos_ok", {})]:
+        link.read()
+    assert is_served(bystander)
+    assert psutil.Process().memory_info().rss - before < GROWTH_BYTES
+    link.close()
