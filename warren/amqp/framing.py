@@ -124,11 +124,11 @@ class FrameReader:
         """Hand over what came from the peer."""
         if self._missing:
             self._feed_cut(data)
-        elif self.pending_bytes:
+        elif self._at == len(self._data) and not self._behind:
+            self._data, self._at = data, 0
+        else:
             self._data, self._at = self._data[self._at :] + self._behind[self._behind_at :] + data, 0
             self._behind, self._behind_at = b"", 0
-        else:
-            self._data, self._at = data, 0
 
     def _feed_cut(self, data: bytes) -> None:
         """The frame that was cut is put together by itself: what comes with its end need not be copied for that."""
@@ -381,16 +381,19 @@ class ContentFrames:
             parts.append(END)
             out.append(b"".join(parts))
             return
+        before = b""
         for tag, head, body in zip(written, heads, bodies, strict=True):
-            size = len(body)
+            size, step = len(body), self._whole_bytes
             if size <= self._small_bytes:
-                out.append(b"".join((self._opening, tag, head, body, END)))
-            elif size <= self._whole_bytes:
-                out += (b"".join((self._opening, tag, head)), body, END)
+                out.append(b"".join((before, self._opening, tag, head, body)))
+            elif size <= step:
+                out += (b"".join((before, self._opening, tag, head)), body)
             else:
-                step = self._whole_bytes
-                out += (self._opening, tag, head, END)
+                out += (before, self._opening, tag, head, END)
                 out += [frame(BODY, self._channel, body[at : at + step]) for at in range(0, size, step)]
+            before = END if size <= step else b""
+        if before:
+            out.append(before)
 
 
 def contents(

@@ -81,23 +81,17 @@ class ServerChannel:
 
     def _try(self, event: ChannelEvent) -> Work:
         try:
-            return self._do(event)
+            match event:
+                case Messages():
+                    return self.publisher.publish(event)
+                case MethodRun():
+                    self._settle(event)
+                    return None
+                case MethodReceived(_, method):
+                    return METHODS.get(type(method), _refuse)(self, method)
         except Exception as error:
             self._fail(event, error)
             return None
-
-    def _do(self, event: ChannelEvent) -> Work:
-        match event:
-            case Messages():
-                return self.publisher.publish(event)
-            case MethodRun():
-                self._settle(event)
-                return None
-            case MethodReceived(_, method):
-                handler = METHODS.get(type(method))
-                if handler is None:
-                    raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
-                return handler(self, method)
 
     def _settle(self, run: MethodRun) -> None:
         if run.index == ACK:
@@ -296,6 +290,10 @@ class ServerChannel:
 
 MAX_WAITING_EVENTS: Final = 256
 """So many events may stand in line behind a method that waits; then the socket is read no more."""
+
+
+def _refuse(_: ServerChannel, method: Method) -> Work:
+    raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
 
 
 # ── methods ──────────────────────────────────────────────────────────────────────────────────────────────────────────

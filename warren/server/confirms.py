@@ -71,6 +71,10 @@ class Confirms:
         """What is to be told now."""
         if not self._settled:
             return []
+        if len(self._runs) == len(self._settled) == 1 and self._settled[0].ack:  # nothing else is on its way
+            run = self._settled.pop()
+            self._runs.clear()
+            return [Settled(True, run.first + run.count - 1, True)]
         below: list[_Run] = []
         for run in self._runs.values():
             if run.ack is None:

@@ -51,6 +51,7 @@ CLOSE_TIMEOUT_S: Final = 3.0
 """How long a client that broke the protocol, or was refused, is waited for."""
 
 
+_TERMINATED: Final = State.TERMINATED
 _ANSWERED_IN: Final[dict[type[Method], State]] = {
     c.Connection.StartOk: State.SECURING,
     c.Connection.TuneOk: State.OPENING,
@@ -93,6 +94,7 @@ class ClientConnection(asyncio.Protocol):
         self.writable = True
         """Whether the client takes what it is sent."""
         self._when_writable: list[Callable[[], None]] = []
+        self._loop = server.loop
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None
         self._flushing = False
@@ -118,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
             set_option(self.fileno(), socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         self.is_owner = self.engine.has_own_methods = self._peer.is_owner
         self.name = self._peer.name
-        loop = self.server.loop
+        loop = self._loop
         self._heard = self._spoke = loop.time()
         if not self.server.admit(self):
             self._transport.abort()
@@ -130,14 +132,19 @@ class ClientConnection(asyncio.Protocol):
         self.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self.server.loop.time()
+        self._heard = self._loop.time()
         self.received_bytes += len(data)
         if self._lingers:
             return
+        server = self.server
         with self.node.pool.holding():
-            for event in self.engine.receive(data):
-                self._handle(event)
-            self.server.end_round(self)
+            server.begin_round()
+            try:
+                for event in self.engine.receive(data):
+                    self._handle(event)
+            finally:
+                server.flush_later(self)
+                server.end_round()
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -201,12 +208,16 @@ class ClientConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Send what is to be sent."""
         self._flushing = False
-        data = self.engine.data_to_send()
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._spoke = self.server.loop.time()
-            self.sent_bytes += len(data)
-            self._transport.write(data)
-        if self.engine.state is State.TERMINATED and not self._lingers and self._transport is not None:
+        pieces, transport = self.engine.pieces_to_send(), self._transport
+        if pieces and transport is not None and not transport.is_closing():
+            self._spoke = self._loop.time()
+            if len(pieces) == 1:
+                self.sent_bytes += len(pieces[0])
+                transport.write(pieces[0])
+            else:
+                self.sent_bytes += sum(map(len, pieces))
+                transport.writelines(pieces)
+        if self.engine.state is _TERMINATED and not self._lingers and self._transport is not None:
             self._transport.close()
 
     def flush_soon(self) -> None:

@@ -97,6 +97,22 @@ class ServerConsumer:
     held: bool = False
     """Whether it waits for more of that."""
     gone: bool = False
+    _last: tuple[bool, bytes, bytes] | None = None
+    _method: c.Basic.Deliver = attrs.field(factory=c.Basic.Deliver)
+
+    def method_for(self, piece: Content) -> c.Basic.Deliver:
+        """The method that delivers messages, but for the delivery tags."""
+        wanted = self.redelivered, piece.exchange, piece.routing_key
+        if wanted != self._last:
+            self._last = wanted
+            self._method = method_of(
+                c.Basic.Deliver,
+                consumer_tag=self.tag,
+                redelivered=self.redelivered,
+                exchange=_text(piece.exchange),
+                routing_key=_text(piece.routing_key),
+            )
+        return self._method
 
     def info(self) -> dict[str, Any]:
         """What RabbitMQ's management shows of a consumer."""
@@ -275,7 +291,8 @@ class ChannelConsumers:
                 consumer.through.settle_all("ack", delivered.tags)
             consumer.unsent = range(0) if consumer.no_ack else delivered.tags
             consumer.redelivered = delivered.fetched.redelivered
-            consumer.sending = pieces(contents_of(delivered.fetched))
+            contents = contents_of(delivered.fetched)
+            consumer.sending = contents if delivered.count == 1 else pieces(contents)
         else:
             connection.server.post(functools.partial(self._pump, consumer))
             return
@@ -305,20 +322,13 @@ class ChannelConsumers:
         else:
             sent, consumer.unsent = consumer.unsent[:count], consumer.unsent[count:]
             tag = self.unacked.give(_CONSUMED, sent, consumer.through)
-        if piece is None or not channel.may_send:
+        if piece is None:
             return
         if channel.traffic is not None:
             channel.traffic.deliver(count, no_ack=consumer.no_ack, redelivered=consumer.redelivered)
         if consumer.credit is not None:
             consumer.credit -= sum(map(len, piece.bodies)) + MESSAGE_BYTES * count
-        method = method_of(
-            c.Basic.Deliver,
-            consumer_tag=consumer.tag,
-            redelivered=consumer.redelivered,
-            exchange=_text(piece.exchange),
-            routing_key=_text(piece.routing_key),
-        )
-        tags = range(tag, tag + count)
+        method, tags = consumer.method_for(piece), range(tag, tag + count)
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
     def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
@@ -384,6 +394,8 @@ class ChannelConsumers:
         if multiple:
             for tag in tags:
                 self._settle(outcome, self._take_up_to(tag))
+        elif len(tags) == 1:
+            self._settle(outcome, self._take_one(tags[0]))
         else:
             try:
                 self._settle(outcome, self.unacked.take(tag_ranges(list(tags))))

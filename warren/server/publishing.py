@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
 
 NO_ROUTE: Final = 312
+_CONFIRMS: Final[dict[tuple[bool, bool], c.Basic.Ack | c.Basic.Nack]] = {
+    (True, False): c.Basic.Ack(),
+    (True, True): c.Basic.Ack(multiple=True),
+    (False, False): c.Basic.Nack(requeue=False),
+}
+"""For acks and nacks, of one message or of all up to it."""
 _CACHED_ENVELOPES: Final = 256
 _CACHED_PROPERTIES_BYTES: Final = 512
 
@@ -178,9 +184,10 @@ class ChannelPublisher:
         self._telling = False
         if self.confirms is None or not self._channel.may_send:
             return
-        for settled in self.confirms.take():
-            kind = c.Basic.Ack if settled.ack else c.Basic.Nack
-            self._channel.send(method_of(kind, delivery_tag=settled.tag, multiple=settled.multiple, requeue=False))
+        channel = self._channel
+        for ack, tag, multiple in self.confirms.take():
+            channel.connection.engine.settle(channel.number, _CONFIRMS[ack, multiple], (tag,))
+        channel.connection.flush_soon()
         if self._all_told is not None and not self.confirms.open and not self._all_told.done():
             self._all_told.set_result(None)
 
