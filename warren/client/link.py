@@ -32,6 +32,7 @@ from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.client")
 
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 CLOSE_S: Final = 2.0
 """So long a server may take to say good-bye."""
 
@@ -56,6 +57,8 @@ class Link(Sending):
 
     def begin(self) -> None:
         super().begin()
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """Kept, for memory of that size comes from the system, and goes back to it, each time."""
         self._channels: dict[int, Receiver] = {}
         self._free_numbers: list[int] = []
         self._last_number = 0
@@ -185,16 +188,16 @@ class Link(Sending):
     def receive(self, connection: socket.socket, later: Later) -> None:
         engine = self.engine or self._last_engine
         try:
-            data = connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            count = connection.recv_into(self._buffer, 0, _DONT_WAIT)
         except BlockingIOError:
             return
         except OSError as error:
             self.lose(LinkLostError(f"the connection was lost: {error}"), later)
             return
-        if not data or engine is None:
+        if not count or engine is None:
             self.lose(LinkLostError("the connection was lost"), later)
             return
-        for event in engine.receive(data):
+        for event in engine.receive(bytes(self._buffer[:count])):
             self._receive_event(event, later)
 
     def _receive_event(self, event: Event, later: Later) -> None:

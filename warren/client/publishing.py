@@ -157,6 +157,11 @@ class PublishChannel(KeptChannel[PublishRun]):
 
     def _settle(self, tag: int, *, multiple: bool, refused: bool, later: Later) -> None:
         sent = self.sent
+        if len(sent) == 1 and tag == sent[0].end - 1 and (multiple or tag == sent[0].first_tag):  # all there is
+            self.sent = []
+            sent[0].refused |= refused
+            self._finish(sent[0], None, later)
+            return
         at = bisect_right(sent, tag, key=lambda one: one.first_tag) - 1
         if at < 0:
             return

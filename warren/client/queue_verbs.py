@@ -67,6 +67,7 @@ class RemoteQueueVerbs(QueueVerbs):
         self.remote = vhost
         super().__init__(vhost, QueueEntry(declaration))  # type: ignore[arg-type]
         self._method = c.Basic.Publish(0, "", declaration.name, True)
+        self._get = c.Basic.Get(0, declaration.name)
         self._front_end = _FrontEnd(vhost)
 
     @property
@@ -130,7 +131,7 @@ class RemoteQueueVerbs(QueueVerbs):
         left = count
         while left > 0:
             channel = yield from self._open_own_channel()
-            asked = [channel.slot.ask(c.Basic.Get(0, self.name)) for _ in range(min(left, GETS_AT_ONCE))]
+            asked = [channel.slot.ask(self._get) for _ in range(min(left, GETS_AT_ONCE))]
             try:
                 found = []
                 for future in asked:

@@ -20,6 +20,7 @@ from warren.amqp.received import Event
 from warren.client.errors import LinkLostError
 from warren.storage.errors import WarrenError
 
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 GATHERED_BYTES: Final = 1 << 16
 """Messages and acks leave when they are so many, whatever left a moment ago."""
 
@@ -60,7 +61,7 @@ class Sending(Leading):
     def begin(self) -> None:
         super().begin()
         self.engine: Connection | None = None
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()
         self._gathered: list[Gathering] = []
         self._gathered_bytes = 0
         self._sent_at = 0.0
@@ -128,13 +129,13 @@ class Sending(Leading):
             self.is_lazy = False
             data = self.encoded().data_to_send()
             if data:
-                self._unsent.append(memoryview(data))
+                self._unsent.append(data)
         try:
             while self._unsent:
                 first = self._unsent[0]
-                sent = self.connection.send(first, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = self.connection.send(first, _DONT_WAIT)
                 if sent < len(first):
-                    self._unsent[0] = first[sent:]
+                    self._unsent[0] = memoryview(first)[sent:]
                 else:
                     self._unsent.popleft()
             self._sent_at = time.monotonic()

@@ -25,7 +25,7 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.aio import bridge
 from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
-from warren.amqp.framing import MethodRun
+from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
@@ -211,11 +211,10 @@ class ClientConnection(asyncio.Protocol):
         pieces, transport = self.engine.pieces_to_send(), self._transport
         if pieces and transport is not None and not transport.is_closing():
             self._spoke = self._loop.time()
-            if len(pieces) == 1:
-                self.sent_bytes += len(pieces[0])
-                transport.write(pieces[0])
+            self.sent_bytes += sum(map(len, pieces))
+            if max(map(len, pieces)) < LARGE_BYTES:
+                transport.write(b"".join(pieces))
             else:
-                self.sent_bytes += sum(map(len, pieces))
                 transport.writelines(pieces)
         if self.engine.state is _TERMINATED and not self._lingers and self._transport is not None:
             self._transport.close()
