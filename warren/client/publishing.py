@@ -160,7 +160,7 @@ class PublishChannel(KeptChannel[PublishRun]):
         if len(sent) == 1 and tag == sent[0].end - 1 and (multiple or tag == sent[0].first_tag):  # all there is
             self.sent = []
             sent[0].refused |= refused
-            self._finish(sent[0], None, later)
+            self.finish(sent[0], None, later)
             return
         at = bisect_right(sent, tag, key=lambda one: one.first_tag) - 1
         if at < 0:
