@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
+import time
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -19,7 +21,7 @@ from pamqp.header import ContentHeader
 from tests.support.amqp_violations import HEADER_OF_5, NO_PROPERTIES, OURS, PUBLISH, RABBITMQS, UNKNOWN_METHODS
 from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
-from warren.amqp.framing import BODY, METHOD, frame
+from warren.amqp.framing import BODY, LARGE_BYTES, METHOD, frame
 from warren.amqp.methods import decode_method, dotted_name, encode_method, method_of
 from warren.amqp.own_methods import OWN_METHODS
 from warren.amqp.received import (
@@ -50,7 +52,7 @@ def exchange(left: Connection, right: Connection) -> tuple[list[Event], list[Eve
 
 def running(*, frame_max: int = 131_072, channels: Iterable[int] = (1,)) -> tuple[Connection, Connection]:
     """A client and a server that are through with their handshake, and have these channels open."""
-    client, server = Connection(Side.CLIENT), Connection(Side.SERVER)
+    client, server = Connection(Side.CLIENT, frame_max=frame_max), Connection(Side.SERVER, frame_max=frame_max)
     steps: list[tuple[Connection, int, Method]] = [
         (server, 0, c.Connection.Start(server_properties={})),
         (client, 0, c.Connection.StartOk({}, "PLAIN", "\0guest\0guest")),
@@ -152,6 +154,49 @@ def test_messages_that_came_together_are_one_run() -> None:
         (delivered.tags, 0),
         ([5], 2),
     ]
+
+
+def test_messages_that_differ_in_their_sizes_are_one_event() -> None:
+    client, server = running()
+    bodies = [bytes(size) for size in (3, 3, 0, 5000, 5000, 200_000, 1)]
+    client.publish(1, c.Basic.Publish(0, "logs", "info"), PERSISTENT, bodies)
+    [published] = server.receive(client.data_to_send())
+    assert isinstance(published, Messages)
+    assert published.bodies == bodies
+    server.deliver(1, c.Basic.Deliver("ctag", 0, False, "logs", "info"), range(1, 8), PERSISTENT, bodies)
+    [delivered] = client.receive(server.data_to_send())
+    assert isinstance(delivered, Messages)
+    assert (delivered.tags, delivered.bodies) == (list(range(1, 8)), bodies)
+
+
+def test_every_get_has_its_own_answer() -> None:
+    client, server = running()
+    for tag in (1, 2):
+        server.send_message(1, c.Basic.GetOk(tag, False, "logs", "info", 0), PERSISTENT, b"got")
+    assert [one.tags for one in client.receive(server.data_to_send()) if isinstance(one, Messages)] == [[1], [2]]
+
+
+def test_large_bodies_are_sent_uncopied() -> None:
+    client, server = running()
+    bodies = [b"small", bytes(LARGE_BYTES), b"", bytes(2 * LARGE_BYTES), bytes(LARGE_BYTES)]
+    client.publish(1, c.Basic.Publish(0, "", "q"), PERSISTENT, bodies)
+    pieces = client.pieces_to_send()
+    assert [piece for piece in pieces if any(piece is body for body in bodies)] == [bodies[1], bodies[3], bodies[4]]
+    [published] = server.receive(b"".join(pieces))
+    assert isinstance(published, Messages)
+    assert published.bodies == bodies
+
+
+def test_a_large_frame_that_comes_in_many_pieces_is_put_together_once() -> None:
+    client, server = running(frame_max=0)
+    body = os.urandom(1 << 22)
+    client.publish(1, c.Basic.Publish(0, "", "q"), PERSISTENT, [body, b"next"])
+    data = client.data_to_send()
+    step = 1 << 12
+    begun = time.process_time()
+    events = [event for at in range(0, len(data), step) for event in server.receive(data[at : at + step])]
+    assert [one[-1] for one in single(events)] == [body, b"next"]
+    assert time.process_time() - begun < 1.0, "not once for each piece"
 
 
 def test_deliveries_may_differ_in_their_properties() -> None:
@@ -283,13 +328,17 @@ def sendings(draw: st.DrawFn) -> Sent:
     return Sent(channel, lambda side, number: side.send(number, c.Basic.Qos(prefetch_count=10)))
 
 
-@given(st.lists(sendings(), max_size=8), st.lists(st.integers(0, 40_000), max_size=12))
-def test_any_cut_of_the_bytes_tells_the_same(program: list[Sent], cuts: list[int]) -> None:
-    client, server = running(frame_max=FRAME_MIN_SIZE, channels=(1, 2))
-    _, other = running(frame_max=FRAME_MIN_SIZE, channels=(1, 2))
+@given(
+    st.lists(sendings(), max_size=8),
+    st.lists(st.integers(0, 40_000), max_size=12),
+    st.sampled_from((FRAME_MIN_SIZE, 131_072)),
+)
+def test_any_cut_of_the_bytes_tells_the_same(program: list[Sent], cuts: list[int], frame_max: int) -> None:
+    client, server = running(frame_max=frame_max, channels=(1, 2))
+    _, other = running(frame_max=frame_max, channels=(1, 2))
     for one in program:
         one.what(client, one.channel)
-    data = client.data_to_send()
+    data = b"".join(client.pieces_to_send())
     whole = single(server.receive(data))
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     parts = [event for start, stop in itertools.pairwise(places) for event in other.receive(data[start:stop])]

@@ -229,7 +229,7 @@ class FrameReader:
                 return None
         method, tags = without_tag(index, data[start:stop])
         length, rows = end - at, 1
-        if end + length <= len(data):
+        if index != GET_OK and end + length <= len(data):  # each get has its own answer
             tag_at = _tag_at(index, method) + start - at if tags else None
             rows = self._rows(length, body_start - at, tag_at)
             if tag_at is not None:
