@@ -189,10 +189,10 @@ def test_large_bodies_are_sent_uncopied() -> None:
 
 def test_a_large_frame_that_comes_in_many_pieces_is_put_together_once() -> None:
     client, server = running(frame_max=0)
-    body = os.urandom(1 << 22)
+    body = os.urandom(1 << 23)
     client.publish(1, c.Basic.Publish(0, "", "q"), PERSISTENT, [body, b"next"])
     data = client.data_to_send()
-    step = 1 << 12
+    step = 1 << 11
     begun = time.process_time()
     events = [event for at in range(0, len(data), step) for event in server.receive(data[at : at + step])]
     assert [one[-1] for one in single(events)] == [body, b"next"]
