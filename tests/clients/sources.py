@@ -76,7 +76,8 @@ class GitTag:
 
     @property
     def what(self) -> str:
-        return f"{self.url.rsplit('/', 1)[1]} {self.tag.removeprefix('v')}, from its repository"
+        name = self.url.rsplit("/", 1)[1]
+        return f"{name} {self.tag.removeprefix('v').removeprefix(f'{name}-')}, from its repository"
 
     def fetch(self, directory: Path) -> None:
         run(("git", "clone", "--quiet", "--depth", "1", "--branch", self.tag, self.url, str(directory)))
@@ -117,6 +118,8 @@ class Needs:
 
     python: tuple[str, ...] | None = None
     """What pip installs into an environment of its own; ``{source}``: the suite's directory."""
+    interpreter: str | None = None
+    """The Python of that environment, where it cannot be this one."""
     node: tuple[str, ...] = ()
     """What npm installs beside the suite's directory."""
     programs: tuple[str, ...] = ()
@@ -130,7 +133,8 @@ def prepared(name: str, source: Source, needs: Needs) -> Path:
     """
     if missing := [program for program in needs.programs if shutil.which(program) is None]:
         raise AbsentError(f"no {', '.join(missing)} here")
-    made_from = (source, needs.python, sys.version_info[:2], *([needs.node] if needs.node else []))
+    further = [part for part in (needs.node, needs.interpreter) if part]
+    made_from = (source, needs.python, sys.version_info[:2], *further)
     recipe = hashlib.sha256(repr(made_from).encode()).hexdigest()
     directory = cache_directory() / name
     stamp = directory / "recipe"
@@ -140,7 +144,7 @@ def prepared(name: str, source: Source, needs: Needs) -> Path:
     directory.mkdir(parents=True)
     source.fetch(directory / "source")
     if needs.python is not None:
-        _make_environment(directory / "venv", directory / "source", needs.python)
+        _make_environment(needs.interpreter or sys.executable, directory / "venv", directory / "source", needs.python)
     if needs.node:
         (directory / "package.json").write_text("{}")
         run(("npm", "install", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--silent", *needs.node))
@@ -159,7 +163,7 @@ def run(command: Sequence[str], runner: Callable[..., subprocess.CompletedProces
         raise AbsentError(f"{' '.join(command[:4])}: {said[-1] if said else done.returncode}")
 
 
-def _make_environment(venv: Path, source: Path, requirements: Sequence[str]) -> None:
-    run((sys.executable, "-m", "venv", str(venv)))
+def _make_environment(interpreter: str, venv: Path, source: Path, requirements: Sequence[str]) -> None:
+    run((interpreter, "-m", "venv", str(venv)))
     pip = (str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     run((*pip, *[one.replace("{source}", str(source)) for one in requirements]))
