@@ -3,7 +3,7 @@
 ``make bench`` runs them all (:mod:`benchmarks.__main__`). One idea a module: :mod:`~benchmarks.tape` records what an
 engine asks of the disk and plays it again bare; :mod:`~benchmarks.measure` times the two in turn;
 :mod:`~benchmarks.scenarios` publishes and fetches; :mod:`~benchmarks.backlog` fills and drains a queue and watches
-its memory; :mod:`~benchmarks.recovery` kills a process and opens what it left; :mod:`~benchmarks.exporting` reads a
+its memory; :mod:`~benchmarks.killed` leaves what a killed process leaves; :mod:`~benchmarks.exporting` reads a
 directory out; :mod:`~benchmarks.figures` is what comes of it, :mod:`~benchmarks.plot` and :mod:`~benchmarks.report`
-show it.
+show it. Beside other queues, warren is measured in :mod:`benchmarks.peers`.
 """

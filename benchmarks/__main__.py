@@ -20,12 +20,11 @@ from benchmarks.backlog import fill_and_drain
 from benchmarks.classic_v2 import v2_backlog
 from benchmarks.exporting import exporting
 from benchmarks.figures import Figure, Results, day_of, machine_facts
+from benchmarks.killed import killed_backlog
 from benchmarks.many_queues import many_queues
 from benchmarks.plot import draw, draw_topics
 from benchmarks.quorum import LOG_BYTES, quorum_log
-from benchmarks.recovery import killed_backlog, recovery
 from benchmarks.report import markdown, table, write_into
-from benchmarks.runtime import runtime
 from benchmarks.scenarios import PLANS, publish_and_fetch
 from benchmarks.simulation import measure as measure_simulation
 from benchmarks.topic_index import topic_index
@@ -54,19 +53,15 @@ def measure(directory: str, *, messages: int, scale: float, repeats: int, progre
     figures += backlog
     step("a backlog to be killed", None)
     killed = killed_backlog(directory, messages)
-    step("recovery", repeats)
-    figures += recovery(killed, directory, messages=messages, repeats=repeats, tick=tick)
     step("export", repeats)
     figures += exporting(killed, v2_backlog(directory, messages), messages=messages, repeats=repeats, tick=tick)
     step("a quorum queue's log", repeats)
     figures += quorum_log(directory, log_bytes=round(LOG_BYTES * scale), repeats=repeats, tick=tick)
-    step("the runtime", 5 * repeats)
-    figures += runtime(directory, scale=scale, repeats=repeats, tick=tick)
     step("topics", len(TOPIC_PLANS) * (1 + 2 * repeats))
     figures += append_and_read(directory, scale=scale, repeats=repeats, tick=tick)
-    step("topics: keys, rebuilding, the runtime", 2 * repeats + min(repeats, 3))
+    step("topics: keys", repeats)
     figures += topic_index(directory, scale=scale, repeats=repeats, tick=tick)
-    step("ten thousand queues", 4)
+    step("ten thousand queues", 2)
     figures += many_queues(directory, queues=max(100, int(10_000 * scale)), tick=tick)
     progress.remove_task(task)
     return Results(

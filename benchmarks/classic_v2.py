@@ -1,4 +1,4 @@
-"""A classic queue v2 as a killed broker leaves it, with the messages of :func:`benchmarks.recovery.killed_backlog`.
+"""A classic queue v2 as a killed broker leaves it, with the messages of :func:`benchmarks.killed.killed_backlog`.
 
 Nothing writes that format but a broker; here its files are put together from their encoders.
 """

@@ -1,12 +1,11 @@
-"""Export: a directory read out as JSON lines, beside a bare read of its files."""
+"""Export: a directory of a classic queue v2 read out as JSON lines, beside that of the same messages in v1."""
 
 from __future__ import annotations
 
 import os
 
-from benchmarks.figures import Bar, Figure, Spread, ratios
+from benchmarks.figures import Figure, Spread, ratios
 from benchmarks.measure import Tick, seconds_of
-from benchmarks.recovery import files_below, read_bare
 from warren.salvage.export import Selection, export_source
 from warren.salvage.source import open_source
 
@@ -19,34 +18,17 @@ def export(directory: str) -> int:
 
 
 def exporting(directory: str, v2_directory: str, *, messages: int, repeats: int, tick: Tick) -> list[Figure]:
-    """Speed of an export of ``directory``, in bytes of the files that it reads; and, message by message, beside it that
-    of ``v2_directory``, where a classic queue v2 holds the same messages."""
-    size = sum(os.path.getsize(path) for path in files_below(directory)) / 1e6
-    ours: list[float] = []
-    bare: list[float] = []
+    """Speed of an export of ``v2_directory``, beside that of ``directory``, where a classic queue v1 holds the same
+    messages."""
     v1: list[float] = []
     v2: list[float] = []
     if {export(directory), export(v2_directory)} != {messages}:
         raise RuntimeError("export gave another number of messages than were published")
     for _ in range(repeats):
-        seconds = seconds_of(lambda: export(directory))
-        ours.append(size / seconds)
-        bare.append(size / seconds_of(lambda: read_bare(directory)))
-        v1.append(messages / seconds)
+        v1.append(messages / seconds_of(lambda: export(directory)))
         v2.append(messages / seconds_of(lambda: export(v2_directory)))
         tick()
     return [
-        Figure(
-            group="export",
-            title=f"export to nowhere: {messages:,} × 128 B",
-            unit="MB/s",
-            ours=Spread.of(ours),
-            counterpart=Spread.of(bare),
-            counterpart_name="bare read",
-            ratio=ratios(ours, bare),
-            bar=Bar("at least", 50.0, of="value"),
-            note=f"{size:,.0f} MB of files, in the page cache",
-        ),
         Figure(
             group="export",
             title=f"export to nowhere, classic queue v2: {messages:,} × 128 B",

@@ -1,4 +1,4 @@
-"""Ten thousand queues in one process: opened, filled, killed, recovered, drained.
+"""Ten thousand queues in one process: what they take while they rest.
 
 Each act runs in a process of its own, which says how long it took, its resident memory, its threads and its open files.
 The idle cost of a queue is the memory that the hibernated ones take above a node without queues.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -27,13 +26,9 @@ BODY = bytes(100)
 def many_queues(directory: str, *, queues: int, tick: Tick) -> list[Figure]:
     """The figures; ``directory`` is where the queues lie meanwhile."""
     path = os.path.join(directory, "many-queues")
-    filled = _act("fill", path, queues, kill=True)
-    tick()
-    recovered = _act("recover", path, queues)
+    filled = _act("fill", path, queues)
     tick()
     idle = _act("idle", path, queues)
-    tick()
-    drained = _act("drain", path, queues)
     tick()
     for left in (path, f"{path}-warm-up"):
         shutil.rmtree(left)
@@ -43,11 +38,7 @@ def many_queues(directory: str, *, queues: int, tick: Tick) -> list[Figure]:
         return Figure(group="queues", title=title, unit=unit, ours=Spread.of([value]), bar=bar, note=note)
 
     return [
-        figure(f"{queues:,} queues: declared", "s", filled["declared_s"]),
-        figure(f"{queues:,} queues: filled and confirmed", "s", filled["filled_s"]),
-        figure(f"{queues:,} queues: killed, opened again, all recovered", "s", recovered["recovered_s"]),
-        figure(f"{queues:,} queues: drained", "s", drained["drained_s"]),
-        figure(f"{queues:,} queues: opened after a clean stop", "s", idle["recovered_s"]),
+        figure(f"{queues:,} queues: opened after a clean stop", "s", idle["opened_s"]),
         figure("resident memory of an idle queue", "KB", idle["idle_bytes"] / 1000, Bar("at most", 10, of="value")),
         figure(f"resident memory with {queues:,} queues: idle", "MB", idle["rss"] / 1e6),
         figure(f"resident memory with {queues:,} queues: filled, hibernated", "MB", filled["rss"] / 1e6),
@@ -56,17 +47,14 @@ def many_queues(directory: str, *, queues: int, tick: Tick) -> list[Figure]:
     ]
 
 
-def _act(name: str, path: str, queues: int, *, kill: bool = False) -> dict[str, float]:
-    """Run one act in a process of its own; ``kill``: and kill it when it has said its figures."""
+def _act(name: str, path: str, queues: int) -> dict[str, float]:
+    """Run one act in a process of its own, which stops cleanly."""
     command = [sys.executable, "-m", "benchmarks.many_queues", name, path, str(queues)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
         if process.stdout is None or process.stdin is None:
             raise RuntimeError("no pipes")
         line = process.stdout.readline()
-        if kill:
-            process.send_signal(signal.SIGKILL)
-        else:
-            process.stdin.close()
+        process.stdin.close()
         process.wait()
     found: dict[str, float] = json.loads(line)
     return found
@@ -90,12 +78,9 @@ def _main(name: str, path: str, queues: int) -> None:
         figures: dict[str, float] = {}
         if name == "fill":
             handles = [node.queue(f"queue {number}") for number in range(queues)]
-            figures["declared_s"] = time.perf_counter() - start
-            start = time.perf_counter()
             confirms = [handle.publish_many([BODY] * MESSAGES_EACH) for handle in handles]
             for confirm in confirms:
                 confirm.wait()
-            figures["filled_s"] = time.perf_counter() - start
             confirms.clear()
             handles.clear()
             _rest(node)
@@ -103,15 +88,9 @@ def _main(name: str, path: str, queues: int) -> None:
             waiting = [queue for queue in node.queues() if len(queue) != MESSAGES_EACH]
             if waiting:
                 raise RuntimeError(f"{waiting[0]} holds {len(waiting[0])} messages")
-            figures["recovered_s"] = time.perf_counter() - start
-            if name == "idle":
-                _rest(node)
-                figures["idle_bytes"] = (process.memory_info().rss - base) / queues
-            if name == "drain":
-                start = time.perf_counter()
-                for queue in node.queues():
-                    queue.ack(queue.get_many(MESSAGES_EACH))
-                figures["drained_s"] = time.perf_counter() - start
+            figures["opened_s"] = time.perf_counter() - start
+            _rest(node)
+            figures["idle_bytes"] = (process.memory_info().rss - base) / queues
         figures |= {
             "rss": process.memory_info().rss,
             "threads": process.num_threads(),

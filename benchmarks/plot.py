@@ -25,7 +25,6 @@ from warren.simulation.picture_style import (
     INK,
     PALE,
     RED,
-    SKY,
     WIDE_INCHES,
     save_png,
     style,
@@ -98,17 +97,12 @@ def draw(results: Results, target: Path) -> None:
 
 
 def draw_topics(results: Results, target: Path) -> None:
-    """Draw the topics' rates beside the bare write and beside SQLite, as PNG."""
-    shown = [
-        line
-        for line in results.figures
-        if line.group.startswith(TOPIC)
-        and line.unit == "messages/s"
-        and line.counterpart_name.startswith(("bare", "SQL"))
-    ]
+    """Draw the topics' rates beside the bare write, as PNG."""
+    bare = [line for line in results.figures if line.unit == "messages/s" and line.counterpart_name.startswith("bare")]
+    shown = [line for line in bare if line.group.startswith(TOPIC)]
     with style():
         page = Page(HEAD + ROW * len(shown) + FOOT)
-        _draw_rates(page, shown, "Rates of topics, beside the same work done otherwise")
+        _draw_rates(page, shown, "Rates of topics, beside bare writing and reading of the same bytes")
         save_png(page.canvas, target)
 
 
@@ -117,8 +111,7 @@ def _draw_rates(page: Page, shown: list[Figure], title: str) -> None:
     axes = named_rows(page, [line.title for line in shown], title, ROW)
     named: set[str] = set()
     for row, line in enumerate(shown):
-        is_bare = line.counterpart_name.startswith("bare")
-        beside = ("the same bytes, bare", GREY) if is_bare else (line.counterpart_name, SKY)
+        beside = ("the same bytes, bare", GREY)
         for spread, offset, (name, colour) in ((line.counterpart, -0.19, beside), (line.ours, 0.19, ("warren", BLUE))):
             if spread is None:
                 continue

@@ -24,9 +24,9 @@ from rich.console import Console
 
 from benchmarks.exporting import export
 from benchmarks.figures import Bar, Figure, Spread, ratios
+from benchmarks.killed import files_below, read_bare
 from benchmarks.measure import Tick, seconds_of
 from benchmarks.quorum_log import BODY_BYTES, Written, write_quorum_log
-from benchmarks.recovery import files_below, read_bare
 
 LOG_BYTES = 256 << 20
 RATE_BAR = Bar("at least", 50.0, of="value")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from benchmarks.bodies import bodies_of_sizes, mixed_sizes
+from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
 from warren.actors.vhost import Vhost
@@ -124,14 +124,6 @@ class Plan:
 
 PLANS = (
     Plan(
-        "128 B",
-        "128 B, batches of 1000",
-        lambda n: PublishAndFetch(bodies_of_sizes([128] * n)),
-        200_000,
-        publish_bar=Bar("at least", 0.5),
-        fetch_bar=Bar("at least", 0.4),
-    ),
-    Plan(
         "128 B, paged out",
         "128 B, batches of 1000, target_ram_count 10,000",
         lambda n: PublishAndFetch(bodies_of_sizes([128] * n), target_ram_count=10_000),
@@ -144,12 +136,6 @@ PLANS = (
         "128 B, one by one",
         lambda n: PublishAndFetch(bodies_of_sizes([128] * n), batch=1),
         20_000,
-    ),
-    Plan(
-        "16 … 3500 B",
-        "16 … 3500 B (mixed), batches of 1000",
-        lambda n: PublishAndFetch(bodies_of_sizes(mixed_sizes(n))),
-        100_000,
     ),
     Plan(
         "5 KB, in the store",

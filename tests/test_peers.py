@@ -254,7 +254,8 @@ def test_what_is_measured_in_time_is_better_where_it_is_less() -> None:
 
 
 def test_a_peer_promises_what_is_asked_for_or_nothing_and_never_more() -> None:
-    assert kind_of("queuelib").promise_for(Promise.FSYNCED) is Promise.VOLATILE
+    assert kind_of("queuelib").promise_for(Promise.WRITTEN) is Promise.VOLATILE
+    assert kind_of("queuelib").promise_for(Promise.FSYNCED) is None
     assert kind_of("sqlite").promise_for(Promise.FSYNCED) is Promise.FSYNCED
     assert kind_of("sqlite").promise_for(Promise.VOLATILE) is None
 

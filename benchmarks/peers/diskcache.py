@@ -17,7 +17,7 @@ class DiskcacheDeque(Peer):
 
     title = "diskcache.Deque"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
-    most = 10_000
+    most = 5_000
     note = "no acks"
 
     def queue(self, name: str) -> Queue:

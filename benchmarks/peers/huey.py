@@ -14,7 +14,7 @@ class HueyStorage(Peer):
 
     title = "huey, SqliteStorage"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
-    most = 10_000
+    most = 5_000
     note = "no acks"
 
     def __init__(self, place: Place, load: Load) -> None:

@@ -16,7 +16,6 @@ from benchmarks.peers.procedures import BATCH, SIZES, Run, WrongError, _check, _
 
 _EACH = 100
 """Messages of each of many queues."""
-_NO_LIMIT = 1 << 62
 
 
 def fill(run: Run) -> None:
@@ -139,7 +138,8 @@ def export(run: Run) -> None:
             messages = read(directory)
         if messages not in {None, run.messages}:
             raise WrongError(f"{name}: {messages} of {run.messages} messages")
-    _read_bare(run, directory)
+    with watch.timing("bare read", _megabytes(directory)):
+        reading_out.read_bare(directory)
 
 
 def fill_topic(run: Run) -> None:
@@ -161,19 +161,9 @@ def rebuild(run: Run) -> None:
     written = reading_out.commit_log_megabytes(str(run.place.directory))
     with run.watch.timing("rebuild", written):
         reading_out.rebuild(str(run.place.directory), str(run.place.directory) + "-rebuilt")
-    _read_bare(run, log, written)
+    with run.watch.timing("bare read", written):
+        reading_out.read_bare(log, round(written * 1e6))
 
 
 def _megabytes(directory: str) -> float:
     return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file()) / 1e6
-
-
-def _read_bare(run: Run, directory: str, megabytes: float | None = None) -> None:
-    left = _NO_LIMIT if megabytes is None else round(megabytes * 1e6)
-    buffer = bytearray(1 << 20)
-    with run.watch.timing("bare read", _megabytes(directory) if megabytes is None else megabytes):
-        for path in sorted(Path(directory).rglob("*")):
-            if path.is_file():
-                with path.open("rb", buffering=0) as file:
-                    while left > 0 and (count := file.readinto(buffer)):
-                        left -= count

@@ -16,7 +16,7 @@ class LiteQueues(Peer):
 
     title = "litequeue"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
-    most = 3000
+    most = 1500
 
     def __init__(self, place: Place, load: Load) -> None:
         super().__init__(place, load)

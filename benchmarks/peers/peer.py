@@ -204,5 +204,9 @@ class Peer(ABC):
 
     @classmethod
     def promise_for(cls, wanted: Promise) -> Promise | None:
-        """What it promises in a work for which this is wanted. Never more; ``None``: it is left out."""
-        return next((one for one in (wanted, Promise.VOLATILE) if one in cls.promises), None)
+        """What it promises in a work for which this is wanted: never more; ``None``: it is left out.
+
+        Beside what is written stands what is gone in a kill, to show what a promise costs.
+        """
+        fitting = (wanted, Promise.VOLATILE) if wanted is Promise.WRITTEN else (wanted,)
+        return next((one for one in fitting if one in cls.promises), None)

@@ -17,7 +17,7 @@ class PersistAckQueue(Peer):
 
     title = "persist-queue, SQLiteAckQueue"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
-    most = 3000
+    most = 1500
 
     def __init__(self, place: Place, load: Load) -> None:
         super().__init__(place, load)
@@ -36,7 +36,7 @@ class PersistQueue(PersistAckQueue):
     """``SQLiteQueue``: a cursor is kept for what was taken; ``task_done`` deletes it."""
 
     title = "persist-queue, SQLiteQueue"
-    most = 10_000
+    most = 5_000
 
     def __init__(self, place: Place, load: Load) -> None:
         Peer.__init__(self, place, load)

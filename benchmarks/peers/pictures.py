@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from benchmarks.peers.growth import GROWTHS, Growth
 from benchmarks.peers.outcome import Outcome, Points
@@ -59,7 +59,7 @@ def draw_rates(outcome: Outcome, target: Path) -> None:
     with style():
         page = Page(2 * HEAD + _ROW * len(rows) + FOOT)
         names = [f"{result.work}, {value}" for result, value in rows]
-        axes = named_rows(page, names, "Messages a second, work by work", _ROW, top=2 * HEAD)
+        axes = named_rows(page, names, "Messages a second", _ROW, top=2 * HEAD)
         named: set[str] = set()
         for row, (result, value) in enumerate(rows):
             for name, ran in result.ran.items():
@@ -105,7 +105,8 @@ def _draw_lines(axes: Axes, growth: Growth, peers: dict[str, Points], unit: str)
             places = [(point["at"], point[value]) for point in points if value in point]
             label = title_of(peer) + (f", {value}" if len(shown) > 1 else "")
             axes.plot(*zip(*places, strict=True), line, color=_COLOURS[peer], marker=".", label=label)
-    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+    axes.xaxis.set_major_locator(FixedLocator(growth.points))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
     axes.set_xlabel(growth.axis, fontsize=8.5)
@@ -114,6 +115,8 @@ def _draw_lines(axes: Axes, growth: Growth, peers: dict[str, Points], unit: str)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value * 1e6)))
     else:
         axes.set_yscale("log")
+        lowest = min((point[value] for points in peers.values() for point in points for value in shown), default=1)
+        axes.set_ylim(bottom=lowest / 10)  # room for the legend
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
         axes.legend(loc="lower left", fontsize=6.5, handlelength=1.6)

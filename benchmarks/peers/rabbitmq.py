@@ -26,7 +26,7 @@ class RabbitMQ(Peer):
     title = "RabbitMQ"
     promises = frozenset({Promise.VOLATILE, Promise.FSYNCED})
     does = frozenset({Can.LETTERS, Can.MANY_QUEUES, Can.THREADS})
-    most = 20_000
+    most = 5_000
     note = "a server, through pika"
 
     def __init__(self, place: Place, load: Load) -> None:

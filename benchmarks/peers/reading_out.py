@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from benchmarks.killed import read_bare
 from warren.salvage.export import Selection, export_source
 from warren.salvage.rocketmq.rebuilding import rebuild as rebuild_topics
 from warren.salvage.rocketmq.store import open_rocketmq
@@ -23,6 +24,8 @@ def _verify(directory: str) -> None:
         for _ in verify_source(source):
             pass
 
+
+__all__ = ["WAYS", "commit_log_megabytes", "read_bare", "rebuild"]
 
 WAYS: Final[dict[str, Callable[[str], int | None]]] = {"JSON lines": _to_json_lines, "verify": _verify}
 """By the name of the value: reads all of it, and says how many messages there were where it counts them."""

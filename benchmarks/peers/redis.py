@@ -25,7 +25,7 @@ class RedisStreams(Peer):
     title = "Redis streams"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     does = frozenset({Can.LETTERS, Can.MANY_QUEUES, Can.THREADS, Can.HAND_OFF, Can.TOPIC})
-    most = 200_000
+    most = 30_000
     note = "a server, through redis-py"
 
     def __init__(self, place: Place, load: Load) -> None:

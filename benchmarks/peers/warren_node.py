@@ -111,6 +111,13 @@ class _NodeQueue(Queue):
     def send(self, letter: Letter) -> None:
         self._last = self._queue.publish(letter.body, headers=letter.headers, message_id=letter.message_id)
 
+    def send_many(self, letters: Sequence[Letter]) -> None:
+        self._last = self._queue.publish_many(
+            [letter.body for letter in letters],
+            headers=[letter.headers for letter in letters],
+            message_id=[letter.message_id for letter in letters],
+        )
+
     def receive_many(self, count: int) -> tuple[Sequence[Token], list[Letter]]:
         deliveries = self._queue.get_many(count)
         letters = []

@@ -74,7 +74,7 @@ WORKS: Final = (
         name="W1",
         title="publish one at a time, wait for all at the end",
         values={"publish": _RATE},
-        messages=200_000,
+        messages=100_000,
         do=procedures.publish_singly,
         goals=(at_least(1.0, "queuelib", "publish"),),
     ),
@@ -113,7 +113,7 @@ WORKS: Final = (
         name="W3",
         title="publish, get, ack, one at a time, the queue near empty",
         values={"round trip": _RATE},
-        messages=20_000,
+        messages=10_000,
         do=procedures.round_trips,
         goals=(at_least(3.0, "sqlite", "round trip"),),
     ),
@@ -121,7 +121,7 @@ WORKS: Final = (
         name="W3w",
         title="the same, waiting for every publish",
         values={"round trip": _RATE},
-        messages=20_000,
+        messages=10_000,
         do=partial(procedures.round_trips, waits=True),
         goals=(at_least(1.5, "sqlite", "round trip"),),
     ),
@@ -151,7 +151,7 @@ WORKS: Final = (
         name="W4s",
         title="get and ack one at a time, from a backlog",
         values={"drain": _RATE},
-        messages=50_000,
+        messages=20_000,
         do=procedures.drain_singly,
         goals=(at_least(1.0, "sqlite", "drain"),),
     ),
@@ -291,7 +291,7 @@ WORKS: Final = (
         prepare=lifecycle.fill_topic,
         do=lifecycle.rebuild,
         needs=frozenset({Can.EXPORT}),
-        goals=(at_least(500 / 6000, "warren", "rebuild", other="bare read"),),
+        goals=(at_least(round(500 / 6000, 3), "warren", "rebuild", other="bare read"),),
     ),
     Work(
         name="W12",
@@ -316,7 +316,7 @@ WORKS: Final = (
         do=lifecycle.export,
         needs=frozenset({Can.EXPORT}),
         goals=tuple(
-            at_least(limit / 6000, "warren", value, other="bare read")
+            at_least(round(limit / 6000, 3), "warren", value, other="bare read")
             for value, limit in (("JSON lines", 200), ("Parquet", 400), ("verify", 400))
         ),
     ),
