@@ -18,6 +18,7 @@ from warren.management.call import Call
 from warren.management.http import Done, bad_request, integer, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
+from warren.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
 
@@ -114,38 +115,27 @@ def _delete(name: str, known: Definitions) -> None:
 # ── permissions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _permission(user_name: str, vhost: str, kept: Permissions) -> Document:
-    return {"user": user_name, "vhost": vhost, **kept.to_json()}
-
-
 async def permissions(call: Call) -> Any:
     """``/api/permissions``."""
-    known = call.managed.users
-    found = [_permission(one.name, vhost, kept) for one in known for vhost, kept in known.permissions(one.name).items()]
-    return listed(found, call.query, ("vhost", "user"))
+    return listed(await call.managed.run(NodeVerbs(call.node).permissions()), call.query, ("vhost", "user"))
 
 
 async def vhost_permissions(call: Call) -> Any:
     """``/api/vhosts/:vhost/permissions``."""
-    vhost = call.vhost
-    found = [_permission(name, vhost, kept) for name, kept in call.managed.users.permissions_in(vhost).items()]
-    return listed(found, call.query, ("user",))
+    return listed(await call.managed.run(NodeVerbs(call.node).permissions(vhost=call.vhost)), call.query, ("user",))
 
 
 async def user_permissions(call: Call) -> Any:
     """``/api/users/:user/permissions``."""
-    name = _find(call).name
-    found = [_permission(name, vhost, kept) for vhost, kept in call.managed.users.permissions(name).items()]
+    found = await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name))
     return listed(found, call.query, ("vhost",))
 
 
 async def permission(call: Call) -> Any:
     """``/api/permissions/:vhost/:user``."""
-    name, vhost = _find(call).name, call.vhost
-    kept = call.managed.users.permissions(name).get(vhost)
-    if kept is None:
-        raise not_found()
-    return _permission(name, vhost, kept)
+    for found in await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name, call.vhost)):
+        return found
+    raise not_found()
 
 
 def _both(call: Call) -> tuple[str, str]:
@@ -176,32 +166,27 @@ async def delete_permission(call: Call) -> Any:
 # ── topic permissions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _topics(call: Call, user_name: str | None = None, vhost: str | None = None) -> list[Document]:
-    return [
-        {"user": key[0], "vhost": key[1], "exchange": key[2], **kept.to_json()}
-        for key, kept in call.managed.users.topic_permissions().items()
-        if user_name in (None, key[0]) and vhost in (None, key[1])
-    ]
-
-
 async def topic_permissions(call: Call) -> Any:
     """``/api/topic-permissions``."""
-    return listed(_topics(call), call.query, ("vhost", "user", "exchange"))
+    found = await call.managed.run(NodeVerbs(call.node).topic_permissions())
+    return listed(found, call.query, ("vhost", "user", "exchange"))
 
 
 async def vhost_topic_permissions(call: Call) -> Any:
     """``/api/vhosts/:vhost/topic-permissions``."""
-    return listed(_topics(call, vhost=call.vhost), call.query, ("user", "exchange"))
+    found = await call.managed.run(NodeVerbs(call.node).topic_permissions(vhost=call.vhost))
+    return listed(found, call.query, ("user", "exchange"))
 
 
 async def user_topic_permissions(call: Call) -> Any:
     """``/api/users/:user/topic-permissions``."""
-    return listed(_topics(call, _find(call).name), call.query, ("vhost", "exchange"))
+    found = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name))
+    return listed(found, call.query, ("vhost", "exchange"))
 
 
 async def topic_permission(call: Call) -> Any:
     """``/api/topic-permissions/:vhost/:user``, ``/api/topic-permissions/:vhost/:user/:exchange``."""
-    found = _topics(call, _find(call).name, call.vhost)
+    found = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name, call.vhost))
     if "exchange" in call.parts:
         found = [one for one in found if one["exchange"] == call.parts["exchange"]]
     if not found:
@@ -214,7 +199,7 @@ async def put_topic_permission(call: Call) -> Any:
     name, vhost = _both(call)
     exchange, write, read = required(await call.body(), "exchange", "write", "read")
     granted = TopicPermissions(write, read)
-    new = not _topics(call, name, vhost)
+    new = not await call.managed.run(NodeVerbs(call.node).topic_permissions(name, vhost))
     await define(call, lambda known: known.grant_topics(name, vhost, str(exchange), granted))
     return Done(new)
 
