@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import warren
+from warren import aio
 
 INIT = Path(warren.__file__)
 
@@ -70,3 +71,56 @@ def test_type_checkers_are_told_the_same_names_from_the_same_homes() -> None:
     assert {name: home for name, home in told.items() if home != "warren"} == warren._HOMES
     assert {name for name, home in told.items() if home == "warren"} == set(warren._MODULES)
     assert sorted(warren.__all__) == sorted(warren._HOMES)
+
+
+COUNTED = """
+import sys
+ours = [module for name, module in sys.modules.items() if name.partition(".")[0] == "warren"]
+classes = {one for module in ours for one in vars(module).values() if "__attrs_attrs__" in getattr(one, "__dict__", {})}
+print(len(ours), sum(one.__module__.startswith("warren.") for one in classes), *sys.modules)
+"""
+"""The last line: modules of ours, classes that attrs made for them, all modules by name."""
+
+TOPICS = {"warren.actors.running_topics", "warren.actors.streams", "warren.msg_store.commit_log"}
+PUBLISH = """
+import sys, warren
+with warren.open(sys.argv[1]) as node:
+    node.queue("q").publish(b"x").wait()
+"""
+INSPECT = """
+import sys
+from warren.cli import app
+app(["inspect", "--json", sys.argv[1]], standalone_mode=False)
+"""
+SERVE = "import warren.cli, warren.commands.serve"
+
+
+@pytest.mark.parametrize(
+    ("program", "modules", "classes", "unused"),
+    [
+        (PUBLISH, 180, 165, TOPICS | {"psutil", "asyncio", "ssl", "typer", "zlib_ng", "warren.top.snapshots"}),
+        (INSPECT, 90, 65, TOPICS | {"asyncio", "pykka", "rich", "warren.node", "numpy.ma"}),
+        (SERVE, 225, 195, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+    ],
+    ids=["publish", "inspect", "serve"],
+)
+def test_a_program_imports_what_it_uses_and_little_else(
+    program: str, modules: int, classes: int, unused: set[str], tmp_path: Path
+) -> None:
+    """Start-up time in what it is made of: a module costs about half a millisecond, a class of attrs another half."""
+    with warren.open(tmp_path) as node:
+        node.queue("q").publish(b"x").wait()
+    some_modules, some_classes, *names = run(program + COUNTED, str(tmp_path)).splitlines()[-1].split()
+    assert not unused & set(names)
+    assert int(some_modules) <= modules
+    assert int(some_classes) <= classes
+
+
+def test_a_name_of_the_asyncio_twin_is_imported_when_it_is_used() -> None:
+    assert run("import sys, warren.aio; print([name for name in sys.modules if name.startswith('warren.')])") == (
+        "['warren.aio']\n"
+    )
+    for name in aio.__all__:
+        assert getattr(aio, name).__name__ == name
+    with pytest.raises(AttributeError, match=r"module 'warren\.aio' has no attribute 'Broker'"):
+        _ = aio.Broker  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ class SharedDirectory:
 
     def __init__(self, path: str, config: Config, host: Callable[[], RunningNode]) -> None:
         """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` where somebody else does."""
-        import warren.server  # noqa: F401, PLC0415 - now: nobody waits for it when this process becomes host
+        import warren.server  # noqa: PLC0415 - now: nobody waits for it when this process becomes host
 
         self.path = path
         self._lock_path = os.path.join(path, LOCK_FILE)
@@ -78,6 +78,8 @@ class SharedDirectory:
         open_nodes.opened(self)
         open_nodes.close_at_exit(self)
         if self.local is None:
+            import warren.server.own_calls  # noqa: F401, PLC0415 - as above: it may be the next host
+
             try:
                 run(self.node.publisher())
             except BaseException:

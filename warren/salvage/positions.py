@@ -31,6 +31,7 @@ from warren.queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Oc
 from warren.salvage.message_runs import rows_at
 from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.salvage.queue_index_file import BODIES, Bodies, QueueIndexFile
+from warren.storage.columns import distinct
 
 _MAX_SEGMENT = np.iinfo(np.int64).max
 """A file can have a name with a higher number; a journal cannot speak of it."""
@@ -54,7 +55,7 @@ class JournalBySegment:
     @property
     def published(self) -> set[int]:
         """The segments that it publishes to."""
-        return set(np.unique(self._segments[0]).tolist())
+        return set(distinct(self._segments[0]).tolist())
 
     def outside(self, visited: set[int]) -> tuple[Ints, Ints]:
         """Delivers and acks (seq_ids) of other segments than these."""

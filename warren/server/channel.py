@@ -21,7 +21,7 @@ from warren.amqp.framing import ACK, NACK, MethodRun
 from warren.amqp.own_methods import Call, Credit
 from warren.amqp.received import Messages, MethodReceived
 from warren.running_node import RunningNode
-from warren.server import own_calls, topology
+from warren.server import topology
 from warren.server.consuming import ChannelConsumers
 from warren.server.direct_reply import ReplyConsumer
 from warren.server.publishing import ChannelPublisher
@@ -30,6 +30,7 @@ from warren.server.unacked_age import UnackedAge
 
 if TYPE_CHECKING:
     from warren.running_node import RunningNode
+    from warren.server import own_calls
     from warren.server.connection import ClientConnection
 
 Work = Coroutine[Any, Any, None] | None
@@ -201,6 +202,8 @@ class ServerChannel:
 
     def own_calls(self) -> own_calls.OwnCalls:
         """What it keeps between the calls of a process that shares the directory."""
+        from warren.server import own_calls  # noqa: PLC0415 - with topics and readers, which few clients call
+
         if self._own_calls is None:
             self._own_calls = own_calls.OwnCalls(self)
         return self._own_calls
@@ -357,6 +360,12 @@ def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
     return None
 
 
+def _call_verb(channel: ServerChannel, method: Call) -> Coroutine[Any, Any, None]:
+    from warren.server import own_calls  # noqa: PLC0415 - as above
+
+    return own_calls.call_verb(channel, method)
+
+
 METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Channel.Close: _close,
     c.Channel.Flow: _flow,
@@ -379,7 +388,7 @@ METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Basic.CancelOk: lambda channel, method: None,
     c.Basic.Get: lambda channel, method: channel.consumers.get(method),
     c.Basic.Recover: lambda channel, method: channel.consumers.recover(method, answer=True),
-    Call: own_calls.call_verb,
+    Call: _call_verb,
     Credit: lambda channel, method: channel.consumers.add_credit(method),
     c.Basic.RecoverAsync: lambda channel, method: channel.consumers.recover(method, answer=False),
 }
