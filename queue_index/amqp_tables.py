@@ -55,6 +55,7 @@ class LongString(bytes):
 
 
 _U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
+_LONG_STRING, _SIGNED_INTEGER = b"SI"
 _STRING, _SIGNED = struct.Struct(">cI"), struct.Struct(">ci")
 """What a value is, and its length, or it."""
 
@@ -69,13 +70,21 @@ def read_table(data: bytes, position: int, limit: int, depth_left: int = MAX_DEP
     if position < end:
         _check_depth(depth_left)
     while position < end:
-        name_start = position + 1
-        tag_at = within(name_start + data[position], end)
-        name, start, tag = _read_name(data[name_start:tag_at]), tag_at + 5, data[tag_at : tag_at + 1]
-        if tag == b"S" and start <= end:  # most are strings,
-            position = within(start + _U32.unpack_from(data, tag_at + 1)[0], end)
-            table[name] = long_string(data[start:position])
-        elif tag == b"I" and start <= end:  # or small numbers
+        start = position + 1
+        tag_at = start + data[position]
+        if tag_at >= end:
+            within(tag_at + 1, end)
+        name, tag, start = _read_name(data[start:tag_at]), data[tag_at], tag_at + 5
+        if tag == _LONG_STRING and start <= end:  # most are strings,
+            position = start + _U32.unpack_from(data, tag_at + 1)[0]
+            if position > end:
+                within(position, end)
+            said = data[start:position]
+            try:
+                table[name] = said.decode()
+            except UnicodeDecodeError:
+                table[name] = LongString(said)
+        elif tag == _SIGNED_INTEGER and start <= end:  # or small numbers
             table[name], position = _I32.unpack_from(data, tag_at + 1)[0], start
         else:
             table[name], position = _read_value(data, tag_at, end, depth_left)

@@ -232,7 +232,7 @@ def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> 
         if 0 < len(body) <= MAX_FRAGMENT_BYTES:
             terms.append(b"".join((head, pack(len(body)), body, tail, msg_id, end)))
         else:
-            terms.append(b"".join((template.empty_head, _fragments(body), tail, msg_id, end)))
+            terms.append(b"".join((template.empty_head, *_fragments(body), tail, msg_id, end)))
     return terms
 
 
@@ -257,10 +257,15 @@ def body_at_in(content: bytes) -> int:
     return CONTENT_OVERHEAD_BYTES + int(_U32.unpack_from(content)[0])
 
 
-def _fragments(body: bytes) -> bytes:
-    """A body's fragments as a list without its end; nothing for an empty body."""
+def _fragments(body: bytes) -> list[bytes | memoryview]:
+    """A body's fragments as a list without its end, in pieces to be joined; none for an empty body."""
     starts = range(0, len(body), MAX_FRAGMENT_BYTES)
-    return _list_of([body[start : start + MAX_FRAGMENT_BYTES] for start in reversed(starts)])
+    pieces: list[bytes | memoryview] = [_LIST + _U32.pack(len(starts))] if body else []
+    view = memoryview(body)
+    for start in reversed(starts):
+        fragment = view[start : start + MAX_FRAGMENT_BYTES]
+        pieces += (_BINARY + _U32.pack(len(fragment)), fragment)
+    return pieces
 
 
 def _list_of(binaries: Sequence[bytes]) -> bytes:
