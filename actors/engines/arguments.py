@@ -23,7 +23,13 @@ import attrs
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS, QueueArguments
 from warren.actors.engines.stream_arguments import STREAM, STREAM_CHECKS, check_new, check_values
-from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts, inequivalent
+from warren.actors.engines.texts import (
+    MAX_SHORT_STRING_BYTES,
+    argument,
+    check_short_string,
+    check_texts,
+    inequivalent,
+)
 from warren.queue_index.amqp_tables import Timestamp, type_name
 
 MAX_PRIORITY: Final = 255
@@ -188,7 +194,7 @@ class QueueDeclaration(QueueArguments):
             if flag != getattr(self, name):
                 return inequivalent(name, self, flag, getattr(self, name))
         for name in STREAM_CHECKS if self.is_stream else _CHECKS:
-            current, received = self.arguments.get(name), arguments.get(name)
+            current, received = argument(self.arguments, name), argument(arguments, name)
             if (_type_class(current), current) == (_type_class(received), received):
                 continue
             if name == "x-queue-type" and {current, received} == {None, "classic"}:

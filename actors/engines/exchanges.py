@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, cast
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.texts import check_short_string, check_texts, inequivalent
+from warren.actors.engines.texts import argument, check_short_string, check_texts, inequivalent
 from warren.queue_index.amqp_tables import type_name
 from warren.storage.erlang_text import binary_text
 
@@ -180,7 +180,7 @@ class ExchangeDeclaration:
         for name, received in fields.items():
             if received != getattr(self, name):
                 return inequivalent(name, self, received, getattr(self, name))
-        received = arguments.get(ALTERNATE_EXCHANGE)
+        received = argument(arguments, ALTERNATE_EXCHANGE)
         if received != self.alternate_exchange:
             return inequivalent(ALTERNATE_EXCHANGE, self, received, self.alternate_exchange)
         return None

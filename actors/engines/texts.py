@@ -43,6 +43,16 @@ def check_utf8(what: str, value: str) -> None:
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
 
 
+VOID: Final = object()
+"""An argument that is there, and has no value."""
+
+
+def argument(arguments: Mapping[str, Any], name: str) -> Any:
+    """What an argument is, to be compared; ``None``: it is not there."""
+    value = arguments.get(name)
+    return VOID if value is None and name in arguments else value
+
+
 def inequivalent(name: str, what: Any, received: Any, current: Any) -> str:
     """Of an argument, or a property, that is declared otherwise than ``what`` is there with; ``None``: not at all."""
     tell = _typed if received is None or current is None else _quoted
@@ -50,10 +60,14 @@ def inequivalent(name: str, what: Any, received: Any, current: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
+    if value is VOID:
+        return "none"
     return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 
 
 def _typed(value: Any) -> str:
+    if value is VOID:
+        return "the value 'undefined' of type 'void'"
     return "none" if value is None else f"the value {_quoted(value)} of type '{type_name(value)}'"
 
 

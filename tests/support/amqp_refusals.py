@@ -115,6 +115,20 @@ REFUSALS: Final[list[Refusal]] = [
     _again("durable", "'true'", "'false'", {"x-max-length": 5}, durable=True),
     _again("x-max-length", "none", "the value '5' of type 'signedint'", {}),
     _again("x-max-length", "'6'", "'5'", {"x-max-length": 6}),
+    _again("x-max-length", "none", "'5'", {"x-max-length": None}),
+    _again("x-expires", "the value 'undefined' of type 'void'", "none", {"x-max-length": 5, "x-expires": None}),
+    (
+        "exchange.declare",
+        {
+            "exchange": "@internal",
+            "exchange_type": "fanout",
+            "internal": True,
+            "arguments": {"alternate-exchange": None},
+        },
+        _INEQUIVALENT.format(
+            "alternate-exchange", "exchange '@internal'", "the value 'undefined' of type 'void'", "none"
+        ),
+    ),
     _again("x-max-length", "'many'", "'5'", {"x-max-length": "many"}),
     _again("x-message-ttl", "the value '7' of type 'long'", "none", {"x-message-ttl": LongInteger(7)}),
     *((verb, {"queue": "@no"}, _NOT_FOUND) for verb in ("queue.purge", "basic.get", "basic.consume")),
