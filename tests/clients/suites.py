@@ -220,11 +220,11 @@ DRAMATIQ = pytest_suite(
 NAMEKO = pytest_suite(
     "nameko",
     GitTag("https://github.com/nameko/nameko", "v3.0.0-rc11"),
-    *("test/test_amqp.py", "test/test_events.py", "test/test_rpc.py", "test/test_messaging.py", "test/amqp"),
+    "test",
     requirements=("pytest~=7.4", "requests", "websocket-client", "mock", "setuptools<70", "werkzeug<3"),
     arguments=("-k", "not ssl"),
     pytest=("{venv}/bin/nameko", "test"),
-    note="what of its suite uses the broker, without TLS, each test in a vhost that the management API makes",
+    note="its suite without TLS, each test in a virtual host that the management API makes",
 )
 
 FASTSTREAM = pytest_suite(
@@ -240,7 +240,7 @@ FASTSTREAM = pytest_suite(
         "fastapi",
         "httpx",
     ),
-    note="`tests/brokers/rabbit`",
+    note="its tests of the RabbitMQ broker",
 )
 
 AMQPLIB = Suite(
