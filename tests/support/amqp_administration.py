@@ -80,9 +80,14 @@ class AdministeringAuthor(Author):
 
     def _message(self, number: int) -> Arguments:
         message = super()._message(number)
-        if self.rng.random() < 0.08:
+        if self.users and self.rng.random() < 0.08:
             message["properties"] = {**message["properties"], "user_id": self.rng.choice((*USERS, "guest"))}
         return message
+
+    def _pipeline(self) -> None:
+        """Not where a user may be refused something, which closes the channel."""
+        if not self.users:
+            super()._pipeline()
 
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
