@@ -94,10 +94,11 @@ class FrontEnd(NodePart):
         return PublishBatch(key, Confirm(self))
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """Somebody waits: sync without delay, and do it in this thread if nobody else is at it."""
-        self._hurry = True
-        if self.actor_inbox.owner is self and not self.turn():
-            self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
+        """Somebody waits: do it in this thread if nobody else is at it; what is to be safe, without delay."""
+        if isinstance(future, Confirm):
+            self._hurry = True
+            if self.actor_inbox.owner is self and not self.turn():
+                self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
         if not future.done:
             super().help(future, deadline)
 

@@ -116,6 +116,13 @@ class Future(pykka.Future[Any]):
         if self._state == _PENDING:
             self._settle(_ERROR, error, only_first=True)
 
+    def answer_with(self, answer: Any) -> None:
+        """Answer with a value, or as another future is answered; unless there is an answer already."""
+        if isinstance(answer, Future):
+            answer.on_done(self.follow)
+        else:
+            self.offer(answer)
+
     def offer(self, value: Any) -> None:
         """Answer, unless there is an answer already."""
         if self._state == _PENDING:

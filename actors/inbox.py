@@ -113,10 +113,12 @@ class Inbox:
         *,
         size_bytes: int = 0,
         reserved_bytes: int = 0,
+        wake: Callable[[], bool] | None = None,
     ) -> G:
         """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry.
 
         All entries of one key are of one class. ``reserved_bytes``: for this item of ``size_bytes``, and others.
+        ``wake``: whether to tell the owner that it waits, asked behind that.
         """
         try:
             with self._lock:
@@ -129,7 +131,7 @@ class Inbox:
                 tail.room_bytes += reserved_bytes - size_bytes
                 self.weight += weight
                 tail.items.append(item)
-            if not self.scheduled:
+            if not self.scheduled and (wake is None or wake()):
                 self._wake()
         except BaseException:
             self._wake_after_interrupt()

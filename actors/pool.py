@@ -21,7 +21,7 @@ import os
 import threading
 from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Protocol
 
@@ -83,7 +83,7 @@ class PooledRef(ActorRef[Any]):
 class Pool(Protocol):
     """Who runs the turns."""
 
-    def holding(self) -> AbstractContextManager[None]:
+    def holding(self) -> AbstractContextManager[Held]:
         """Let no other thread begin what this one brings about, until the block ends."""
 
     def submit(self, actor: PooledActor) -> None:
@@ -104,7 +104,7 @@ class ThreadPool:
 
     def __init__(self, threads: int, name: str = "warren") -> None:
         self._line: SimpleQueue[PooledActor | None] = SimpleQueue()
-        self._held = _Held()
+        self._holding = _Holding()
         self._first: deque[PooledActor] = deque()
         self._error: WarrenError | None = None
         self._threads = [
@@ -114,26 +114,27 @@ class ThreadPool:
             thread.start()
 
     def submit(self, actor: PooledActor) -> None:
-        if (held := self._held.actors) is not None:
-            held.append(actor)
+        if (held := self._holding.held) is not None:
+            held.actors.append(actor)
             return
         if actor.goes_first:
             self._first.append(actor)
         self._line.put(actor)
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
+    def holding(self) -> Iterator[Held]:
         """Let no thread be woken by what this one does until the block ends: whoever is then finds more at once.
 
-        To be used by a thread that waits for nothing meanwhile.
+        To be used by a thread that waits for nothing meanwhile. It may run some of the turns itself
+        (:meth:`Held.run_quick_ones`).
         """
-        held: list[PooledActor] = []
-        self._held.actors = held
+        held = Held()
+        self._holding.held = held
         try:
-            yield
+            yield held
         finally:
-            self._held.actors = None
-            for actor in held:
+            self._holding.held = None
+            for actor in held.actors:
                 self.submit(actor)
 
     def help(self, future: Future, deadline: float | None = None) -> None:
@@ -176,8 +177,8 @@ class HandPool:
     def __init__(self) -> None:
         self._line: deque[PooledActor] = deque()
 
-    def holding(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    def holding(self) -> AbstractContextManager[Held]:
+        return contextlib.nullcontext(Held())
 
     def submit(self, actor: PooledActor) -> None:
         self._line.append(actor)
@@ -206,10 +207,59 @@ class HandPool:
         self._line.clear()
 
 
-class _Held(threading.local):
+class Asked(Future):
+    """An answer that an actor owes. Nothing is asked before :meth:`get` or :meth:`send`.
+
+    A thread that waits does the work itself, in a turn, where no other thread is at the actor; an event loop's does so
+    where that is quick.
+    """
+
+    __slots__ = ("_actor", "_sent", "taken", "work")
+
+    def __init__(self, actor: PooledActor, work: Callable[[], object]) -> None:
+        super().__init__()
+        self._actor = actor
+        self._sent = False
+        self.work = work
+        self.taken = False
+        """Whether it was done, past the inbox."""
+
+    def send(self) -> None:
+        """Ask, and do not wait."""
+        if not self._sent:
+            self._sent = True
+            self._actor.quick_turn(self)
+            if not self.taken:
+                self._actor.put(self)
+
+    def get(self, *, timeout: float | None = None) -> Any:
+        if not self._sent:
+            self._sent = True
+            self._actor.do(self)
+        return super().get(timeout=timeout)
+
+
+class Held:
+    """Who waits for a turn that no other thread is told of."""
+
+    __slots__ = ("actors",)
+
+    def __init__(self) -> None:
+        self.actors: list[PooledActor] = []
+
+    def run_quick_ones(self) -> None:
+        """Run, in this thread, the turns that are quick and wait for no disk (:meth:`PooledActor.quick_turn`)."""
+        waiting, self.actors = self.actors, []
+        for actor in waiting:
+            actor.actor_inbox.scheduled = False
+            if (not actor.actor_inbox.empty() or actor.wants_turn()) and not actor.quick_turn():
+                actor.get_in_line()
+
+
+class _Holding(threading.local):
     """What a thread holds back."""
 
-    actors: list[PooledActor] | None = None
+    held: Held | None = None
 
 
 class _Flag:
@@ -242,6 +292,7 @@ class PooledActor(pykka.Actor):
         self._pool = pool
         self._turn_lock = threading.Lock()
         self._turn_thread: int | None = None
+        self._turn_is_quick = False
         self._started = False
 
     @staticmethod
@@ -271,6 +322,21 @@ class PooledActor(pykka.Actor):
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def do(self, asked: Asked) -> None:
+        """Do what is asked behind all that waits: in the calling thread if no other is at it, else where it is."""
+        if self._turn_thread == threading.get_ident():
+            raise RuntimeError(f"{type(self).__name__} waits for its own answer")
+        uninterrupted(self._turn, TURN_ENTRIES, asked)
+        if not asked.taken:
+            self.put(asked)
+
+    def put(self, asked: Asked) -> None:
+        """Put what is asked into the inbox, or say why nobody will do it."""
+        if self.actor_stopped.is_set():
+            asked.fail(self.stopped_error())
+        else:
+            self.actor_inbox.put(Envelope(Call(asked.work), reply_to=asked))
+
     def help(self, future: Future, deadline: float | None = None) -> None:
         """Run this actor's turns in the calling thread, until ``future`` is answered or somebody else has to act."""
         if self._turn_thread == threading.get_ident():
@@ -294,12 +360,17 @@ class PooledActor(pykka.Actor):
         """
         return uninterrupted(self._turn, entries)
 
-    def _turn(self, entries: int) -> bool:
+    def quick_turn(self, asked: Asked | None = None) -> bool:
+        """Run a turn if it is short and waits for no disk, as an event loop's thread may; whether it has had one."""
+        return False
+
+    def _turn(self, entries: int, asked: Asked | None = None, is_quick: bool = False) -> bool:
         if not self._turn_lock.acquire(blocking=False):
             return False
         self._turn_thread = threading.get_ident()
+        self._turn_is_quick = is_quick
         try:
-            self._work(entries)
+            self._work(entries, asked)
         finally:
             self.end_turn()
         return True
@@ -311,7 +382,7 @@ class PooledActor(pykka.Actor):
         if not self.actor_inbox.empty() or self.wants_turn():
             self.get_in_line()
 
-    def _work(self, entries: int) -> None:
+    def _work(self, entries: int, asked: Asked | None) -> None:
         inbox, stopped = self.actor_inbox, self.actor_stopped
         try:
             if not self._started and not stopped.is_set():
@@ -326,6 +397,10 @@ class PooledActor(pykka.Actor):
                     self._guard(None, self.on_batch, entry)
                 else:
                     self._handle(entry)
+            if asked is not None and entries and not stopped.is_set():
+                asked.taken = True
+                asked.helped_by(self)
+                asked.answer_with(self._guard(asked, asked.work))
             if not stopped.is_set():
                 self._guard(None, self.on_turn_end, refusable=False)
         finally:
@@ -337,12 +412,8 @@ class PooledActor(pykka.Actor):
         reply_to = envelope.reply_to
         future = reply_to if isinstance(reply_to, Future) else None
         answer = self._guard(future, self._handle_receive, envelope.message)
-        if future is None or future.done:
-            return
-        if isinstance(answer, Future):  # the answer itself comes later
-            answer.on_done(future.follow)
-        else:
-            future.set(answer)
+        if future is not None:
+            future.answer_with(answer)
 
     def _handle_receive(self, message: Any) -> Any:
         if isinstance(message, Call):

@@ -28,8 +28,10 @@ from warren.actors.front_end import PublishBatch
 from warren.actors.future import CountDown, Future
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
 from warren.actors.inbox import PendingBatch
+from warren.actors.interrupts import uninterrupted
 from warren.actors.looking import BrowsedMessage, browse
 from warren.actors.node_context import NodeContext
+from warren.actors.pool import TURN_ENTRIES, Asked
 from warren.actors.queue_output import Dispatch, QueueOutput
 from warren.actors.sampling import sample_queue
 from warren.actors.shared_prefetch import SharedPrefetch
@@ -42,6 +44,9 @@ from warren.queue_index.state import Mode
 from warren.storage.errors import NoRoomError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.queue")
+
+QUICK_MESSAGES: Final = 64
+"""So many that come at once are still quick to take."""
 
 
 @attrs.frozen
@@ -382,6 +387,15 @@ class QueueActor(QueueOutput):
         if self._context.recorder is not None and (not self.process.is_asleep or self.process.has_counted):
             self._sample(None)
 
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def quick_turn(self, asked: Asked | None = None) -> bool:
+        """What is in RAM comes and goes; a sync that somebody waits for is left to the next turn."""
+        turn = self._queue_turn
+        if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
+            return False
+        return uninterrupted(self._turn, TURN_ENTRIES, asked, True)
+
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
     def on_turn_end(self) -> None:
@@ -389,7 +403,7 @@ class QueueActor(QueueOutput):
         if turn is None:
             return
         hurry, self._hurry = self._hurry, False
-        effects = turn.make_safe(hurry=hurry)
+        effects = turn.make_safe(hurry=hurry, may_wait=not self._turn_is_quick)
         if effects.confirmed:
             self._context.check_directory()
         turn.tell(effects)

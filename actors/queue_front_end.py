@@ -100,7 +100,16 @@ class QueueFrontEnd(FrontEnd):
             return _SAFE
         inbox = self.actor_inbox
         size_bytes = len(body) + key.overhead_bytes
-        batch = inbox.gather(key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes)
+        wake = self._needs_another_to_turn if here else self._needs_a_turn
+        batch = inbox.gather(
+            key,
+            body,
+            self._new_batch,
+            1,
+            size_bytes=size_bytes,
+            reserved_bytes=reserved_bytes,
+            wake=wake if key.expiration_ms is None else None,
+        )
         if not self.coalesces:
             inbox.seal()
         if here and self.deliveries:
@@ -171,7 +180,15 @@ class QueueFrontEnd(FrontEnd):
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
-        self.actor_inbox.gather(key, tag, PendingBatch, 0)
+        self.actor_inbox.gather(key, tag, PendingBatch, 0, wake=self._needs_a_turn if key.outcome == "ack" else None)
+
+    def _needs_a_turn(self) -> bool:
+        """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
+        return bool(self.deliveries) or self._queue_turn is None or not self._queue_turn.comes_soon
+
+    def _needs_another_to_turn(self) -> bool:
+        """The same, where the calling thread has the turn itself if a consumer waits for it."""
+        return self._needs_a_turn() and not (self.deliveries and self.consumer_waits())
 
     def _is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)
@@ -184,4 +201,5 @@ class QueueFrontEnd(FrontEnd):
     def wants_turn(self) -> bool:
         if not self.alive:
             return False
-        return bool(self._abandoned or (self._hurry and self._queue_turn is not None and self._queue_turn.waiting))
+        turn = self._queue_turn
+        return bool(self._abandoned) or (turn is not None and (turn.wants_sync or (self._hurry and bool(turn.waiting))))

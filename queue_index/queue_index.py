@@ -295,6 +295,11 @@ class QueueIndex:
                 self._open_journal().sync()  # what was written out before a ``release`` too
         self.safe_ticket = self.written_ticket
 
+    @property
+    def flushes_soon(self) -> bool:
+        """Whether the journal is nearly as long as it may become."""
+        return self.dirty_count > self.settings.queue_index_max_journal_entries - 1024
+
     def _flush_if_above(self, target_ram_count: int | None) -> None:
         dirty = self.dirty_count
         if dirty > self.settings.queue_index_max_journal_entries or (

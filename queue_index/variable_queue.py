@@ -161,6 +161,12 @@ class VariableQueue:
         """Whether segments are left to scan: counts are then of what was found so far."""
         return self._state.recovery is not None
 
+    @property
+    def works_in_ram(self) -> bool:
+        """Whether some hundred messages that come or go now read no file and flush no journal."""
+        s = self._state
+        return s.ram_msg_count == s.length and s.recovery is None and not s.index.flushes_soon
+
     def recover_step(self) -> bool:
         """Scan one more segment; returns whether there are more."""
         return recovering.recover_step(self._state)

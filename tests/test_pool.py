@@ -18,7 +18,7 @@ from tests.support.runtime_tools import forget_actors
 from tests.support.waiting import together
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.inbox import Control, PendingBatch
-from warren.actors.pool import TURN_ENTRIES, ActorStoppedError, HandPool, Pool, PooledActor, ThreadPool
+from warren.actors.pool import TURN_ENTRIES, ActorStoppedError, Asked, HandPool, Pool, PooledActor, ThreadPool
 from warren.storage.errors import DataError, StorageError, WarrenError
 
 
@@ -393,4 +393,102 @@ def test_actors_that_tell_each_other_across_threads_settle_every_confirm() -> No
         pass_on(number, 10)
     CountDown(list(confirms)).wait(60)
     pool.stop()
+    forget_actors(pool)
+
+
+# ── asked in the calling thread ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Quick(Scribe):
+    """Everything that it does is quick."""
+
+    def quick_turn(self, asked: Asked | None = None) -> bool:
+        return self._turn(TURN_ENTRIES, asked, True)
+
+
+def test_what_is_asked_is_done_by_who_waits_behind_what_came_before(pool: HandPool) -> None:
+    actor = scribe(pool)
+    actor.actor_ref.tell(Say("before"))
+    asked = Asked(actor, lambda: list(actor.heard))
+    assert not actor.heard, "nothing is asked before somebody waits"
+    assert asked.get() == ["before"]
+    assert actor.turn_ends == 1
+    assert asked.get() == ["before"], "and once"
+
+
+def test_what_is_asked_while_another_thread_is_at_the_actor_waits_in_the_inbox(pool: HandPool) -> None:
+    actor = scribe(pool)
+    answers: list[object] = []
+    asked = Asked(actor, lambda: "done")
+    with actor._turn_lock:  # as that thread has it
+        asked.send()
+        assert not asked.done
+    asked.on_done(lambda one: answers.append(one.get()))
+    pool.run()
+    assert answers == ["done"]
+
+
+def test_what_is_asked_behind_too_much_waits_in_the_inbox(pool: HandPool) -> None:
+    actor = scribe(pool)
+    for word in range(TURN_ENTRIES + 1):
+        actor.actor_ref.tell(Say(word))
+    assert Asked(actor, lambda: len(actor.heard)).get() == TURN_ENTRIES + 1
+
+
+def test_an_answer_that_comes_later_is_asked_for_once(pool: HandPool) -> None:
+    actor, later, asks = scribe(pool), Future(), []
+
+    def work() -> Future:
+        asks.append(1)
+        return later
+
+    asked = Asked(actor, work)
+    with pytest.raises(pykka.Timeout):
+        asked.get()
+    pool.run()
+    later.set("at last")
+    assert (asked.get(), asks) == ("at last", [1])
+
+
+def test_what_is_refused_is_refused_to_who_asked_and_the_actor_goes_on(pool: HandPool) -> None:
+    actor = scribe(pool)
+    with pytest.raises(RefusalError):
+        Asked(actor, raising(RefusalError("no")).work).get()
+    assert Asked(actor, lambda: "yes").get() == "yes"
+    with pytest.raises(ZeroDivisionError):
+        Asked(actor, raising(ZeroDivisionError()).work).get()
+    with pytest.raises(ActorStoppedError):
+        Asked(actor, lambda: "too late").get()
+
+
+def test_an_event_loop_asks_at_once_where_that_is_quick_and_else_in_the_inbox(pool: HandPool) -> None:
+    slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    asked = [Asked(one, lambda: "done") for one in (slow, quick)]
+    for one in asked:
+        one.send()
+    assert [one.done for one in asked] == [False, True]
+    pool.run()
+    assert [one.get() for one in asked] == ["done", "done"]
+
+
+def test_an_actor_does_not_wait_for_what_it_asks_itself(pool: HandPool) -> None:
+    actor = scribe(pool)
+    with pytest.raises(RuntimeError, match="waits for its own answer"):
+        Asked(actor, lambda: Asked(actor, lambda: None).get()).get()
+
+
+def test_a_thread_that_holds_back_turns_runs_the_quick_ones_itself() -> None:
+    pool, seen = ThreadPool(1), dict[object, int]()
+    with pool.holding() as held:
+        slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+        futures = [
+            one.actor_ref.ask(Do(lambda one=one: seen.setdefault(one, threading.get_ident())), block=False)
+            for one in (slow, quick)
+        ]
+        held.run_quick_ones()
+        assert seen == {quick: threading.get_ident()}
+    done = threading.Event()
+    futures[0].on_done(lambda _: done.set())  # whoever waits for the future itself would help
+    assert done.wait(10)
+    assert seen[slow] != threading.get_ident()
     forget_actors(pool)

@@ -87,7 +87,7 @@ def test_who_waits_for_a_confirm_does_not_wait_for_the_clock(scene: HandNode) ->
     assert syncs(scene) == before + 1, "the next one is grouped again"
 
 
-def test_always_is_safe_at_the_end_of_the_turn_and_so_is_os_without_a_sync() -> None:
+def test_always_is_safe_at_the_end_of_the_turn_and_os_soon_without_a_sync() -> None:
     for sync in ("always", "os"):
         scene = hand_node(sync=sync)
         queue = scene.node.queue("q")
@@ -95,11 +95,99 @@ def test_always_is_safe_at_the_end_of_the_turn_and_so_is_os_without_a_sync() -> 
         before = syncs(scene)
         confirms = [queue.publish(b"small"), queue.publish(BIG)]
         scene.run()
+        assert all(confirm.done for confirm in confirms) == (sync == "always")
+        scene.advance(0.025)
         assert all(confirm.done for confirm in confirms)
         assert (syncs(scene) > before) == (sync == "always")
         again = hand_node(scene.kill(), seed=1)
         assert bodies(again.node.queue("q")) == [b"small", BIG]
         again.node.close()
+
+
+def test_a_get_waits_for_no_sync_and_brings_none_about(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"1").wait()
+    before = syncs(scene)
+    queue.publish(b"2")
+    for delivery in (queue.get(), queue.get()):
+        assert delivery is not None
+        delivery.ack()
+    assert syncs(scene) == before
+
+
+def test_while_a_sync_is_due_nobody_is_woken_by_what_only_waits_for_it(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"1", b"2"])
+    scene.run()  # the sync is due in 25 ms
+    for delivery in queue.get_many(2):
+        delivery.ack()
+    confirm = queue.publish(b"3")
+    assert not scene.pool.run_one()
+    assert actor_of(queue).process.unacked == 2
+    scene.advance(0.025)
+    assert confirm.done
+    assert (actor_of(queue).process.unacked, bodies(queue)) == (0, [b"3"])
+
+
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": 1000}, {"x-max-length": 9}, {"x-max-priority": 2}])
+def test_a_queue_with_times_limits_or_levels_looks_at_what_comes_at_once(
+    scene: HandNode, arguments: dict[str, Any]
+) -> None:
+    queue = scene.node.queue("q", arguments=arguments)
+    queue.publish(b"1")
+    scene.run()
+    queue.publish(b"2")
+    scene.run()
+    assert len(actor_of(queue).process) == 2
+
+
+def test_a_message_with_a_time_of_its_own_is_looked_at_at_once(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"1")
+    scene.run()
+    queue.publish(b"2", expiration=1.0)
+    scene.run()
+    assert len(actor_of(queue).process) == 2
+
+
+def test_a_consumer_that_does_not_wait_gets_what_comes_at_once(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"1").wait()
+    with queue.consume(1) as consumer:
+        scene.run()
+        first = consumer.take_now()
+        assert first is not None
+        queue.publish(b"2")
+        first.ack()
+        scene.run()
+        second = consumer.take_now()
+        assert second is not None
+        assert second.body == b"2"
+
+
+def test_a_quick_turn_delivers_and_leaves_the_sync_to_the_next(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"1").wait()
+    with queue.consume(10) as consumer:
+        scene.run()
+        before, actor = syncs(scene), actor_of(queue)
+        with scene.pool.holding():
+            confirm = queue.publish(b"2")
+            confirm.hurry()
+            assert actor.quick_turn()
+        assert [one.body for one in (consumer.take_now(), consumer.take_now()) if one is not None] == [b"1", b"2"]
+        assert (confirm.done, syncs(scene)) == (False, before)
+        scene.run()
+        assert (confirm.done, syncs(scene)) == (True, before + 1)
+
+
+def test_what_may_read_files_is_no_quick_turn(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    assert not actor_of(queue).quick_turn(), "nothing is open yet"
+    queue.publish_many([b"x"] * 10).wait()
+    assert actor_of(queue).quick_turn()
+    queue.set_mode("lazy")
+    assert not actor_of(queue).quick_turn(), "its messages are on the disk"
 
 
 def test_what_need_not_survive_is_confirmed_at_once(scene: HandNode) -> None:
@@ -598,7 +686,7 @@ def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> Non
     delivery.channel.settle_many("ack", [99])
     scene.run()
     delivery.ack()
-    scene.run()
+    scene.advance(0.025)
     assert actor_of(queue).process.depth == 0
 
 

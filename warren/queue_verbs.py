@@ -39,7 +39,7 @@ from warren.queue_index.content_columns import contents_of_columns
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
-from warren.steps import Handle, Steps, call
+from warren.steps import Handle, Steps, asked, call
 
 BROWSE_PAGE: Final = 256
 _CACHED_KEYS: Final = 16
@@ -203,7 +203,7 @@ class QueueVerbs:
         """
         channel = self.own_channel()
         actor = channel.actor
-        got = call(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))
+        got = asked(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))
         try:
             batches: list[Delivered] = yield got
         except BaseException:

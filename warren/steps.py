@@ -20,7 +20,7 @@ import attrs
 from warren.actors.admission import Admission
 from warren.actors.future import Future, Timeout
 from warren.actors.inbox import Call
-from warren.actors.pool import PooledActor
+from warren.actors.pool import Asked, PooledActor
 from warren.process_bound import ProcessBound
 
 P = ParamSpec("P")
@@ -71,6 +71,11 @@ def ask(actor: PooledActor, message: object) -> Future:
 def call(actor: PooledActor, work: Callable[[], object]) -> Future:
     """Do ``work`` in an actor's turn: what to wait for. The answer is what it returns."""
     return ask(actor, Call(work))
+
+
+def asked(actor: PooledActor, work: Callable[[], object]) -> Asked:
+    """As :func:`call`, for what a thread that waits may best do itself. Nothing is asked before it is waited for."""
+    return Asked(actor, work)
 
 
 def run(steps: Steps[T]) -> T:

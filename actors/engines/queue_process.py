@@ -43,8 +43,8 @@ class QueueProcess(QueueDeliveries):
     """One queue. See the module's prose."""
 
     _pending_confirms: PendingConfirms | None = attrs.field(init=False, default=None)
-    _plain: bool = attrs.field(init=False)
-    """Nothing to be looked at when messages come."""
+    is_plain: bool = attrs.field(init=False)
+    """Nothing to be looked at when messages come: no time to live of its own, no limits, no levels."""
 
     single_below_bytes: ClassVar[int] = 1 << 62
     """A message that comes alone joins the one before it, encoded, if its body is smaller than this.
@@ -57,7 +57,7 @@ class QueueProcess(QueueDeliveries):
         self._note_arguments()
 
     def _note_arguments(self) -> None:
-        self._plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
+        self.is_plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
         mode = self.arguments.set_queue_mode
         if mode is not None and self.backing.mode != mode:
             self.backing.set_mode(mode)
@@ -94,7 +94,7 @@ class QueueProcess(QueueDeliveries):
         Consumers get them from :meth:`deliver`; but where the queue has limits, or messages expire at once, those that
         consumers have room for go out here.
         """
-        if not self._plain or expiration_ms is not None:
+        if not self.is_plain or expiration_ms is not None:
             self._publish_carefully(
                 envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
             )

@@ -79,6 +79,7 @@ class QueueTurn:
     """How many turns had something to do."""
     resting: bool = False
     _sync_now: bool = False
+    """Whether the next turn syncs."""
     _handed_over: int = 0
     """Of the deliveries that have collected, how many their consumers have."""
     _is_store_full: bool = False
@@ -241,8 +242,11 @@ class QueueTurn:
 
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
-    def make_safe(self, *, hurry: bool) -> Effects:
-        """The first step. ``hurry``: somebody waits for a confirm."""
+    def make_safe(self, *, hurry: bool, may_wait: bool = True) -> Effects:
+        """The first step.
+
+        ``hurry``: somebody waits for a confirm. ``may_wait``: whether to wait for the disk; else the next turn does.
+        """
         process = self.process
         if self.receivers:
             if self._unbounded:
@@ -255,7 +259,11 @@ class QueueTurn:
             hurry, self._sync_now = True, False
         if hurry and self._host.has_more():
             self._sync_now = True  # what somebody waits for may still be in the inbox
-        if self.waiting or self.settled or (hurry and self._is_store_full):
+        mode = self._settings.sync
+        if not may_wait and mode != "os" and (hurry or mode == "always") and (self.waiting or self.settled):
+            self._sync_now = True
+            process.drain_confirms()
+        elif self.waiting or self.settled or (hurry and self._is_store_full):
             self._sync(hurry=hurry)
         return process.drain_effects()
 
@@ -268,7 +276,7 @@ class QueueTurn:
     def _sync(self, *, hurry: bool) -> None:
         """Sync what publishers wait for, and what was settled: now, or when the timer says so."""
         process, mode = self.process, self._settings.sync
-        if hurry or (self.waiting and mode != "group" and self._full_disk is None):
+        if hurry or (self.waiting and mode == "always" and self._full_disk is None):
             try:
                 if mode == "os":
                     process.backing.write_out()
@@ -303,6 +311,23 @@ class QueueTurn:
             self._wait_for_room(error)
             raise
         self.settled = False
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether another turn is to follow, for a sync that this one left to it."""
+        return self._sync_now
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a few messages that come or go now neither read files nor take long."""
+        single = self.process.backing.single
+        return single is not None and single.works_in_ram and not self._is_store_full and self._full_disk is None
+
+    @property
+    def comes_soon(self) -> bool:
+        """Whether a turn comes within the sync interval by itself, and nothing is lost if what comes is left to it:
+        no time begins and no limit is reached with it. Any thread may ask."""
+        return self._sync_armed and self._full_disk is None and self.process.is_plain
 
     @property
     def waits_for_room(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from warren.actors.admission import Admission, BackpressureWait
 from warren.actors.future import Confirm, Future
 from warren.actors.gate import Reservation
+from warren.actors.pool import Asked
 from warren.steps import Has, Reading, Steps, Wait, Within
 
 P = ParamSpec("P")
@@ -119,6 +120,8 @@ async def run(steps: Steps[T]) -> T:
 async def _waited(wait: Wait) -> Any:
     match wait:
         case Future():
+            if isinstance(wait, Asked):
+                wait.send()
             if isinstance(wait, Confirm) and not wait.done:
                 wait.hurry()
             return await answer(wait)

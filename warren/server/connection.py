@@ -137,11 +137,12 @@ class ClientConnection(asyncio.Protocol):
         if self._lingers:
             return
         server = self.server
-        with self.node.pool.holding():
+        with self.node.pool.holding() as held:
             server.begin_round()
             try:
                 for event in self.engine.receive(data):
                     self._handle(event)
+                held.run_quick_ones()
             finally:
                 server.flush_later(self)
                 server.end_round()

@@ -39,7 +39,7 @@ from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
-from warren.steps import ask, call
+from warren.steps import ask, asked, call
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -143,16 +143,27 @@ class ChannelConsumers:
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, method: c.Basic.Get) -> None:
+    def get(self, method: c.Basic.Get) -> Work:
         channel = self._channel
         name = channel.queue_name(method.queue)
         channel.check("queue", name, "read")
         refuse_get(channel, name)
         actor = find_queue(channel, name).actor
         through, required = self._through_for(actor), not method.no_ack
-        batches, ready = await bridge.answer(
-            call(actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process)))
+        got = asked(
+            actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process))
         )
+        got.send()
+        if not got.done:
+            return self._answer_get(through, got)
+        self._got(through, *got.get())
+        return None
+
+    async def _answer_get(self, through: Channel, got: Future) -> None:
+        self._got(through, *await bridge.answer(got))
+
+    def _got(self, through: Channel, batches: list[Delivered], ready: int) -> None:
+        channel = self._channel
         for delivered in batches:
             tag = self.unacked.give(_GOT, delivered.tags, through) if required else self.pass_by(delivered.count)
             if channel.traffic is not None:
