@@ -95,7 +95,7 @@ class QueueFrontEnd(FrontEnd):
         ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: by
         :func:`~warren.actors.front_end.admit`, for this message and others that join it.
         """
-        if here and self.deliveries and self._hand_off(key, body):
+        if self.deliveries and self._hand_off(key, body):
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             return _SAFE
         inbox = self.actor_inbox

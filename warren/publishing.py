@@ -31,18 +31,13 @@ def publishing(
     block: bool = True,
     timeout: float | None = None,
     ahead: bool = False,
-    straight: bool = False,
 ) -> Admission:
-    """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue.
-
-    ``straight``: an event loop, too, may hand them to a consumer that waits, which is quicker than waking a thread.
-    """
+    """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue."""
 
     def size_of(actors: Sequence[Receiver]) -> int:
         return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
 
     def give(actors: Sequence[Receiver], reserved_bytes: int, here: bool) -> Confirm | None:
-        here |= straight
         if len(actors) == 1:
             return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
         return _give_all(node, actors, key, bodies, reserved_bytes, here=here) if actors else None

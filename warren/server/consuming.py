@@ -23,6 +23,7 @@ from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
+from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.future import Future
 from warren.actors.queue_actor import QueueActor
@@ -155,15 +156,15 @@ class ChannelConsumers:
         )
         got.send()
         if not got.done:
-            return self._answer_get(through, got)
-        self._got(through, *got.get())
+            return self._answer_get(method, through, got)
+        self._got(method, through, *got.get())
         return None
 
-    async def _answer_get(self, through: Channel, got: Future) -> None:
-        self._got(through, *await bridge.answer(got))
+    async def _answer_get(self, method: c.Basic.Get, through: Channel, got: Future) -> None:
+        self._got(method, through, *await bridge.answer(got))
 
-    def _got(self, through: Channel, batches: list[Delivered], ready: int) -> None:
-        channel = self._channel
+    def _got(self, method: c.Basic.Get, through: Channel, batches: list[Delivered], ready: int) -> None:
+        channel, required = self._channel, not method.no_ack
         for delivered in batches:
             tag = self.unacked.give(_GOT, delivered.tags, through) if required else self.pass_by(delivered.count)
             if channel.traffic is not None:

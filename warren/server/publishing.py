@@ -112,10 +112,8 @@ class ChannelPublisher:
         bodies: list[bytes],
         numbered: int | None,
         actors: Sequence[Receiver],
-        *,
-        straight: bool = True,
     ) -> Work:
-        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, straight=straight)
+        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies)
         try:
             found = admission.attempt(actors, False)
         except WarrenError as error:  # a queue that is down, or going
@@ -151,7 +149,7 @@ class ChannelPublisher:
         for index, body in enumerate(event.bodies):
             actors = self._route(addressed)
             number = None if numbered is None else numbered + index
-            work = self._admit(addressed, [body], number, actors, straight=False)
+            work = self._admit(addressed, [body], number, actors)
             if work is not None:
                 await work
 
