@@ -122,6 +122,8 @@ async def _waited(wait: Wait) -> Any:
         case Future():
             if isinstance(wait, Asked):
                 wait.send()
+                if wait.done:
+                    await asyncio.sleep(0)  # whoever asks again and again lets others have their turn
             if isinstance(wait, Confirm) and not wait.done:
                 wait.hurry()
             return await answer(wait)
