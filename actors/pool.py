@@ -15,14 +15,12 @@ gets it, :meth:`PooledActor.on_error` is called, and everything that still waits
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
 
 import pykka
@@ -83,7 +81,7 @@ class PooledRef(ActorRef[Any]):
 class Pool(Protocol):
     """Who runs the turns."""
 
-    def holding(self) -> AbstractContextManager[Held]:
+    def holding(self) -> Held:
         """Let no other thread begin what this one brings about, until the block ends."""
 
     def submit(self, actor: PooledActor) -> None:
@@ -121,21 +119,13 @@ class ThreadPool:
             self._first.append(actor)
         self._line.put(actor)
 
-    @contextlib.contextmanager
-    def holding(self) -> Iterator[Held]:
+    def holding(self) -> Held:
         """Let no thread be woken by what this one does until the block ends: whoever is then finds more at once.
 
         To be used by a thread that waits for nothing meanwhile. It may run some of the turns itself
         (:meth:`Held.run_quick_ones`).
         """
-        held = Held()
-        self._holding.held = held
-        try:
-            yield held
-        finally:
-            self._holding.held = None
-            for actor in held.actors:
-                self.submit(actor)
+        return Held(self, self._holding)
 
     def help(self, future: Future, deadline: float | None = None) -> None:
         """Nothing: the threads do it."""
@@ -177,8 +167,8 @@ class HandPool:
     def __init__(self) -> None:
         self._line: deque[PooledActor] = deque()
 
-    def holding(self) -> AbstractContextManager[Held]:
-        return contextlib.nullcontext(Held())
+    def holding(self) -> Held:
+        return Held(self, _Holding())
 
     def submit(self, actor: PooledActor) -> None:
         self._line.append(actor)
@@ -240,12 +230,23 @@ class Asked(Future):
 
 
 class Held:
-    """Who waits for a turn that no other thread is told of."""
+    """Who waits for a turn that no other thread is told of, until the block ends."""
 
-    __slots__ = ("actors",)
+    __slots__ = ("_holding", "_pool", "actors")
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool, holding: _Holding) -> None:
+        self._pool = pool
+        self._holding = holding
         self.actors: list[PooledActor] = []
+
+    def __enter__(self) -> Held:
+        self._holding.held = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._holding.held = None
+        for actor in self.actors:
+            self._pool.submit(actor)
 
     def run_quick_ones(self) -> None:
         """Run, in this thread, the turns that are quick and wait for no disk (:meth:`PooledActor.quick_turn`)."""
