@@ -250,7 +250,7 @@ class QueueTurn:
         process = self.process
         if self.receivers:
             if self._unbounded:
-                most = self._most_buffered()
+                most = self.most_at_once()
                 for tag in self._unbounded:
                     process.set_room(tag, max(most - self.receivers[tag].buffered, 0))
             process.deliver()
@@ -267,8 +267,8 @@ class QueueTurn:
             self._sync(hurry=hurry)
         return process.drain_effects()
 
-    def _most_buffered(self) -> int:
-        """How many messages such as those that are ready a consumer without a prefetch may hold."""
+    def most_at_once(self) -> int:
+        """How many messages such as those that are ready may lie between the queue and one who wants any number."""
         backing = self.process.backing
         size_bytes = backing.ready_bytes
         return BUFFER if size_bytes <= BUFFER_BYTES else max(min(BUFFER, BUFFER_BYTES * len(backing) // size_bytes), 1)

@@ -26,7 +26,7 @@ from warren.amqp.received import Event, Messages, MethodReceived
 from warren.client.calls import result_of
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
-from warren.client.received import delivered_of
+from warren.client.received import delivered_of, got_of
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
 
@@ -194,8 +194,9 @@ class DeliveryChannel:
 
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""
-        if got.error is None and isinstance(found := got.get(), Messages):
-            self._settle("requeue", found.tags)
+        with contextlib.suppress(WarrenError):
+            for messages in got_of(got.get()):
+                self._settle("requeue", messages.tags)
 
     def shut(self) -> Steps[int]:
         """Give back what is unsettled; returns how many messages that were."""

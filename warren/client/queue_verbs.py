@@ -21,13 +21,12 @@ from warren.actors.leading import Later
 from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
-from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit
-from warren.amqp.received import Messages
+from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
 from warren.client.calls import call
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
-from warren.client.received import RemoteDelivered, delivered_of
+from warren.client.received import RemoteDelivered, delivered_of, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
@@ -38,7 +37,8 @@ from warren.queue_verbs import Got, QueueVerbs
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
 
-GETS_AT_ONCE: Final = 64
+GETS_AT_ONCE: Final = 10_000
+"""More messages than that are got in several calls; and in more, where they are large."""
 MAX_PREFETCH: Final = 65_535
 CREDIT_BYTES: Final = 1 << 20
 """About so much lies here for a consumer that does not take it."""
@@ -131,24 +131,23 @@ class RemoteQueueVerbs(QueueVerbs):
         left = count
         while left > 0:
             channel = yield from self._open_own_channel()
-            asked = [channel.slot.ask(self._get) for _ in range(min(left, GETS_AT_ONCE))]
+            asked = channel.slot.ask(
+                self._get if left == 1 else Call("queue.get", {"name": self.name, "count": min(left, GETS_AT_ONCE)})
+            )
             try:
-                found = []
-                for future in asked:
-                    found.append((yield future))
+                found = got_of((yield asked))
             except LinkLostError:  # what came goes back with the connection
                 delivered, left = [], count
                 continue
             except BaseException:
-                for future in asked:
-                    future.on_done(channel.give_back)
+                asked.on_done(channel.give_back)
                 for one in delivered:
                     channel.settle_all("requeue", one.tags)
                 raise
-            messages = [one for one in found if isinstance(one, Messages)]
-            delivered += joined(channel, self.remote.name, messages)
-            left -= len(asked)
-            if len(messages) < len(asked):
+            for messages in found:
+                delivered += delivered_of(channel, self.remote.name, messages)
+                left -= len(messages.bodies)
+            if not found:
                 break
         channel = yield from self._open_own_channel()
         if auto_ack:
@@ -230,26 +229,6 @@ class RemoteQueueVerbs(QueueVerbs):
         self.remote.topology.delete_queue(self.name)
         found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
         return int(found.message_count or 0)
-
-
-def joined(channel: DeliveryChannel, vhost: str, found: list[Messages]) -> Iterator[RemoteDelivered]:
-    """Messages that were got one by one: those that are alike together."""
-    at = 0
-    while at < len(found):
-        first, end = found[at], at + 1
-        while end < len(found) and _likeness(found[end]) == _likeness(first):
-            end += 1
-        tags = [tag for one in found[at:end] for tag in one.tags]
-        bodies = [body for one in found[at:end] for body in one.bodies]
-        yield from delivered_of(channel, vhost, Messages(first.channel, first.method, tags, first.properties, bodies))
-        at = end
-
-
-def _likeness(got: Messages) -> tuple[Any, ...]:
-    method = got.method
-    if not isinstance(method, c.Basic.GetOk):
-        raise TypeError(f"{method.name} answers no get")
-    return method.exchange, method.routing_key, method.redelivered, got.properties
 
 
 class Subscription(DeliverySlot):

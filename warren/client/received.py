@@ -11,6 +11,7 @@ from pamqp import commands as c
 
 from warren.actors.engines.effects import Delivered
 from warren.amqp.received import Messages
+from warren.client.calls import result_of, unpacked
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import MSG_ID_BYTES, Envelope
 from warren.queue_index.properties import decode_properties
@@ -38,6 +39,24 @@ def fetched_of(vhost: str, event: Messages) -> Fetched:
     ids = bytes(MSG_ID_BYTES * count)
     batch = Batch(count, ids, list(map(len, event.bodies)), 0, UnencodedTerms(envelope, ids, event.bodies))
     return Fetched(range(count), method.redelivered, Run(0, batch, 0, count, IN_RAM), None)
+
+
+def got_of(answer: Any) -> list[Messages]:
+    """The messages that answer a ``basic.get``, or a call of ``queue.get``. Raises what the call raised."""
+    if isinstance(answer, Messages):
+        return [answer]
+    if isinstance(answer, c.Basic.GetEmpty):
+        return []
+    found = []
+    for tag, redelivered, exchange, routing_key, properties, together in result_of(answer):
+        bodies = unpacked(together)
+        method = c.Basic.GetOk(tag, redelivered, _text(exchange), _text(routing_key), 0)
+        found.append(Messages(0, method, list(range(tag, tag + len(bodies))), properties, bodies))
+    return found
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="surrogateescape")
 
 
 def delivered_of(through: Any, vhost: str, event: Messages) -> Iterator[RemoteDelivered]:

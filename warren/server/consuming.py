@@ -33,6 +33,7 @@ from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit
 from warren.channel import Channel
+from warren.client.calls import packed
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, pieces
@@ -40,7 +41,7 @@ from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
-from warren.steps import ask, asked, call
+from warren.steps import Steps, ask, asked, call
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -184,6 +185,31 @@ class ChannelConsumers:
         if channel.traffic is not None:
             channel.traffic.got_empty += 1
         channel.send(c.Basic.GetEmpty())
+
+    def get_batch(self, name: str, count: int) -> Steps[list[tuple[Any, ...]]]:
+        """At most ``count`` messages, and no more than a mebibyte or so, as :func:`warren.client.received.got_of` reads
+        them: those that are alike together, with the first one's tag."""
+        refuse_get(self._channel, name)
+        actor = find_queue(self._channel, name).actor
+        through = self._through_for(actor)
+
+        def take() -> list[Delivered]:
+            turn = actor.queue_turn
+            return turn.get_many(through.name, min(count, turn.most_at_once()), ack_required=True)
+
+        found: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
+        batches: list[Delivered] = yield asked(actor, take)
+        for delivered in batches:
+            tag, redelivered = self.unacked.give(_GOT, delivered.tags, through), delivered.fetched.redelivered
+            for one in contents_of(delivered.fetched):
+                if one is not None:
+                    alike = redelivered, one.exchange, one.routing_key, one.properties
+                    if found and found[-1][0] == alike and found[-1][1] + len(found[-1][2]) == tag:
+                        found[-1][2].extend(one.bodies)
+                    else:
+                        found.append((alike, tag, list(one.bodies)))
+                tag += 1 if one is None else len(one.bodies)
+        return [(tag, *alike, packed(bodies)) for alike, tag, bodies in found]
 
     def _through_for(self, actor: QueueActor) -> Channel:
         """What this channel's deliveries of a queue go through."""

@@ -245,6 +245,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.sync": lambda channel, name: _queue(channel, name).sync(),
     "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
     "queue.browse": _browse,
+    "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [
         _declaration(channel, name)
