@@ -127,6 +127,31 @@ def test_a_body_of_many_megabytes_goes_and_comes(guest: Node) -> None:
     assert [one.body for one in queue.get_many(3)] == [body, b"", body]
 
 
+def test_many_that_are_got_at_once_are_those_that_were_published_each_with_its_own(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    host.exchange("e", "fanout")
+    host.bind("q", "e")
+    sent: list[tuple[bytes, str, str, str | None]] = []
+    for number in range(60):
+        body, identity = os.urandom(number * 3000), f"m{number // 2}" if number % 3 else None
+        by_exchange = number % 4 == 3
+        if by_exchange:
+            host.exchange("e", "fanout").publish(body, "k", message_id=identity).wait()
+        else:
+            host.queue("q").publish(body, message_id=identity).wait()
+        sent.append((body, "e" if by_exchange else "", "k" if by_exchange else "q", identity))
+    for redelivered in (False, True):
+        found = queue.get_many(100)  # five megabytes: in several answers
+        assert [(one.body, one.exchange, one.routing_key, one.properties.message_id) for one in found] == sent
+        assert {one.redelivered for one in found} == {redelivered}
+        tags = [one.delivery_tag for one in found]
+        assert tags == list(range(tags[0], tags[0] + len(sent)))
+        assert queue.get_many(1) == queue.get_many(5) == []
+        queue.nack(found)
+    assert len(queue.get_many(7, auto_ack=True)) == 7
+    assert len(queue) == 53
+
+
 def test_what_was_got_is_given_back_rejected_or_acked(guest: Node) -> None:
     queue = guest.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     dead = guest.queue("dead")

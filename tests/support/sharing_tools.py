@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self, TextIO
 
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.lock_holder import lock_holder
@@ -23,6 +23,9 @@ PATIENCE_S = 60.0
 
 class ForkedProcess:
     """What a test needs of a ``Popen``, of a fork: there within milliseconds, with all modules that the test has."""
+
+    _ours: ClassVar[list[TextIO]] = []
+    """The test's ends of all pipes: a child that had them would keep others from seeing their ends."""
 
     def __init__(self, arguments: list[str]) -> None:
         import warren.client.shared_directory  # once: each child would
@@ -37,7 +40,11 @@ class ForkedProcess:
             try:
                 os.dup2(child_reads, 0)
                 os.dup2(child_writes, 1)
-                os.closerange(3, 1024)  # the test's, and other children's ends of their pipes
+                for end in (child_reads, child_writes, self_reads, self_writes):
+                    os.close(end)
+                for pipe in self._ours:  # no others: who still writes to one of those would write into our files
+                    if not pipe.closed:
+                        os.close(pipe.fileno())
                 sys.stdin = os.fdopen(0)
                 sharing_child.main(*arguments)
                 code = 0
@@ -48,6 +55,7 @@ class ForkedProcess:
         os.close(child_reads)
         os.close(child_writes)
         self.stdin, self.stdout = os.fdopen(self_writes, "w"), os.fdopen(self_reads)
+        self._ours[:] = [*(pipe for pipe in self._ours if not pipe.closed), self.stdin, self.stdout]
         self._code: int | None = None
 
     def send_signal(self, number: int) -> None:
