@@ -84,8 +84,8 @@ class Inbox:
         self._lock = threading.Lock()
         self._open: PendingBatch | None = None
 
-    def put(self, envelope: Envelope[Any], weight: int = 0) -> None:
-        """Take one message; Pykka's way in."""
+    def put(self, envelope: Envelope[Any], weight: int = 0, *, wake: Callable[[], bool] | None = None) -> None:
+        """Take one message; Pykka's way in. ``wake``: whether to tell the owner that it waits, asked behind that."""
         if isinstance(envelope.reply_to, Future) and self.owner is not None:
             envelope.reply_to.helped_by(self.owner)
         try:
@@ -99,7 +99,8 @@ class Inbox:
                     self._open = None
                     self.weight += weight  # no interrupt comes between this and the next call
                     data.append(envelope)
-            self._wake()
+            if wake is None or wake():
+                self._wake()
         except BaseException:
             self._wake_after_interrupt()
             raise

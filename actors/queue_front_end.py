@@ -29,7 +29,7 @@ from warren.actors.handing_over import (
     QueueGoneError,
     SettleKey,
 )
-from warren.actors.inbox import PendingBatch
+from warren.actors.inbox import Call, PendingBatch
 from warren.actors.interrupts import uninterrupted
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import ActorStoppedError, WrongProcessError
@@ -180,7 +180,25 @@ class QueueFrontEnd(FrontEnd):
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
-        self.actor_inbox.gather(key, tag, PendingBatch, 0, wake=self._needs_a_turn if key.outcome == "ack" else None)
+        self.actor_inbox.gather(
+            key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if key.outcome == "ack" else None
+        )
+
+    def settle_ranges(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
+        """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""
+        if self.actor_stopped.is_set():
+            raise self.stopped_error()
+        call = Call(lambda: self._settle(channel, outcome, tags))
+        self.actor_inbox.put(Letter(call), wake=self._ack_needs_a_turn if outcome == "ack" else None)
+
+    def _settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
+        if self._queue_turn is not None:
+            self._queue_turn.settle(channel, outcome, tags)
+
+    def _ack_needs_a_turn(self) -> bool:
+        """Whether acks would wait for longer than the sync interval, or a message waits for the room that they make."""
+        turn = self._queue_turn
+        return turn is None or not turn.comes_soon or (bool(self.deliveries) and len(turn.process) > 0)
 
     def _needs_a_turn(self) -> bool:
         """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""

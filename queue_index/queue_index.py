@@ -32,7 +32,15 @@ import numpy as np
 
 from warren.queue_index import directory as names
 from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
-from warren.queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publish_head, journal_shorts
+from warren.queue_index.record_format import (
+    ACK,
+    BODY,
+    DELIVER,
+    Octets,
+    journal_publish_head,
+    journal_short,
+    journal_shorts,
+)
 from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import Run
@@ -170,8 +178,12 @@ class QueueIndex:
     def _mark(self, kind: int, fact: int, ranges: Sequence[range]) -> None:
         if not ranges:
             return
-        numbers = [np.arange(part.start, part.stop, part.step, dtype=np.int64) for part in ranges]
-        self._append([journal_shorts(kind, np.concatenate(numbers) if len(numbers) > 1 else numbers[0])])
+        if len(ranges) == 1 and len(ranges[0]) == 1:
+            records = journal_short(kind, ranges[0].start)
+        else:
+            numbers = [np.arange(part.start, part.stop, part.step, dtype=np.int64) for part in ranges]
+            records = journal_shorts(kind, np.concatenate(numbers) if len(numbers) > 1 else numbers[0])
+        self._append([records])
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
             self._add(fact, low, high)

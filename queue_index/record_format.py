@@ -138,6 +138,11 @@ def segment_publish_head(rel_seq: int, *, persistent: bool) -> bytes:
     return (0x8000 | (persistent << 14) | rel_seq).to_bytes(2, "big")
 
 
+def journal_short(kind: int, seq_id: int) -> bytes:
+    """One deliver or ack record."""
+    return (seq_id | kind << 62).to_bytes(8, "big")
+
+
 def journal_shorts(kind: int, seq_ids: Ints) -> bytes:
     """Deliver or ack records for ``seq_ids``, in their order."""
     return (seq_ids.astype(np.uint64) | np.uint64(kind << 62)).astype(">u8").tobytes()

@@ -31,6 +31,7 @@ from warren.queue_index.record_format import (
     Layout,
     body_at,
     journal_publish_head,
+    journal_short,
     journal_shorts,
     parse,
     parse_file,
@@ -45,6 +46,9 @@ from warren.storage.memory import MemoryFileSystem
 def test_a_record_head_is_two_bits_of_kind_and_the_number() -> None:
     assert journal_publish_head(5, persistent=True).hex() == "0000000000000005"
     assert journal_publish_head(5, persistent=False).hex() == "4000000000000005"
+    for kind in (DELIVER, ACK):
+        for seq_id in (0, 3, (1 << 62) - 1):
+            assert journal_short(kind, seq_id) == journal_shorts(kind, np.array([seq_id]))
     assert journal_shorts(DELIVER, np.array([1, 3])).hex() == "80000000000000018000000000000003"
     assert journal_shorts(ACK, np.array([3, (1 << 62) - 1])).hex() == "c000000000000003ffffffffffffffff"
     assert segment_publish_head(5, persistent=True).hex() == "c005"

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
 from warren.actors.handing_over import SettleKey
-from warren.actors.inbox import Call
 from warren.actors.queue_actor import QueueActor
 from warren.messages import ReceivedMessage
 from warren.process_bound import ProcessBound
@@ -64,8 +63,7 @@ class Channel:
 
     def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
         """Settle stretches of deliveries in one message."""
-        actor, name = self.actor, self.name  # not the channel itself, which closes when nobody has it any more
-        actor.actor_ref.tell(Call(lambda: actor.queue_turn.settle(name, outcome, tags)))
+        self.actor.settle_ranges(self.name, outcome, tags)
 
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""
