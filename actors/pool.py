@@ -5,8 +5,8 @@ lock and works off what waits, up to a limit, then puts the actor at the end of 
 actor costs no thread, and ten thousand of them need four.
 
 Who runs turns: the pool's threads (:class:`ThreadPool`), and any thread of the user's that waits for an answer of an
-actor that is idle (:meth:`PooledActor.help`), which saves two wake-ups across cores. In tests nobody but the test
-(:class:`HandPool`).
+actor that is idle (:meth:`PooledActor.help`, :class:`Asked`), which saves two wake-ups across cores; an event loop's
+runs those that are quick (:meth:`PooledActor.quick_turn`). In tests nobody but the test (:class:`HandPool`).
 
 Failure. Pykka lets an actor live whose ``ask`` raised, half-changed. Here what an actor raises is either a *refusal*
 (an error of ours for what it was asked, nothing changed), which goes to the caller, or the end of the actor: the caller

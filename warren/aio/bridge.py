@@ -2,9 +2,9 @@
 
 An actor's :class:`~warren.actors.future.Future` is answered in one of the pool's threads. Every event loop has one
 bridge, by which those threads wake its coroutines: however many are answered before the loop comes round, it is told
-once. A coroutine that waits is an entry in a list, never a thread; and it never helps
+once. A coroutine that waits is an entry in a list, never a thread; and it does not help
 (:meth:`warren.actors.future.Future.get` does), because a queue's turn reads and writes files, which an event loop must
-not wait for.
+not wait for. Only what is quick is done in the loop itself (:meth:`warren.actors.pool.Asked.send`).
 
 A coroutine that is cancelled while it waits takes its callback back. What it had asked for is done all the same.
 """

@@ -4,8 +4,9 @@ Bytes go through the protocol engine (:mod:`warren.amqp`); here is what it does 
 vhost, heartbeats, and when the socket is read. What happens on channels is :mod:`warren.server.channel`.
 
 All of it runs in the server's event loop. Nothing here waits for a disk: a method that has to wait for an actor is a
-coroutine of its channel, and what else comes on that channel stands in line behind it. A publish that the node does
-not let in stops the reading of the socket, as with RabbitMQ.
+coroutine of its channel, and what else comes on that channel stands in line behind it. What one read brings is handed
+to the queues; then those turns of theirs that are quick are run right here, and what came of it leaves in one write. A
+publish that the node does not let in stops the reading of the socket, as with RabbitMQ.
 """
 
 from __future__ import annotations
