@@ -40,6 +40,11 @@ _SAFE: Final = Confirm()
 _SAFE.set()
 
 
+def _not_yet() -> bool:
+    """Who hands over sees to the turn himself."""
+    return False
+
+
 class QueueFrontEnd(FrontEnd):
     """The outer half of a queue's actor."""
 
@@ -100,20 +105,15 @@ class QueueFrontEnd(FrontEnd):
             return _SAFE
         inbox = self.actor_inbox
         size_bytes = len(body) + key.overhead_bytes
-        wake = self._needs_another_to_turn if here else self._needs_a_turn
         batch = inbox.gather(
-            key,
-            body,
-            self._new_batch,
-            1,
-            size_bytes=size_bytes,
-            reserved_bytes=reserved_bytes,
-            wake=wake if key.expiration_ms is None else None,
+            key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes, wake=_not_yet
         )
         if not self.coalesces:
             inbox.seal()
-        if here and self.deliveries:
-            self.wake_consumer()
+        if here and self.deliveries and self.consumer_waits():
+            self.turn()
+        elif key.expiration_ms is not None or self._needs_a_turn():
+            self.get_in_line()
         return batch.confirm
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
@@ -197,16 +197,19 @@ class QueueFrontEnd(FrontEnd):
 
     def _ack_needs_a_turn(self) -> bool:
         """Whether acks would wait for longer than the sync interval, or a message waits for the room that they make."""
-        turn = self._queue_turn
-        return turn is None or not turn.comes_soon or (bool(self.deliveries) and len(turn.process) > 0)
+        return not self._turn_comes_soon() or (bool(self.deliveries) and self._has_ready())
+
+    def _turn_comes_soon(self) -> bool:
+        """Not where the queue has just ended: what comes now is answered by who brings it."""
+        return self.alive and self._queue_turn is not None and self._queue_turn.comes_soon
+
+    def _has_ready(self) -> bool:
+        single = None if self._process is None else self._process.backing.single
+        return single is None or single.state.length > 0
 
     def _needs_a_turn(self) -> bool:
         """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
-        return bool(self.deliveries) or self._queue_turn is None or not self._queue_turn.comes_soon
-
-    def _needs_another_to_turn(self) -> bool:
-        """The same, where the calling thread has the turn itself if a consumer waits for it."""
-        return self._needs_a_turn() and not (self.deliveries and self.consumer_waits())
+        return bool(self.deliveries) or not self._turn_comes_soon()
 
     def _is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)

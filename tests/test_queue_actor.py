@@ -12,7 +12,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, Machine, hand_node
-from warren.actors.handing_over import PublishRefusedError
+from warren.actors.handing_over import PublishRefusedError, QueueGoneError, SettleKey
 from warren.actors.inbox import ControlCall
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_output import IDLE_BYTES
@@ -127,6 +127,18 @@ def test_while_a_sync_is_due_nobody_is_woken_by_what_only_waits_for_it(scene: Ha
     scene.advance(0.025)
     assert confirm.done
     assert (actor_of(queue).process.unacked, bodies(queue)) == (0, [b"3"])
+
+
+def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"1")
+    scene.run()  # the sync is due in 25 ms
+    actor, key = actor_of(queue), queue._verbs.plain
+    queue.delete()
+    confirm = actor.publish(key, b"2")  # by one who had looked before
+    assert isinstance(confirm.error, QueueGoneError)
+    actor.settle(SettleKey("get-1", "ack"), 1)
+    assert actor.actor_inbox.empty()
 
 
 @pytest.mark.parametrize("arguments", [{"x-message-ttl": 1000}, {"x-max-length": 9}, {"x-max-priority": 2}])
