@@ -154,6 +154,7 @@ def test_a_task_is_retried(app: Any, tally: Tally, pool: str) -> None:
     assert tally.done == Counter(range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_tasks_wait_for_their_countdown_and_others_go_on(app: Any, tally: Tally, pool: str) -> None:
     """More of them wait than the prefetch count lets through: Celery raises it while they do."""
