@@ -301,6 +301,8 @@ class Leading(ABC):
             if self.is_lazy or self.abandoned:
                 self._attend(None, [])
         self._is_ticking = False
+        if self.is_lazy:  # who has put something off in this moment has not woken anybody
+            self._attend(None, [])
 
     def _rest(self) -> None:
         """Wait until nobody leads, or there is something to do."""

@@ -710,6 +710,8 @@ def test_tags_that_came_one_by_one_are_ranges() -> None:
         *(range(n, n + 1) for n in (9, 8, 7)),
     ]
     assert tag_ranges([]) == []
+    assert tag_ranges([1, 3, 2, 4]) == [range(1, 2), range(3, 4), range(2, 3), range(4, 5)]
+    assert tag_ranges([1, range(5, 9), 3]) == [range(1, 2), range(5, 9), range(3, 4)]
 
 
 def test_dead_letters_that_were_taken_in_leave_no_weight_behind(scene: HandNode) -> None:

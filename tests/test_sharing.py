@@ -127,6 +127,44 @@ def test_a_body_of_many_megabytes_goes_and_comes(guest: Node) -> None:
     assert [one.body for one in queue.get_many(3)] == [body, b"", body]
 
 
+def test_batches_are_settled_in_any_pattern(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"%d" % number for number in range(300)]).wait(60)
+    got = queue.get_many(300)
+    queue.ack(got[:100])
+    queue.ack([*got[100:140], *got[150:200:2]])
+    queue.nack(got[140:150])
+    queue.nack(reversed(got[200:250]), requeue=False)
+    for delivery in got[250:]:
+        delivery.ack()
+    wait_until(lambda: queue.stats()["messages_unacknowledged"] == 25, "something was not settled")
+    assert len(queue) == 10
+    assert queue.release() == 25
+    expected = [*range(140, 150), *range(151, 200, 2)]
+    again = queue.get_many(300)
+    assert [(int(one.body), one.redelivered) for one in again] == [(number, True) for number in expected]
+
+
+def test_the_host_refuses_to_settle_what_it_has_not_delivered(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"x"] * 40).wait(60)
+    channel = queue.get_many(20)[0].channel
+    channel.settle_all("ack", range(1, 41))
+    wait_until(lambda: not channel.alive, "the channel is open")
+    wait_until(lambda: len(queue) == 40, "they did not go back")
+
+
+def test_acks_leave_though_nobody_asks_for_anything_more(host: Node, guest: Node) -> None:
+    there = guest.queue("q")
+    there.publish_many([b"x"] * 200).wait(60)
+    here = host.queue("q")
+    for _ in range(20):
+        for one in there.get_many(2):
+            one.ack()
+        there.ack(there.get_many(8))
+    wait_until(lambda: here.stats()["messages"] == 0, "an ack is still here")
+
+
 def test_many_that_are_got_at_once_are_those_that_were_published_each_with_its_own(host: Node, guest: Node) -> None:
     queue = guest.queue("q")
     host.exchange("e", "fanout")

@@ -42,6 +42,11 @@ _DEFAULTS: Final[dict[type[Method], dict[str, Any]]] = {}
 """pamqp's defaults of a method's arguments, as far as they are known, but for tables: each method has its own."""
 
 
+def text_of(data: bytes) -> str:
+    """A name's bytes as methods have it."""
+    return data.decode(errors="surrogateescape")
+
+
 def method_of(kind: type[M], **arguments: Any) -> M:
     """A method with these arguments, whatever pamqp thinks of them; the others have pamqp's defaults."""
     defaults = _DEFAULTS.get(kind)
@@ -119,7 +124,7 @@ def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
             at = start + length.unpack_from(data, at)[0]
             if at > len(data):
                 raise IndexError(f"{name} ends behind the frame")
-            yield name, data[start:at].decode(errors="surrogateescape")
+            yield name, text_of(data[start:at])
     if at < len(data):
         raise IndexError("bytes are left over")
 

@@ -87,6 +87,26 @@ class Credit(Method):
         self.size = size
 
 
+class Settle(Method):
+    """Client → server: settle the deliveries of a channel with the tags ``first … last``.
+
+    ``outcome``: ``"ack"``, ``"requeue"`` or ``"reject"``.
+    """
+
+    __slots__: ClassVar[list[str]] = ["first", "last", "outcome"]
+    frame_id: ClassVar[int] = 15
+    index: ClassVar[int] = _CLASS << 16 | 15
+    name: ClassVar[str] = "Warren.Settle"
+    _outcome = "shortstr"
+    _first = "longlong"
+    _last = "longlong"
+
+    def __init__(self, outcome: str = "ack", first: int = 0, last: int = 0) -> None:
+        self.outcome = outcome
+        self.first = first
+        self.last = last
+
+
 CREDIT: Final = "x-warren-credit"
 MESSAGE_BYTES: Final = 128
 """About what a message takes beside its body."""
@@ -95,5 +115,7 @@ HANDING_OVER: Final = "the host of the node hands over"
 """As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to
 its end. Everything that was sent is done and answered."""
 
-OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError, Arrived, Credit)}
+OWN_METHODS: Final[dict[int, type[Method]]] = {
+    one.index: one for one in (Call, CallOk, CallError, Arrived, Credit, Settle)
+}
 """By class id and method id, 16 bits each."""

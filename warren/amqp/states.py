@@ -12,7 +12,7 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit
+from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit, Settle
 
 
 class Side(enum.Enum):
@@ -90,6 +90,7 @@ _CLIENT_ONLY: Final = frozenset(
         c.Tx.Rollback,
         Call,
         Credit,
+        Settle,
     }
 )
 _SERVER_ONLY: Final = frozenset(

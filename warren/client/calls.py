@@ -10,6 +10,7 @@ A field table knows no keys but strings: a mapping that has others goes as a lis
 from __future__ import annotations
 
 import builtins
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -38,6 +39,9 @@ class Asker(Protocol):
 _BUILTINS: Final = frozenset(("ValueError", "TypeError", "KeyError", "LookupError", "TimeoutError"))
 _PAIRS: Final = "\0pairs"
 _SIZE: Final = np.dtype(">u4")
+_PACKED: Final = struct.Struct(">II")
+_DIFFERENT: Final = (1 << 32) - 1
+"""More bytes than a frame has."""
 
 
 def refusal_of(error: Exception) -> CallError:
@@ -90,16 +94,27 @@ def restored(value: Any) -> Any:
 
 
 def packed(found: Sequence[bytes]) -> bytes:
-    """Byte strings in one: how many they are, their sizes, and what they hold."""
-    sizes = np.fromiter(map(len, found), _SIZE, len(found))
-    return b"".join((len(found).to_bytes(4, "big"), sizes.tobytes(), *found))
+    """Byte strings in one: how many they are, their size, and what they hold. Where sizes differ,
+    :data:`_DIFFERENT` stands for the size, and the sizes behind it."""
+    sizes = set(map(len, found))
+    if len(sizes) == 1:
+        return b"".join((_PACKED.pack(len(found), *sizes), *found))
+    each = np.fromiter(map(len, found), _SIZE, len(found))
+    return b"".join((_PACKED.pack(len(found), _DIFFERENT), each.tobytes(), *found))
 
 
 def unpacked(data: bytes) -> list[bytes]:
     """The other way round."""
-    count = int.from_bytes(data[:4], "big")
-    ends = (np.frombuffer(data, _SIZE, count, 4).astype(np.int64).cumsum() + 4 + _SIZE.itemsize * count).tolist()
-    return [data[start:end] for start, end in zip([4 + _SIZE.itemsize * count, *ends], ends, strict=False)]
+    count, size = _PACKED.unpack_from(data)
+    start = _PACKED.size
+    if not size:
+        return [b""] * count
+    if size != _DIFFERENT:
+        alike: list[bytes] = np.frombuffer(data, f"V{size}", count, start).tolist()
+        return alike
+    bodies_at = start + _SIZE.itemsize * count
+    ends = (np.frombuffer(data, _SIZE, count, start).astype(np.int64).cumsum() + bodies_at).tolist()
+    return [data[start:end] for start, end in zip([bodies_at, *ends], ends, strict=False)]
 
 
 def result_of(answer: Method) -> Any:

@@ -21,12 +21,13 @@ from warren.actors.future import Future
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import MethodRun
-from warren.amqp.own_methods import Call
+from warren.amqp.own_methods import Call, Settle
 from warren.amqp.received import Event, Messages, MethodReceived
 from warren.client.calls import result_of
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import delivered_of, got_of
+from warren.queue_index.acking import tag_ranges
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
 
@@ -36,6 +37,8 @@ _SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Reject]] = {
     "reject": c.Basic.Reject(0, False),
 }
 _SETTLEMENT_BYTES: Final = 21
+_STRETCH: Final = 16
+"""So many consecutive tags and more go as one :class:`~warren.amqp.own_methods.Settle`, which is dearer than an ack."""
 
 
 class ClientChannel:
@@ -134,6 +137,7 @@ class DeliverySlot(ClientChannel):
 
     def end(self, error: WarrenError, later: Later) -> None:
         super().end(error, later)
+        self.link.take_gathered(self)  # it all goes back
         facade = None if self.facade is None else self.facade()
         if facade is not None:
             facade.error = error
@@ -141,9 +145,36 @@ class DeliverySlot(ClientChannel):
     def leave(self, _: Later) -> None:
         """Nobody has what came through it any more."""
         if self.error is None:
-            self.error = LinkLostError("the channel is closed")
             with contextlib.suppress(LinkLostError):
                 self.link.leave(self)
+            self.error = LinkLostError("the channel is closed")
+
+
+class Settlements:
+    """Settlements of one channel that wait to be sent."""
+
+    __slots__ = ("channel", "outcome", "tags")
+
+    def __init__(self, channel: DeliverySlot, outcome: str) -> None:
+        self.channel = channel
+        self.outcome = outcome
+        self.tags: list[int | range] = []
+
+    def encode(self, engine: Connection) -> None:
+        number, method = self.channel.number, _SETTLING[self.outcome]
+        if not engine.is_open(number):  # the host has closed it, and says so in what is just being read
+            return
+        few: list[int] = []
+        for part in tag_ranges(self.tags):
+            if len(part) < _STRETCH:
+                few += part
+                continue
+            if few:
+                engine.settle(number, method, few)
+                few = []
+            engine.send(number, Settle(self.outcome, part[0], part[-1]))
+        if few:
+            engine.settle(number, method, few)
 
 
 class DeliveryChannel:
@@ -165,7 +196,7 @@ class DeliveryChannel:
 
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
-        self._settle(outcome, (tag,))
+        self._settle(outcome, (tag,), 1)
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
         """Settle all deliveries up to one."""
@@ -179,24 +210,31 @@ class DeliveryChannel:
 
     def settle_many(self, outcome: str, tags: list[int]) -> None:
         """Settle deliveries in one go."""
-        self._settle(outcome, tags)
+        self._settle(outcome, tags, len(tags))
 
     def settle_all(self, outcome: str, tags: range) -> None:
         """Settle a whole batch."""
-        self._settle(outcome, tags)
+        self._settle(outcome, (tags,), len(tags))
 
-    def _settle(self, outcome: str, tags: Sequence[int]) -> None:
-        link = self.slot.link
+    def _settle(self, outcome: str, tags: Sequence[int | range], count: int) -> None:
+        slot, link = self.slot, self.slot.link
         with link.locked():
-            if self.error is None and link.can_send and tags:
-                link.encoded().settle(self.slot.number, _SETTLING[outcome], tags)
-                link.gather(None, _SETTLEMENT_BYTES * len(tags))
+            if self.error is not None or not link.can_send or not count:
+                return
+            last = link.last_gathered
+            if isinstance(last, Settlements) and last.channel is slot and last.outcome == outcome:
+                last.tags += tags
+                new = None
+            else:
+                new = Settlements(slot, outcome)
+                new.tags += tags
+            link.gather(new, _SETTLEMENT_BYTES * count, patient=True)
 
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""
         with contextlib.suppress(WarrenError):
-            for messages in got_of(got.get()):
-                self._settle("requeue", messages.tags)
+            for delivered in got_of(self, self.slot.vhost, got.get()):
+                self.settle_all("requeue", delivered.tags)
 
     def shut(self) -> Steps[int]:
         """Give back what is unsettled; returns how many messages that were."""

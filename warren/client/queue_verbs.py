@@ -26,7 +26,7 @@ from warren.client.calls import call
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
-from warren.client.received import RemoteDelivered, delivered_of, got_of
+from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
@@ -135,7 +135,7 @@ class RemoteQueueVerbs(QueueVerbs):
                 self._get if left == 1 else Call("queue.get", {"name": self.name, "count": min(left, GETS_AT_ONCE)})
             )
             try:
-                found = got_of((yield asked))
+                found = got_of(channel, self.remote.name, (yield asked))
             except LinkLostError:  # what came goes back with the connection
                 delivered, left = [], count
                 continue
@@ -144,9 +144,8 @@ class RemoteQueueVerbs(QueueVerbs):
                 for one in delivered:
                     channel.settle_all("requeue", one.tags)
                 raise
-            for messages in found:
-                delivered += delivered_of(channel, self.remote.name, messages)
-                left -= len(messages.bodies)
+            delivered += found
+            left -= sum(one.count for one in found)
             if not found:
                 break
         channel = yield from self._open_own_channel()

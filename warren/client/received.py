@@ -10,6 +10,7 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors.engines.effects import Delivered
+from warren.amqp.methods import text_of
 from warren.amqp.received import Messages
 from warren.client.calls import result_of, unpacked
 from warren.queue_index.fetching import Fetched
@@ -29,40 +30,36 @@ class RemoteDelivered(Delivered):
     """Bytes of the bodies."""
 
 
-def fetched_of(vhost: str, event: Messages) -> Fetched:
-    """Messages as they are taken from a queue. The ids are unknown: zeros."""
-    method = event.method
-    if not isinstance(method, c.Basic.Deliver | c.Basic.GetOk):
-        raise TypeError(f"{method.name} delivers nothing")
-    envelope = _envelope(vhost, method.exchange, method.routing_key, event.properties)
-    count = len(event.bodies)
-    ids = bytes(MSG_ID_BYTES * count)
-    batch = Batch(count, ids, list(map(len, event.bodies)), 0, UnencodedTerms(envelope, ids, event.bodies))
-    return Fetched(range(count), method.redelivered, Run(0, batch, 0, count, IN_RAM), None)
-
-
-def got_of(answer: Any) -> list[Messages]:
-    """The messages that answer a ``basic.get``, or a call of ``queue.get``. Raises what the call raised."""
+def got_of(through: Any, vhost: str, answer: Any) -> list[RemoteDelivered]:
+    """What answers a ``basic.get``, or a call of ``queue.get``. Raises what the call raised."""
     if isinstance(answer, Messages):
-        return [answer]
+        return list(delivered_of(through, vhost, answer))
     if isinstance(answer, c.Basic.GetEmpty):
         return []
     found = []
     for tag, redelivered, exchange, routing_key, properties, together in result_of(answer):
-        bodies = unpacked(together)
-        method = c.Basic.GetOk(tag, redelivered, _text(exchange), _text(routing_key), 0)
-        found.append(Messages(0, method, list(range(tag, tag + len(bodies))), properties, bodies))
+        envelope = _envelope(vhost, text_of(exchange), text_of(routing_key), properties)
+        fetched = _fetched(envelope, redelivered, unpacked(together))
+        found.append(RemoteDelivered(None, through.name, tag, fetched, through))
     return found
 
 
-def _text(name: bytes) -> str:
-    return name.decode(errors="surrogateescape")
+def _fetched(envelope: Envelope, redelivered: bool, bodies: list[bytes]) -> Fetched:
+    """Messages as they are taken from a queue. The ids are unknown: zeros."""
+    count = len(bodies)
+    ids, sizes = bytes(MSG_ID_BYTES * count), list(map(len, bodies))
+    batch = Batch(count, ids, sizes, 0, UnencodedTerms(envelope, ids, bodies))
+    return Fetched(range(count), redelivered, Run(0, batch, 0, count, IN_RAM), None)
 
 
 def delivered_of(through: Any, vhost: str, event: Messages) -> Iterator[RemoteDelivered]:
     """Messages that came together, with consecutive tags each."""
-    fetched = fetched_of(vhost, event)
-    consumer = getattr(event.method, "consumer_tag", None)
+    method = event.method
+    if not isinstance(method, c.Basic.Deliver | c.Basic.GetOk):
+        raise TypeError(f"{method.name} delivers nothing")
+    envelope = _envelope(vhost, method.exchange, method.routing_key, event.properties)
+    fetched = _fetched(envelope, method.redelivered, event.bodies)
+    consumer = getattr(method, "consumer_tag", None)
     for offset, count in _stretches(event.tags):
         part = fetched if count == fetched.count else fetched.part(offset, count)
         size = sum(map(len, event.bodies[offset : offset + count]))

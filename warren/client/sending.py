@@ -2,7 +2,8 @@
 
 Nobody waits for room in the socket: what does not fit is written by whoever leads. What is asked goes out at once.
 Messages and acks go out at once, too, unless something went out a moment ago: then those of half a millisecond leave in
-one write, or with what is asked next.
+one write, or with what is asked next. While a thread asks again and again, acks wait for its next question, or for the
+reader's next look, a few milliseconds.
 """
 
 from __future__ import annotations
@@ -106,14 +107,16 @@ class Sending(Leading):
         self._gathered = [one for one in self._gathered if one.channel is not receiver]
         return mine
 
-    def gather(self, what: Gathering | None, size: int) -> None:
-        """Send this soon (``None``: what is in the engine, or has joined the last)."""
+    def gather(self, what: Gathering | None, size: int, *, patient: bool = False) -> None:
+        """Send this soon (``None``: what has joined the last). ``patient``: while threads ask again and again, with
+        what is asked next."""
         if what is not None:
             self._gathered.append(what)
         self._gathered_bytes += size
         if self.engine is None:
             return
-        if self._gathered_bytes >= GATHERED_BYTES or time.monotonic() - self._sent_at >= LINGER_S:
+        waits = patient and self._is_ticking
+        if self._gathered_bytes >= GATHERED_BYTES or (not waits and time.monotonic() - self._sent_at >= LINGER_S):
             self.encoded()
             self.flush()
         elif not self.is_lazy:

@@ -18,7 +18,7 @@ from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, NACK, MethodRun
-from warren.amqp.own_methods import Call, Credit
+from warren.amqp.own_methods import Call, Credit, Settle
 from warren.amqp.received import Messages, MethodReceived
 from warren.running_node import RunningNode
 from warren.server import topology
@@ -360,7 +360,7 @@ def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
     return None
 
 
-def _call_verb(channel: ServerChannel, method: Call) -> Coroutine[Any, Any, None]:
+def _call_verb(channel: ServerChannel, method: Call) -> Work:
     from warren.server import own_calls  # noqa: PLC0415 - as above
 
     return own_calls.call_verb(channel, method)
@@ -390,5 +390,6 @@ METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Basic.Recover: lambda channel, method: channel.consumers.recover(method, answer=True),
     Call: _call_verb,
     Credit: lambda channel, method: channel.consumers.add_credit(method),
+    Settle: lambda channel, method: channel.consumers.settle_stretch(method),
     c.Basic.RecoverAsync: lambda channel, method: channel.consumers.recover(method, answer=False),
 }

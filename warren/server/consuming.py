@@ -30,8 +30,8 @@ from warren.actors.queue_actor import QueueActor
 from warren.actors.shared_prefetch import SharedPrefetch
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
-from warren.amqp.methods import method_of
-from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit
+from warren.amqp.methods import method_of, text_of
+from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
 from warren.channel import Channel
 from warren.client.calls import packed
 from warren.queue_index.acking import tag_ranges
@@ -41,7 +41,7 @@ from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
-from warren.steps import Steps, ask, asked, call
+from warren.steps import ask, asked, call
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ _SENT: Final = _Sent.SENT
 _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
+
+_OUTCOMES: Final = frozenset(("ack", "requeue", "reject"))
 
 _CONSUMED: Final = 0
 _GOT: Final = 1
@@ -111,8 +113,8 @@ class ServerConsumer:
                 c.Basic.Deliver,
                 consumer_tag=self.tag,
                 redelivered=self.redelivered,
-                exchange=_text(piece.exchange),
-                routing_key=_text(piece.routing_key),
+                exchange=text_of(piece.exchange),
+                routing_key=text_of(piece.routing_key),
             )
         return self._method
 
@@ -176,8 +178,8 @@ class ChannelConsumers:
                         c.Basic.GetOk,
                         delivery_tag=tag,
                         redelivered=delivered.fetched.redelivered,
-                        exchange=_text(content.exchange),
-                        routing_key=_text(content.routing_key),
+                        exchange=text_of(content.exchange),
+                        routing_key=text_of(content.routing_key),
                         message_count=ready,
                     )
                     channel.send_message(answer, content.properties, content.bodies[0])
@@ -186,9 +188,9 @@ class ChannelConsumers:
             channel.traffic.got_empty += 1
         channel.send(c.Basic.GetEmpty())
 
-    def get_batch(self, name: str, count: int) -> Steps[list[tuple[Any, ...]]]:
+    def get_batch(self, name: str, count: int) -> Any:
         """At most ``count`` messages, and no more than a mebibyte or so, as :func:`warren.client.received.got_of` reads
-        them: those that are alike together, with the first one's tag."""
+        them: those that are alike together, with the first one's tag. A coroutine where the queue is busy."""
         refuse_get(self._channel, name)
         actor = find_queue(self._channel, name).actor
         through = self._through_for(actor)
@@ -197,8 +199,15 @@ class ChannelConsumers:
             turn = actor.queue_turn
             return turn.get_many(through.name, min(count, turn.most_at_once()), ack_required=True)
 
+        got = asked(actor, take)
+        got.send()
+        return self._batch_of(through, got.get()) if got.done else self._batch_when(through, got)
+
+    async def _batch_when(self, through: Channel, got: Future) -> list[tuple[Any, ...]]:
+        return self._batch_of(through, await bridge.answer(got))
+
+    def _batch_of(self, through: Channel, batches: list[Delivered]) -> list[tuple[Any, ...]]:
         found: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
-        batches: list[Delivered] = yield asked(actor, take)
         for delivered in batches:
             tag, redelivered = self.unacked.give(_GOT, delivered.tags, through), delivered.fetched.redelivered
             for one in contents_of(delivered.fetched):
@@ -441,6 +450,16 @@ class ChannelConsumers:
                 for tag in tags:  # those before the wrong one count
                     self._settle(outcome, self._take_one(tag))
 
+    def settle_stretch(self, method: Settle) -> None:
+        """Settle consecutive deliveries, as :meth:`settle`."""
+        if method.outcome not in _OUTCOMES:
+            raise Refusal(PRECONDITION_FAILED, f"unknown outcome '{method.outcome}'")
+        try:
+            runs = self.unacked.take([range(method.first, method.last + 1)])
+        except UnknownTagError as error:
+            raise Refusal(PRECONDITION_FAILED, str(error)) from None
+        self._settle(method.outcome, runs)
+
     def _take_one(self, tag: int) -> list[Unacked]:
         try:
             return self.unacked.take([range(tag, tag + 1)])
@@ -532,7 +551,3 @@ def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
     if wrong:
         raise Refusal(PRECONDITION_FAILED, f"invalid arg '{name}' for {queue}: {wrong}")
     return priority
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

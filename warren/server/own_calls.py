@@ -31,8 +31,10 @@ from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostVerbs
 
 if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel
+    from warren.server.channel import ServerChannel, Work
 
+_ANSWERED: Final = (WarrenError, ValueError, TypeError, LookupError)
+"""What a verb may raise; anything else is a mistake of ours."""
 Verb = Callable[..., Any]
 """Called with the channel and the arguments; returns the answer, steps or a coroutine that lead to it, or that it comes
 :class:`Later`."""
@@ -98,7 +100,7 @@ def _answer_of(later: Later) -> Method:
     return refusal_of(error if isinstance(error, Exception) else WarrenError(str(error)))
 
 
-async def call_verb(channel: ServerChannel, method: Call) -> None:
+def call_verb(channel: ServerChannel, method: Call) -> Work:
     """Call a verb and answer. What it raises is the answer, too: the channel goes on."""
     calls = channel.own_calls()
     try:
@@ -106,15 +108,27 @@ async def call_verb(channel: ServerChannel, method: Call) -> None:
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
         found = verb(channel, **restored(dict(method.arguments)))
-        if isinstance(found, Generator):
-            found = await bridge.run(found)
-        elif isinstance(found, Coroutine):
-            found = await found
-        calls.answer(found if isinstance(found, Later) else CallOk({"result": plain(found)}))
+        if isinstance(found, (Generator, Coroutine)):
+            return _answer_when(calls, found)
+        calls.answer(_answer(found))
     except Refusal:
         raise
-    except (WarrenError, ValueError, TypeError, LookupError) as error:
+    except _ANSWERED as error:
         calls.answer(refusal_of(error))
+    return None
+
+
+async def _answer_when(calls: OwnCalls, waits: Generator[Any, Any, Any] | Coroutine[Any, Any, Any]) -> None:
+    try:
+        calls.answer(_answer(await (bridge.run(waits) if isinstance(waits, Generator) else waits)))
+    except Refusal:
+        raise
+    except _ANSWERED as error:
+        calls.answer(refusal_of(error))
+
+
+def _answer(found: Any) -> Method | Later:
+    return found if isinstance(found, Later) else CallOk({"result": plain(found)})
 
 
 def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
