@@ -5,5 +5,6 @@ engine asks of the disk and plays it again bare; :mod:`~benchmarks.measure` time
 :mod:`~benchmarks.scenarios` publishes and fetches; :mod:`~benchmarks.backlog` fills and drains a queue and watches
 its memory; :mod:`~benchmarks.killed` leaves what a killed process leaves; :mod:`~benchmarks.exporting` reads a
 directory out; :mod:`~benchmarks.figures` is what comes of it, :mod:`~benchmarks.plot` and :mod:`~benchmarks.report`
-show it. Beside other queues, warren is measured in :mod:`benchmarks.peers`.
+show it. Beside other queues, warren is measured in :mod:`benchmarks.peers`;
+how long a shared directory is without a host, in :mod:`benchmarks.takeover`.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import os
 from collections import Counter
@@ -14,12 +15,23 @@ import pytest
 
 import warren
 from tests.support.sharing_child import WINDOW
-from tests.support.sharing_tools import Member, host_of
+from tests.support.sharing_tools import Member, host_of, next_host
 
 PUBLISHERS = 3
 CONSUMERS = 2
 KILLS = int(os.environ.get("WARREN_KILLS", "12"))
 """How many the slow test does; a night has time for some hundreds."""
+
+
+class Round(enum.IntEnum):
+    """Who is killed together."""
+
+    HOST = 0
+    TAKEOVER = 1
+    """The host, and the next one as soon as it has the lock."""
+    TOGETHER = 2
+    """The host and half of the guests in the same moment."""
+    GUEST = 3
 
 
 @attrs.define
@@ -39,6 +51,7 @@ class Kills:
     got: list[list[str]] = attrs.Factory(list)
     """What each consumer has said."""
     takeovers: int = 0
+    kills: int = 0
     _streams: itertools.count[int] = attrs.Factory(itertools.count)
 
     def start(self, stream: str | None = None) -> Member:
@@ -50,16 +63,36 @@ class Kills:
         return member
 
     def kill(self, number: int) -> None:
-        """Kill the host, every second time another one, and start such a one anew."""
+        """Kill some of them (:class:`Round`), and start others of their kind."""
         for stream, member in self.members:
             member.hear("confirmed" if stream else "")
         host = host_of(self.directory)
-        self.takeovers += number % 2 == 0
-        victims = [one for one in self.members if (one[1].process.pid == host) == (number % 2 == 0)]
-        victim = victims[number // 2 % len(victims)]
-        victim[1].kill()
-        self._ended(*victim)
-        self.start(None if victim[0] else "")
+        hosts, guests = [], []
+        for one in self.members:
+            (hosts if one[1].process.pid == host else guests).append(one)
+        turn = number // len(Round) % len(guests)
+        guests = guests[turn:] + guests[:turn]
+        round_ = Round(number % len(Round))
+        match round_:
+            case Round.HOST | Round.TAKEOVER:
+                victims = hosts
+            case Round.TOGETHER:
+                victims = [*hosts, *guests[: len(guests) // 2]]
+            case Round.GUEST:
+                victims = guests[:1]
+        for _, member in victims:
+            member.process.kill()
+        if round_ is Round.TAKEOVER:
+            taker = next_host(self.directory, host)
+            victims = [*victims, *(one for one in guests if one[1].process.pid == taker)]
+            victims[-1][1].process.kill()
+        self.takeovers += len(victims) if round_ is Round.TAKEOVER else round_ is not Round.GUEST
+        self.kills += len(victims)
+        for victim in victims:
+            victim[1].kill()
+            self._ended(*victim)
+        for stream, _ in victims:
+            self.start(None if stream else "")
 
     def end(self) -> None:
         """Let all end by themselves, publishers first."""
@@ -81,14 +114,16 @@ class Kills:
 
 
 def check_kills(place: Path, kills: int, *, role: str = "publish", consumers: int = 0) -> list[float]:
-    """Kill so many processes while all publish, and consume; how long confirms took."""
+    """Kill so many processes, or a few more, while all publish, and consume; how long confirms took."""
     with contextlib.ExitStack() as stack:
         run = Kills(place / "data", stack, role)
         run.start().hear("ready")
         for stream in [None] * (PUBLISHERS - 1) + [""] * consumers:
             run.start(stream)
-        for number in range(kills):
+        for number in itertools.count():
             run.kill(number)
+            if run.kills >= kills:
+                break
         run.end()
     check_messages(run, check_got(run))
     return sorted(run.pauses)
@@ -140,7 +175,7 @@ def bodies_in(node: warren.Node, role: str) -> Iterator[bytes]:
 
 
 def test_what_was_confirmed_survives_hosts_that_are_killed(tmp_path: Path) -> None:
-    check_kills(tmp_path, 2)
+    check_kills(tmp_path, 5)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from threading import Thread
 from types import TracebackType
 from typing import ClassVar, Self, TextIO
 
+from tests.support.waiting import wait_until
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.lock_holder import lock_holder
 
@@ -155,7 +156,26 @@ class Member:
 
 def host_of(directory: Path) -> int:
     """The process that hosts the node."""
+    host = _host_now(directory)
+    assert host is not None, "nobody hosts the node"
+    return host
+
+
+def next_host(directory: Path, last: int) -> int:
+    """The process that hosts the node after ``last``, as soon as it has the lock."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        host = _host_now(directory)
+        if host is not None and host != last:
+            found.append(host)
+        return bool(found)
+
+    wait_until(is_there, "nobody takes over", interval_s=0.001)
+    return found[0]
+
+
+def _host_now(directory: Path) -> int | None:
     holder = lock_holder(str(directory / LOCK_FILE))
     found = re.match(r"process (\d+), .*, shared$", holder or "")
-    assert found is not None, holder
-    return int(found[1])
+    return None if found is None else int(found[1])

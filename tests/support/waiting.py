@@ -17,14 +17,19 @@ class Process(Protocol):
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, *, process: Process | None = None, patience_s: float = PATIENCE_S
+    condition: Callable[[], object],
+    what: str,
+    *,
+    process: Process | None = None,
+    patience_s: float = PATIENCE_S,
+    interval_s: float = POLL_INTERVAL_S,
 ) -> None:
     """Ask ``condition`` until it holds. Raises :class:`AssertionError` where ``process`` ends, or it takes too long."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert process is None or process.poll() is None, f"the process ended: {what}"
         assert time.monotonic() < deadline, what
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(interval_s)
 
 
 def together(*works: Callable[[], None]) -> None:
