@@ -40,6 +40,7 @@ HOMES = {
 
 EXTRAS = {
     "spark": ("warren.pipeline",),
+    "parquet": ("warren.arrow",),
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
     "prometheus": ("warren.metrics",),

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 import typer
 
 from warren.commands.findings import FindingReporter
-from warren.commands.options import EXIT_DAMAGE, STDOUT, LineFormat, OnlyVhostOption, QueueOption, SourcePath, distinct
+from warren.commands.options import (
+    EXIT_DAMAGE,
+    STDOUT,
+    OnlyVhostOption,
+    QueueOption,
+    SourcePath,
+    TableFormat,
+    UsageError,
+    distinct,
+)
 from warren.commands.output import opened, print_json
-from warren.salvage.export import Selection, export_source
+from warren.salvage.export import MessageWriter, Selection, export_source, export_to
 from warren.salvage.names import from_text, printable
 from warren.salvage.rocketmq.progress import writing_bar
 from warren.salvage.source import open_source
@@ -31,11 +43,13 @@ def export(
         typer.Option(metavar="FILE", help="Write to FILE, and to stdout how many; -: the messages to stdout."),
     ] = None,
     output_format: Annotated[
-        LineFormat, typer.Option("--format", help="A JSON object on a line for each message.")
-    ] = LineFormat.JSONL,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --out: say in JSON how many. The messages are JSON anyway.")
-    ] = False,
+        TableFormat | None,
+        typer.Option(
+            "--format",
+            help="A JSON object on a line for each message, or Parquet; default: Parquet where FILE ends in .parquet.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --out: say in JSON how many.")] = False,
 ) -> None:
     """Write out the messages that a restarted broker would deliver, queue by queue, in order.
 
@@ -44,11 +58,17 @@ def export(
     """
     selection = Selection(vhost=vhost, queues=distinct(queue), include_acked=include_acked, orphans=orphans)
     out = None if out == STDOUT else out
+    output_format = output_format or _format_of(out)
+    rows = _parquet_rows(out) if output_format is TableFormat.PARQUET else None
     wanted = () if orphans else tuple(map(from_text, selection.queues))
     with open_source(path, wanted) as source, opened(out, path) as write:
         findings = FindingReporter()
         with writing_bar(write, "Exporting", to_stdout=out is None) as writing:
-            exported = export_source(source, selection, writing, findings)
+            if rows is None:
+                exported = export_source(source, selection, writing, findings)
+            else:
+                with rows(writing, path, include_acked=include_acked, orphans=orphans) as writer:
+                    exported = export_to(source, selection, writer, findings)
     findings.rest()
     if out is not None and as_json:
         counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}
@@ -57,3 +77,19 @@ def export(
         print(f"{exported.messages:,} messages, {exported.payload_bytes:,} bytes of payload, in {printable(out)}")
     if exported.problems:
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def _format_of(out: str | None) -> TableFormat:
+    """As the name's ending says."""
+    return TableFormat.PARQUET if out is not None and out.lower().endswith(".parquet") else TableFormat.JSONL
+
+
+def _parquet_rows(out: str | None) -> Callable[..., AbstractContextManager[MessageWriter]]:
+    """What opens a writer of Parquet: :func:`warren.arrow.parquet_export.parquet_rows`."""
+    if out is None and sys.stdout.isatty():
+        raise UsageError("--format parquet: is nothing for a terminal; say --out FILE")
+    try:
+        from warren.arrow.parquet_export import parquet_rows  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError('--format parquet: needs pyarrow: pip install "warrenmq[parquet]"') from error
+    return parquet_rows

@@ -24,14 +24,8 @@ class UsageError(WarrenError):
     """Arguments that contradict each other."""
 
 
-class LineFormat(enum.StrEnum):
-    """How ``warren export`` writes messages."""
-
-    JSONL = "jsonl"
-
-
 class TableFormat(enum.StrEnum):
-    """How tables of many brokers are written."""
+    """How exports and tables are written."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -56,7 +58,8 @@ def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
 def opened(out: str | None, source: str) -> Iterator[Callable[[bytes], None]]:
     """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
 
-    The file may not lie in ``source``, which is only read.
+    The file may not lie in ``source``, which is only read. It has its name, and replaces one of that name, when all of
+    it is there; of what ends with an exception nothing is left.
     """
     if out is None:
         with _buffered(sys.stdout.buffer.write) as write:
@@ -66,10 +69,28 @@ def opened(out: str | None, source: str) -> Iterator[Callable[[bytes], None]]:
     if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
         raise StorageError(f"{out}: lies in {source}, which is not to be changed")
     try:
-        with open(out, "wb", buffering=0) as file, _buffered(file.write) as write:
+        with _whole(out) as name, open(name, "wb") as file, _buffered(file.write) as write:
             yield write
     except OSError as error:
         raise StorageError(f"{out}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _whole(out: str) -> Iterator[str]:
+    """What to write to in place of ``out``, which it becomes in the end; a device or a pipe is written to itself."""
+    target = os.path.realpath(out)
+    if os.path.exists(target) and not os.path.isfile(target):
+        yield out
+        return
+    partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
+    try:
+        yield partial
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(partial, stat.S_IMODE(os.stat(target).st_mode))
+        os.replace(partial, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
 
 
 @contextlib.contextmanager

@@ -21,10 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from warren.actors.engines.topics.topic_store import QueueKey
+from warren.arrow.arrays import schema_of
 from warren.msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
 from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.strided import stable_order
-from warren.pipeline.arrays import schema_of
 from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_ranges import Outcome, Range, RangeWalk
 from warren.queue_index.key_index import is_put

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from warren.arrow.arrays import slices
 from warren.msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from warren.pipeline.arrays import slices
 from warren.storage.java_hash import java_text
 
 MAP_TYPE: Final = pa.map_(pa.string(), pa.string())

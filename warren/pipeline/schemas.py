@@ -26,6 +26,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from warren.arrow import parquet_export
+
 _STRING, _LONG, _INT, _BOOLEAN, _BINARY = StringType(), LongType(), IntegerType(), BooleanType(), BinaryType()
 
 
@@ -154,15 +156,7 @@ RECORDS: Final = _schema(
 )
 """A row for each record of a CommitLog; the filler at the end of a file is none."""
 
-EXPORTED_MESSAGES: Final = StructType(
-    [
-        MESSAGES[name]
-        for name in (
-            "node", "position", "vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us",
-            "delivery_count", "size", "exchange", "routing_keys", "properties", "headers", "body", "body_sha256",
-        )
-    ]
-)  # fmt: skip
+EXPORTED_MESSAGES: Final = StructType([MESSAGES[name] for name in parquet_export.MESSAGES.names])
 """The columns of an export of queues, in order."""
 
 
@@ -172,16 +166,7 @@ def _exported(name: str) -> StructField:
     return StructField(name, _LONG, True, field.metadata) if field.dataType == _INT else field
 
 
-EXPORTED_RECORDS: Final = StructType(
-    [
-        _exported(name)
-        for name in (
-            "node", "position", "topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp",
-            "born_timestamp", "born_host", "store_host", "sys_flag", "flag", "reconsume_times", "tags", "keys",
-            "properties", "body", "body_sha256", "crc_ok", "message_id",
-        )
-    ]
-)  # fmt: skip
+EXPORTED_RECORDS: Final = StructType([_exported(name) for name in parquet_export.RECORDS.names])
 """The columns of an export of topics, in order."""
 
 ENTRIES: Final = _schema(

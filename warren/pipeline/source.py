@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from warren.arrow.columns import as_batch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
@@ -22,7 +23,7 @@ from warren.pipeline.places import find_nodes
 from warren.pipeline.schemas import RECORDS
 from warren.pipeline.stream_options import StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
-from warren.pipeline.table import Table, Task, as_batch
+from warren.pipeline.table import Table, Task
 from warren.pipeline.tables import TABLES
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 

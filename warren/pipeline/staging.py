@@ -29,8 +29,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, MapType, StringType, StructType
 
 from warren.actors.engines.topics.names import check_user_topic
+from warren.arrow.arrays import schema_of
 from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
-from warren.pipeline.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import RealFileSystem

@@ -35,12 +35,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from warren.actors.engines.topics.topic_store import QueueKey
+from warren.arrow.columns import as_batch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.live_store import LiveStore, View, place_of
 from warren.pipeline.places import Node, find_nodes
 from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
 from warren.pipeline.stream_rows import read_rows
-from warren.pipeline.table import as_batch
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.storage.errors import DataError, StorageError
 

@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from warren.arrow.columns import Rows
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_search import RecordSearch
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node
 from warren.pipeline.record_rows import RecordRows, Whence
-from warren.pipeline.table import Rows
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 

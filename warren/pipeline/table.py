@@ -6,14 +6,13 @@ batch at a time, whatever the files are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from warren.pipeline.arrays import as_array
+from warren.arrow.columns import Columns, Rows
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node, NodeContents
@@ -26,29 +25,6 @@ class Task:
     node: Node
     work: Any
     """Which part: the table's own."""
-
-
-class Rows(Protocol):
-    """Some rows: as many as ``len`` says, whose columns are made when they are asked for."""
-
-    def __len__(self) -> int: ...
-
-    def column(self, name: str) -> Any:
-        """What :func:`~warren.pipeline.arrays.as_array` makes the column of that name of."""
-
-
-@attrs.frozen
-class Columns:
-    """Rows as columns by their names; one that is not there is null."""
-
-    count: int
-    columns: Mapping[str, Any]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def column(self, name: str) -> Any:
-        return self.columns.get(name)
 
 
 def of_rows(rows: Sequence[tuple[Any, ...]], schema: StructType) -> Columns:
@@ -70,9 +46,3 @@ class Table:
     reads), but no message and no queue's index."""
     read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
     """A task's rows; columns of bodies are null where ``bodies`` is false."""
-
-
-def as_batch(rows: Rows, arrow: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema."""
-    arrays = [as_array(rows.column(field.name), len(rows), field.type) for field in arrow]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow)

@@ -10,7 +10,6 @@ refers to; it belongs to no queue, and nothing is known of its delivery (``queue
 
 from __future__ import annotations
 
-from binascii import hexlify
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -19,10 +18,10 @@ from typing import Final, Protocol
 import attrs
 
 from warren.msg_store.commit_log_format import Record
-from warren.salvage.envelopes import Envelopes
-from warren.salvage.json_lines import WORDS, JsonLines, Write, json_line
+from warren.salvage.envelopes import Envelope, Envelopes
+from warren.salvage.json_lines import JsonLines, Write
 from warren.salvage.message_batches import Batcher, MessageBatch
-from warren.salvage.names import from_text, split_level, to_json, to_text
+from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
@@ -58,7 +57,12 @@ class Exported:
 
 
 def export_source(source: Source, selection: Selection, write: Write, report: Report) -> Exported:
-    """Hand every line to ``write`` (perhaps in pieces), and to ``report`` what could not be exported, and why.
+    """The same as :func:`export_to`, as lines of JSON; ``write`` gets them, perhaps in pieces."""
+    return export_to(source, selection, JsonLines(write), report)
+
+
+def export_to(source: Source, selection: Selection, writer: MessageWriter, report: Report) -> Exported:
+    """Hand every message to ``writer``, and to ``report`` what could not be exported, and why.
 
     Raises :class:`WarrenError` where the selection names a vhost or a queue that is not there.
     """
@@ -67,16 +71,18 @@ def export_source(source: Source, selection: Selection, write: Write, report: Re
         raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
     there = {name for vhost in vhosts for name, _ in chosen_queues(vhost, selection.queues)}
     check_found(source.path, selection, there)
-    exporter = Exporter(JsonLines(write), report)
+    exporter = Exporter(writer, report)
     for vhost in vhosts:
         for name, directories in chosen_queues(vhost, selection.queues):
+            exporter.position = 0
             for directory in directories:
                 exporter.messages(vhost.name, name, directory.message_runs(include_acked=selection.include_acked))
         if selection.orphans and vhost.knows_needs:
             for store in STORES:
-                _orphans(exporter, vhost, store, write)
+                _orphans(exporter, vhost, store)
         for problem in problems_of(vhost, selection.queues):
             exporter.problem(problem)
+    writer.flush()
     return exporter.exported
 
 
@@ -113,6 +119,11 @@ class MessageWriter(Protocol):
 
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
         """Some of the messages of a queue."""
+
+    def orphan(
+        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
+    ) -> None:
+        """A stored message that no queue needs."""
 
     def record(self, position: int, record: Record) -> None:
         """A record of a topic."""
@@ -158,11 +169,9 @@ class Exporter:
             self._report(finding)
 
 
-def _orphans(exporter: Exporter, vhost: Vhost, store_name: str, write: Write) -> None:
+def _orphans(exporter: Exporter, vhost: Vhost, store_name: str) -> None:
     """The bodies that nobody needs."""
     store, envelopes = vhost.store(store_name), Envelopes()
-    head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost.name))
-    flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[store_name == PERSISTENT_STORE]
     for file, record in NeededBodies.of(vhost, store_name).orphans(store):
         try:
             envelope, body = envelopes.split(store.read(record.msg_id))
@@ -172,5 +181,4 @@ def _orphans(exporter: Exporter, vhost: Vhost, store_name: str, write: Write) ->
             continue
         exporter.exported.messages += 1
         exporter.exported.payload_bytes += len(body)
-        for piece in json_line((head, hexlify(record.msg_id), flags), envelope, body, b'", "orphan": true}\n'):
-            write(piece)
+        exporter.writer.orphan(vhost.name, record.msg_id, store_name == PERSISTENT_STORE, envelope, body)

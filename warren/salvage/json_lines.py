@@ -70,6 +70,15 @@ class JsonLines:
         else:
             self._mixed(head, batch)
 
+    def orphan(
+        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
+    ) -> None:
+        """A stored message that no queue needs; it has no position."""
+        head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost))
+        flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[persistent]
+        for piece in json_line((head, hexlify(msg_id), flags), envelope, body, b'", "orphan": true}\n'):
+            self._write(piece)
+
     def record(self, position: int, record: Record) -> None:
         """A record of a topic."""
         line = record_line(record)

@@ -25,6 +25,7 @@ ROW_BYTES = 256
 """Of a message, about, beside its body."""
 
 Octets = npt.NDArray[np.uint8]
+Body = bytes | memoryview
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -70,7 +71,7 @@ class MixedBatch:
     offsets: list[int] = attrs.Factory(list)
     envelopes: list[Envelope] = attrs.Factory(list)
     sizes: list[int] = attrs.Factory(list)
-    bodies: list[bytes | memoryview] = attrs.Factory(list)
+    bodies: list[Body] = attrs.Factory(list)
     """Empty where bodies are not wanted."""
     held_bytes: int = 0
 

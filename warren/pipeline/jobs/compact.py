@@ -23,17 +23,17 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from warren.arrow.arrays import schema_of
+from warren.arrow.columns import Columns, as_batch
 from warren.msg_store.file_summary import FileSummary
 from warren.msg_store.rdq_columns import ColumnScan
 from warren.msg_store.rdq_format import EndReason, file_number
-from warren.pipeline.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, Numbered, Work, planned
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, node_number, place_number, plan_vhost
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
-from warren.pipeline.table import Columns, as_batch
 from warren.pipeline.tables.bodies import hidden_in
 from warren.pipeline.tables.queue_parts import QueueOpener
 from warren.salvage.names import Json, as_text

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.export_columns import columns_of, empty_table
+from warren.pipeline.jobs.export_columns import columns_of, schema_of
 from warren.pipeline.jobs.export_parts import Job, Problem, Written, count_chunk, write_part
 from warren.pipeline.jobs.export_plan import (
     Chunk,
@@ -230,7 +230,7 @@ def _settle(written: Sequence[Written], staging: str, job: Job) -> None:
     if not paths:
         path = os.path.join(staging, f"part-{0:0{width}d}.{job.format}")
         if job.format == "parquet":
-            pq.write_table(empty_table(job.columns), path)
+            pq.write_table(schema_of(job.columns).empty_table(), path)
         else:
             with open(path, "xb"):
                 pass

@@ -14,9 +14,10 @@ from typing import Final
 
 import attrs
 
+from warren.arrow.parquet_export import ParquetFile, ParquetRows
 from warren.msg_store.commit_log_format import decode
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.export_columns import ParquetPart, ParquetRows
+from warren.pipeline.jobs.export_columns import schema_of
 from warren.pipeline.jobs.export_plan import Chunk, Part
 from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_ranges import Outcome, Range, RangeWalk, walked
@@ -122,9 +123,9 @@ def _note(problems: dict[Problem, None], node: str, finding: Finding) -> None:
 def _output(path: str, job: Job) -> Iterator[Callable[[str], MessageWriter]]:
     """What makes a node's writer to a new file."""
     if job.format == "parquet":
-        part = ParquetPart(path, job.columns)
-        yield partial(ParquetRows, part)
-        part.close()
+        table = ParquetFile(path, schema_of(job.columns))
+        yield partial(ParquetRows, table)
+        table.close()
         return
     try:
         with open(path, "xb", buffering=WRITE_BYTES) as file:

@@ -17,13 +17,13 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from warren.pipeline.arrays import schema_of
+from warren.arrow.arrays import schema_of
+from warren.arrow.columns import Columns, as_batch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, Numbered, kept, numbered, parallel_rows
 from warren.pipeline.places import Node
-from warren.pipeline.table import Columns, as_batch
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import as_text, to_json
 from warren.salvage.rocketmq.inspecting import inspect_store

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from warren.pipeline.arrays import schema_of
+from warren.arrow.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.queue_index.amqp_tables import Value
 from warren.queue_index.properties import Properties, encode_properties
@@ -158,7 +158,7 @@ def letter_of(row: Mapping[str, Any]) -> Letter:
 
 
 def name_of(text: str) -> bytes:
-    """The name that a column says: the other way round of :func:`warren.pipeline.arrays.as_text`."""
+    """The name that a column says: the other way round of :func:`warren.arrow.arrays.as_text`."""
     if "\\udc" in text:
         text = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
     return from_text(text)

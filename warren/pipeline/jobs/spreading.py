@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from warren.pipeline.arrays import schema_of
+from warren.arrow.arrays import schema_of
 from warren.pipeline.places import Node
 
 _WORK: Final = schema_of("work binary, weight long")

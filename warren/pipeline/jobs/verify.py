@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from warren.arrow.columns import Columns, as_batch
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, kept, planned
@@ -33,7 +34,6 @@ from warren.pipeline.jobs.vhost_parts import node_number
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
 from warren.pipeline.schemas import FINDINGS
-from warren.pipeline.table import Columns, as_batch
 from warren.pipeline.tables.findings import finding_columns
 from warren.salvage.names import as_text
 from warren.salvage.needed_body import (

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import attrs
 
+from warren.arrow.arrays import schema_of
+from warren.arrow.columns import Columns, as_batch
 from warren.msg_store.rdq_format import EndReason, Record, decode_record, scan
-from warren.pipeline.arrays import schema_of
 from warren.pipeline.jobs.spreading import Batches, Numbered, Work
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, place_number, plan_vhost
 from warren.pipeline.places import Node
-from warren.pipeline.table import Columns, as_batch
 from warren.pipeline.tables.bodies import Hidden, hidden_in
 from warren.pipeline.tables.findings import finding_columns
 from warren.pipeline.tables.queue_parts import QueueOpener

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from warren.pipeline.arrays import chosen
+from warren.arrow.arrays import chosen
+from warren.arrow.columns import Columns, Rows
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import counts, store_groups, store_tasks
@@ -22,7 +23,7 @@ from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import ENTRIES
 from warren.pipeline.survey import QueueExtent
 from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError

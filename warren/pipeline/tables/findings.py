@@ -11,11 +11,12 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
+from warren.arrow.columns import Columns, Rows
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import FINDINGS
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer

@@ -9,12 +9,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from warren.pipeline.arrays import chosen, hexadecimal, known
+from warren.arrow.arrays import chosen, hexadecimal, known
+from warren.arrow.columns import Columns, Rows
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import INDEX
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.pipeline.tables.damage import Damage
 from warren.pipeline.tables.queue_parts import QueueOpener, QueuePart, plan_queues
 from warren.salvage.queue_directory import Finding, IndexColumns

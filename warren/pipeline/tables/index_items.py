@@ -15,7 +15,8 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from warren.pipeline.arrays import chosen
+from warren.arrow.arrays import chosen
+from warren.arrow.columns import Columns, Rows
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import counts, store_groups, store_tasks
@@ -23,7 +24,7 @@ from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import INDEX_ITEMS
 from warren.pipeline.survey import Survey
 from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.queue_index.index_file import IndexFile
 from warren.queue_index.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text

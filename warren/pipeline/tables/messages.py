@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from warren.arrow.columns import Columns, Rows
+from warren.arrow.message_arrays import message_arrays
 from warren.pipeline.filters import Wanted
-from warren.pipeline.message_arrays import message_arrays
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind
 from warren.pipeline.schemas import MESSAGES
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.pipeline.tables.counting import count_before, remember
 from warren.pipeline.tables.damage import Damage
 from warren.pipeline.tables.index import queue_columns

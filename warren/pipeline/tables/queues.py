@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from warren.arrow.columns import Rows
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind
 from warren.pipeline.schemas import QUEUES
-from warren.pipeline.table import Rows, Table, Task, of_rows
+from warren.pipeline.table import Table, Task, of_rows
 from warren.pipeline.tables.damage import Damage
 from warren.pipeline.tables.queue_parts import QueueOpener, plan_queues
 from warren.salvage.names import to_json

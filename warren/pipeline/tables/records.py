@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from warren.arrow.columns import Rows
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.record_search import RecordSearch, lookback_bytes
@@ -29,7 +30,7 @@ from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.record_rows import RecordRows, Whence
 from warren.pipeline.schemas import RECORDS
 from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem

@@ -16,15 +16,16 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from warren.arrow.arrays import hexadecimal, slices
+from warren.arrow.columns import Columns, Rows
 from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
 from warren.msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
-from warren.pipeline.arrays import hexadecimal, slices
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import grouped
 from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import STORE
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Table, Task
 from warren.pipeline.tables.bodies import Hidden, hidden_in, knows_needs
 from warren.pipeline.tables.damage import Damage
 from warren.salvage.names import as_text, to_text

@@ -9,17 +9,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 
-from warren.pipeline.arrays import hexadecimal, repeated, rows_of
-from warren.pipeline.schemas import MESSAGES
+from warren.arrow.arrays import KINDS, hexadecimal, repeated, rows_of
 from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
 
-_ROUTING_KEYS: Final[pa.DataType] = to_arrow_type(MESSAGES["routing_keys"].dataType)
+_ROUTING_KEYS: Final[pa.DataType] = KINDS["array<string>"]
 
 
 def message_arrays(batch: MessageBatch, *, bodies: bool = True) -> Mapping[str, Any]:
-    """What each column of a batch is made of (:func:`~warren.pipeline.arrays.as_array`), but for those that name the
+    """What each column of a batch is made of (:func:`~warren.arrow.arrays.as_array`), but for those that name the
     node and the queue.
 
     Without ``bodies`` there are none, and no digests.
@@ -57,6 +55,7 @@ def _mixed(batch: MixedBatch) -> dict[str, Any]:
         "msg_id": lambda: [msg_id.hex() or None for msg_id in batch.msg_ids],
         "persistent": batch.persistent,
         "redelivered": batch.redelivered,
+        "acked": lambda: [one or None for one in batch.acked],
         "expiry_us": lambda: _expiries(np.array(batch.expiries_us, np.uint64)),
         "delivery_count": batch.delivery_counts,
         "size": batch.sizes,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_KINDS: Final[dict[str, pa.DataType]] = {
+KINDS: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
     "long": pa.int64(),
     "int": pa.int32(),
@@ -19,11 +19,12 @@ _KINDS: Final[dict[str, pa.DataType]] = {
     "binary": pa.binary(),
     "array<string>": pa.list_(pa.field("element", pa.string())),
 }
+"""Types as Spark's SQL names them."""
 
 
 def schema_of(columns: str) -> pa.Schema:
     """The columns with their types, as Spark writes them: ``node string, position long``."""
-    return pa.schema([(name, _KINDS[kind]) for name, kind in (column.split() for column in columns.split(", "))])
+    return pa.schema([(name, KINDS[kind]) for name, kind in (column.split() for column in columns.split(", "))])
 
 
 def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
