@@ -15,12 +15,19 @@ T = TypeVar("T")
 class LoopThread:
     """An event loop that runs from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, name: str, new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
-        """``name``: the thread's."""
+    def __init__(
+        self,
+        name: str,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        at_end_of_round: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``name``: the thread's. ``at_end_of_round``: done behind what was posted; whether it is to be done again."""
         self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._at_end_of_round = at_end_of_round
         self._posted: deque[Callable[[], None]] = deque()
-        self._told = False
+        self._round_comes = False
+        """Whether what is posted is seen to without a word to the loop."""
 
     def start(self) -> None:
         self._thread.start()
@@ -43,19 +50,33 @@ class LoopThread:
         A loop that is closed does none.
         """
         self._posted.append(work)
-        if not self._told:
-            self._told = True
+        self.see_to_round()
+
+    def see_to_round(self) -> None:
+        """Have a round, soon; for any thread."""
+        if not self._round_comes:
+            self._round_comes = True
             with contextlib.suppress(RuntimeError):
                 if self._thread is threading.current_thread():
-                    self.loop.call_soon(self.work_off)
+                    self.loop.call_soon(self.end_round)
                 else:
-                    self.loop.call_soon_threadsafe(self.work_off)
+                    self.loop.call_soon_threadsafe(self.end_round)
 
-    def work_off(self) -> None:
-        """Do what was posted, now. In the loop."""
-        self._told = False  # first: what is posted from now on tells the loop again
-        for _ in range(len(self._posted)):
-            self._posted.popleft()()
+    def begin_round(self) -> None:
+        """The loop's own callback does something now; :meth:`end_round` comes next."""
+        self._round_comes = True
+
+    def end_round(self) -> None:
+        """Do what was posted until now, and what comes at the end. In the loop."""
+        again = True
+        try:
+            for _ in range(len(self._posted)):
+                self._posted.popleft()()
+            again = self._at_end_of_round()
+        finally:
+            self._round_comes = False  # before it is looked whether anything was posted meanwhile
+            if again or self._posted:
+                self.see_to_round()
 
     def stop(self) -> None:
         """Stop the loop, with what still runs in it, and the thread. From another thread."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.spark_cluster import SparkCluster
+    from warren.node import Node
 
 
 effort.load_profile()
@@ -100,3 +101,21 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker on a fresh directory, not yet started, closed after the test."""
     with Broker(tmp_path / "broker") as fresh:
         yield fresh
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Node]:
+    """A node whose directory is shared, hosted by the test's process."""
+    import warren
+
+    with warren.open(tmp_path / "data", share=True, sync="os") as node:
+        yield node
+
+
+@pytest.fixture
+def guest(host: Node) -> Iterator[Node]:
+    """The same, by its host's socket; that both stand in one process is nothing that either sees."""
+    import warren
+
+    with warren.open(host.path, share=True, sync="os") as node:
+        yield node

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import warren
 import warren.aio
-from tests.support.sharing_tools import Member, host_of
+from tests.support.sharing_tools import Member, hang_up, host_of, link_of
 from tests.support.waiting import together, wait_until
 from warren import cli
 from warren.actors.node_socket import SOCKET_NAME
@@ -26,7 +26,6 @@ from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
 from warren.client.calls import NotFromOutsideError
-from warren.client.link import Link
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
     AccessRefusedError,
@@ -45,34 +44,8 @@ from warren.server import Server
 from warren.top.attached import Attached
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Node]:
-    with warren.open(tmp_path / "data", share=True, sync="os") as node:
-        yield node
-
-
-@pytest.fixture
-def guest(host: Node) -> Iterator[Node]:
-    """The node of another one's, by its socket; that both stand in one process is nothing that either sees."""
-    with warren.open(host.path, share=True, sync="os") as node:
-        yield node
-
-
 def bodies(queue: warren.Queue, count: int = 100) -> list[bytes]:
     return [delivery.body for delivery in queue.get_many(count, auto_ack=True)]
-
-
-def link_of(node: Node) -> Link:
-    opened = node._opened
-    assert not hasattr(opened, "actor")
-    return opened.node.link  # type: ignore[union-attr]
-
-
-def hang_up(node: Node) -> None:
-    """The host drops a guest's connection."""
-    connection = link_of(node).connection
-    assert connection is not None
-    connection.shutdown(socket.SHUT_RDWR)
 
 
 # ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────────

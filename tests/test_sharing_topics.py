@@ -10,13 +10,13 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import warren
 import warren.aio
+from tests.support.sharing_tools import hang_up
 from tests.support.waiting import wait_until
 from warren import Topic
 from warren.client.reader_verbs import RemoteReaderVerbs
@@ -33,24 +33,6 @@ from warren.errors import (
 )
 from warren.node import Node
 from warren.server.readers import TAKEN_BYTES
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Node]:
-    with warren.open(tmp_path / "data", share=True, sync="os") as node:
-        yield node
-
-
-@pytest.fixture
-def guest(host: Node) -> Iterator[Node]:
-    with warren.open(host.path, share=True, sync="os") as node:
-        yield node
-
-
-def hang_up(node: Node) -> None:
-    """The host drops a guest's connection."""
-    connection = node._opened.node.link.connection  # type: ignore[union-attr]
-    connection.shutdown(socket.SHUT_RDWR)
 
 
 def bodies(topic: Topic, group: str = "check") -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Processes of a shared directory, and who of them hosts it."""
+"""Processes of a shared directory, who of them hosts it, and a guest's connection."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -16,6 +17,8 @@ from types import TracebackType
 from typing import ClassVar, Self, TextIO
 
 from tests.support.waiting import wait_until
+from warren.client.link import Link
+from warren.node import Node
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.lock_holder import lock_holder
 
@@ -179,3 +182,17 @@ def _host_now(directory: Path) -> int | None:
     holder = lock_holder(str(directory / LOCK_FILE))
     found = re.match(r"process (\d+), .*, shared$", holder or "")
     return None if found is None else int(found[1])
+
+
+def link_of(node: Node) -> Link:
+    """A guest's."""
+    opened = node._opened
+    assert not hasattr(opened, "actor")
+    return opened.node.link  # type: ignore[union-attr]
+
+
+def hang_up(node: Node) -> None:
+    """The host drops a guest's connection."""
+    connection = link_of(node).connection
+    assert connection is not None
+    connection.shutdown(socket.SHUT_RDWR)

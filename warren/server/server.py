@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -69,11 +68,8 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._socket: DirectorySocket | None = None
         self._idle: asyncio.Event | None = None
-        self._posted: deque[Callable[[], None]] = deque()
         self._before_flush: list[Callable[[], None]] = []
         self._to_flush: set[ClientConnection] = set()
-        self._round_comes = False
-        """Whether what is added to these three is seen to without a word to the loop."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -88,15 +84,13 @@ class Server:
 
     def post(self, work: Callable[[], None]) -> None:
         """Do ``work`` in the loop, soon; for any thread."""
-        self._posted.append(work)
-        self._see_to_round()
+        self._running.post(work)
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Listen. Raises :class:`ListenError`."""
-        self.thread = LoopThread("warren-server", _new_loop)
-        self._round_comes = False
+        self.thread = LoopThread("warren-server", _new_loop, self._flush)
         self.thread.start()
         try:
             self.thread.run(self._listen())
@@ -246,34 +240,23 @@ class Server:
     def flush_later(self, connection: ClientConnection) -> None:
         """Let a connection send what it has, once this round of the loop is done."""
         self._to_flush.add(connection)
-        self._see_to_round()
+        self._running.see_to_round()
 
     def before_flush(self, work: Callable[[], None]) -> None:
         """Do ``work`` once this round of the loop is done."""
         self._before_flush.append(work)
-        self._see_to_round()
-
-    def _see_to_round(self) -> None:
-        if not self._round_comes:
-            self._round_comes = True
-            self._running.post(self.end_round)
+        self._running.see_to_round()
 
     def begin_round(self) -> None:
         """A connection's bytes are about to be worked off; :meth:`end_round` comes next."""
-        self._round_comes = True
+        self._running.begin_round()
 
     def end_round(self) -> None:
         """Do what was posted until now and what that brings about, and let connections send."""
-        try:
-            for _ in range(len(self._posted)):
-                self._posted.popleft()()
-            self._flush()
-        finally:
-            self._round_comes = False  # before it is looked whether anything was added meanwhile
-            if self._posted or self._before_flush or self._to_flush:
-                self._see_to_round()
+        self._running.end_round()
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Whether there is something to send again."""
         works, self._before_flush = self._before_flush, []
         for work in works:
             work()
@@ -284,6 +267,7 @@ class Server:
             except WarrenError:
                 _LOG.exception("%s", connection.name)
                 connection.abort()
+        return bool(self._before_flush or self._to_flush)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
