@@ -6,6 +6,7 @@ sets WARREN_REQUIRE_BROKER, it fails there instead, so that a green run never me
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     sizes = Counter(name for name in groups_of if name is not None)
     order = sorted(range(len(items)), key=lambda at: (-sizes[groups_of[at]], groups_of[at] or ""))
     items[:] = [items[at] for at in order]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage needs to look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

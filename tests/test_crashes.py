@@ -284,11 +284,11 @@ def crashes(
 ) -> Iterator[Life]:
     """``work`` cut off at each of its operations, one after the other; ``start_too``: and at those of the start.
 
-    In a quick run at every sixth.
+    In a quick run at every twelfth.
     """
-    operation = 1 + torn % every(6) - every(6)
+    operation = 1 + torn % every(12) - every(12)
     while True:
-        operation += every(6)
+        operation += every(12)
         life = begin(operation, settings)
         if start_too:
             life.files.crash_at(operation, torn=torn)
@@ -461,11 +461,11 @@ def test_a_start_killed_behind_a_killed_flush_leaves_what_a_broker_reads() -> No
 def failures(work: Callable[[Life], None], kind: str) -> Iterator[Life]:
     """``work`` with each of its operations of a kind failing, one after the other; given up after the error.
 
-    In a quick run every third.
+    In a quick run every sixth.
     """
-    skip = -every(3)
+    skip = -every(6)
     while True:
-        skip += every(3)
+        skip += every(6)
         life = begin(skip)
         life.start()
         crash_to_models(life)
@@ -490,7 +490,7 @@ def test_a_failed_operation_comes_out_and_loses_nothing(work: Callable[[Life], N
 
 @pytest.mark.parametrize("work", [flushes, compaction, paging, stops])
 def test_a_full_disk_comes_out_and_loses_nothing(work: Callable[[Life], None]) -> None:
-    for room in range(0, 4000, 160):
+    for room in range(0, 4000, 80 * every(4)):
         life = begin(room)
         life.start()
         crash_to_models(life)

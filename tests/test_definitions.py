@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.broker import Broker, Message
+from tests.support.effort import every, times
 from warren.actors.engines import definitions_file
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
@@ -435,8 +436,8 @@ def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch)
     run(whole, [])
     kinds = [kind for kind, _ in whole.plan.log]
     assert min(kinds.count("rename"), kinds.count("append"), kinds.count("delete")) >= 2
-    for seed in range(2):
-        for cut in range(1, whole.operations + 1):
+    for seed in range(times(2, quick=1)):
+        for cut in range(1 + torn % every(3), whole.operations + 1, every(3)):
             files = MemoryFileSystem(random.Random(seed * 1000 + cut))
             states = [kept(Definitions())]
             files.crash_at(cut, torn=torn)
@@ -458,7 +459,7 @@ def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch)
 def test_a_save_that_failed_is_made_up_for_by_the_next_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 300)
     failures = 0
-    for skip in range(30):
+    for skip in range(0, 30, every(3)):
         files = MemoryFileSystem(random.Random(skip))
         files.fail(kind, skip=skip)
         definitions = Definitions.open(files, DIRECTORY, bytes)
@@ -609,7 +610,7 @@ def test_a_flipped_bit_in_the_log_is_said_unless_it_may_be_a_torn_end() -> None:
     files, states = damaged_disk()
     log = files.read(LOG)
     last = log.rstrip(b"\n").rindex(b"\n") + 1
-    for offset in range(len(log)):
+    for offset in range(0, len(log), every(3)):
         files.flip_bit(LOG, offset, offset % 8)
         if offset < last - 1:
             with pytest.raises(DataError) as raised:
@@ -626,7 +627,7 @@ def test_a_flipped_bit_in_the_log_is_said_unless_it_may_be_a_torn_end() -> None:
 def test_a_log_cut_anywhere_holds_the_whole_records_before_the_cut() -> None:
     files, states = damaged_disk()
     log = files.read(LOG)
-    for size in range(len(log), -1, -1):
+    for size in range(len(log), -1, -every(3)):
         files.cut(LOG, size)
         whole_saves = max(log[:size].count(b"\n") - 1, 0)
         found = Definitions.open(files, DIRECTORY, bytes)

@@ -51,7 +51,7 @@ def _processes(report: str, module: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "counts"), [("quick", [1, 10, 25, 10]), ("full", [1, 20, 100, 100]), ("nightly", [10, 200, 1000, 1000])]
+    ("chosen", "counts"), [("quick", [1, 10, 16, 10]), ("full", [1, 20, 100, 100]), ("nightly", [10, 200, 1000, 1000])]
 )
 def test_an_effort_scales_what_is_drawn(monkeypatch: pytest.MonkeyPatch, chosen: str, counts: list[int]) -> None:
     monkeypatch.setattr(effort, "EFFORT", chosen)

@@ -196,9 +196,9 @@ def test_a_recovery_may_crash_too(work: Callable[[Life], None]) -> None:
     for number, (files, promises) in enumerate(crashes(work, torn=True)):
         kept = promises.synced - promises.removed
         after = files.after_power_loss(random.Random(number))
-        operation = 1 + number % every(4) - every(4)  # in a quick run at every fourth operation
+        operation = 1 + number % every(8) - every(8)  # in a quick run at every eighth operation
         while True:
-            operation += every(4)
+            operation += every(8)
             attempt = after.after_process_crash()
             attempt.crash_at(operation, torn=True)
             try:

@@ -1,6 +1,6 @@
 """A damaged entry of a quorum queue's log: what it costs is itself, and what may be back is said.
 
-Every byte of an entry is changed in turn (in a quick run every third), in a write-ahead log and in a segment; a queue
+Every byte of an entry is changed in turn (in a quick run every sixth), in a write-ahead log and in a segment; a queue
 with a consumer that has half of the messages, settles every third and is gone, then another one that settles the first
 that it gets.
 """
@@ -91,7 +91,7 @@ def test_any_changed_byte_of_a_message_costs_that_message_alone(where: str) -> N
     entries = plain()
     sound = seen(entries, where).messages
     for index in (FIRST_MESSAGE + 5,):
-        for at in range(0, len(entries[index]), every(3)):
+        for at in range(0, len(entries[index]), every(6)):
             found = seen(entries, where, index, at)
             assert sorted(found.messages) == sorted(set(sound) - {index}), at
             assert f"entry {index}: " in found.said, at
@@ -102,7 +102,7 @@ def test_what_a_damaged_settle_settled_may_be_back_and_is_named(where: str) -> N
     entries = plain()
     sound = set(seen(entries, where).messages)
     index = FIRST_SETTLE + 2
-    for at in range(0, len(entries[index]), every(3)):
+    for at in range(0, len(entries[index]), every(6)):
         found = seen(entries, where, index, at)
         assert set(found.messages) >= sound, at
         assert len(found.messages) <= len(sound) + 1, at
@@ -132,7 +132,7 @@ def test_a_damaged_consumer_or_opening_loses_nothing(where: str) -> None:
     sound = set(seen(entries, where).messages)
     settled = len(SETTLED)
     for index in (1, 2, 3):
-        for at in range(0, len(entries[index]), every(3)):
+        for at in range(0, len(entries[index]), every(6)):
             found = seen(entries, where, index, at)
             assert set(found.messages) >= sound, (index, at)
             assert len(found.messages) <= len(sound) + (settled if index == 3 else 0), (index, at)
@@ -185,7 +185,7 @@ def test_the_first_entry_of_a_write_ahead_log_with_nothing_known_before_it_costs
     """A consumer's start, a message, a settle: the next record says which entry it was."""
     entries = plain()
     sound = set(replayed_over(entries, first).messages)
-    for at in range(0, len(entries[first]), every(3)):
+    for at in range(0, len(entries[first]), every(6)):
         found = replayed_over(entries, first, at)
         assert set(found.messages) >= sound - {first}, at
         assert len(set(found.messages) - sound) <= (len(SETTLED) if first == 3 else 1), at
@@ -241,7 +241,7 @@ def test_any_changed_byte_of_a_records_head_costs_that_record_at_most() -> None:
     starts = [whole.index(record.entry) for record in (ours[0], ours[3], theirs[3], ours[9], theirs[9])]
     for start in starts:
         head = 27 + (2 + len(other) if start == starts[0] else 0)
-        for at in range(start - head, start, every(3)):
+        for at in range(start - head, start, every(6)):
             data = bytearray(whole)
             data[at] ^= 1 << at % 7
             node.write("00000001.wal", bytes(data))

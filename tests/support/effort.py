@@ -25,10 +25,10 @@ LEAST = 10
 
 
 def times(full: int, *, quick: int | None = None) -> int:
-    """How often something drawn is repeated: ``full`` times, or ``quick`` times in a quick run (a quarter of it)."""
+    """How often something drawn is repeated: ``full`` times, or ``quick`` times in a quick run (a sixth of it)."""
     match EFFORT:
         case "quick":
-            return max(full // 4, min(full, LEAST)) if quick is None else quick
+            return max(full // 6, min(full, LEAST)) if quick is None else quick
         case "full":
             return full
         case "nightly":
