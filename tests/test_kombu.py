@@ -23,6 +23,7 @@ from kombu.asynchronous import Hub
 import warren
 import warren.kombu
 from tests.support.waiting import together
+from warren.client import shared_directory
 from warren.kombu.address import address_of
 from warren.kombu.message import outgoing
 from warren.kombu.subscription import AHEAD
@@ -30,6 +31,12 @@ from warren.shared_node import _NODES
 from warren.storage.errors import SettingsError
 
 Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds a directory locked is told so without the second in which its holder may yet say that it shares."""
+    monkeypatch.setattr(shared_directory, "GRACE_S", 0.05)
 
 
 @pytest.fixture
@@ -143,6 +150,7 @@ def test_a_second_url_is_tried_when_the_first_fails(tmp_path: Path) -> None:
         assert len(node.queue("jobs")) == 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_directory_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with warren.open(tmp_path / "locked"):
@@ -154,6 +162,7 @@ def test_a_directory_that_cannot_be_opened_is_a_connection_error(tmp_path: Path)
                 assert caught.type in connection.transport.connection_errors
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("begin", ["connect", "channel", "default_channel", "simple", "list"])
 def test_the_first_of_several_directories_that_can_be_opened_is_used(tmp_path: Path, begin: str) -> None:
     (tmp_path / "file").write_text("no directory")
@@ -203,6 +212,7 @@ def test_settings_are_those_of_the_first_connection(connect: Connect) -> None:
         connect(settings={"sync": "always"}).connect()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_directory_of_another_process_is_an_error_at_once(url: str, tmp_path: Path) -> None:
     with (
         warren.open(tmp_path / "node"),

@@ -426,6 +426,8 @@ class ClientConnection(asyncio.Protocol):
         self._fail(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}", 0)
         self._lingers = False
         self.flush()
+        if self._handing_over is not None and self._handing_over.done() and self._transport is not None:
+            self._transport.close()  # the other half has ended: no answer can come
 
     def _fail(self, code: int, text: str, method_index: int) -> None:
         if self.engine.state in (State.CLOSED, State.CLOSING, State.TERMINATED):
