@@ -17,17 +17,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from pykka._envelope import Envelope as Letter
+
 from warren.actors import topic_messages as tm
 from warren.actors.dispatch_actor import Arrivals
 from warren.actors.engines.topics.consumer_group import ConsumerGroup, StartOffset, Taken
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.future import Future
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.queue_index.local_offsets import SEPARATOR, LocalOffsets
 
 _LOG = logging.getLogger("warren.topics")
+
+
+def _nobody() -> bool:
+    return False
+
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
 """RocketMQ's name of an instance that nobody gave one."""
@@ -55,6 +63,23 @@ class GroupsActor(TopicPart):
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}
         self._abandoned: deque[tm.LeaveGroup] = deque()
         self._take_back_offsets()
+
+    # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ask_later(self, message: object) -> Future:
+        """Ask and wake nobody: a thread that waits for the answer does it, an event loop's has it done (``hurry``)."""
+        future = Future()
+        if self.actor_stopped.is_set():
+            future.fail(self.stopped_error())
+        else:
+            self.actor_inbox.put(Letter(message, reply_to=future), wake=_nobody)
+        return future
+
+    def hurry_up(self) -> None:
+        """Somebody waits who cannot do it himself."""
+        self.get_in_line()
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self) -> str:
         return f"the consumer groups of {self._store.directory}"

@@ -42,7 +42,7 @@ from warren.msg_store.commit_log_format import (
     decode_properties,
     encode_properties,
 )
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.packed_records import PackedRecords
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
@@ -235,7 +235,8 @@ class Stream:
         while offset < queue.max_offset:
             entries = queue.entries(offset, count)
             fitting = int(np.searchsorted(np.cumsum(entries["size"], dtype=np.int64), READ_BYTES, side="right"))
-            found = [self._message(one) for one in read_packed(store.commit_log, entries[: max(fitting, 1)])]
+            read = read_packed(store.commit_log, entries[: max(fitting, 1)])
+            found = [self._message(records, row) for records in read for row in range(len(records))]
             if found:
                 return found
             first = self.bounds().start
@@ -244,12 +245,12 @@ class Stream:
             offset = first
         return []
 
-    def _message(self, record: PackedRecord) -> StreamMessage:
-        exchange, routing_key, properties, ahead = _published(record.properties, self.declaration.name)
-        body = record.body
+    def _message(self, records: PackedRecords, row: int) -> StreamMessage:
+        exchange, routing_key, properties, ahead = _published(records.properties(row), self.declaration.name)
+        body = records.bodies[row]
         if ahead:
             properties, body = body[:ahead], body[ahead:]
-        return StreamMessage(record.queue_offset, exchange, routing_key, properties, body)
+        return StreamMessage(records.queue_offsets[row], exchange, routing_key, properties, body)
 
     def stats(self) -> dict[str, object]:
         """What RabbitMQ's management shows of a stream, and its ``topic``. Reads files."""

@@ -47,6 +47,7 @@ from warren.msg_store.commit_log_format import (
     peek,
 )
 from warren.msg_store.message_batch import Batch, Measured, MessageIllegalError, PropertiesSizeExceededError, measure
+from warren.msg_store.packed_records import PackedRecords, pack_unchecked
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import ColumnRequest, RecordColumns
 from warren.msg_store.record_encoding import AppendPosition, RecordEncoder, begins
@@ -236,6 +237,22 @@ class CommitLog:
 
         Raises :class:`DataError` where there is none, or another size. The CRC is for the caller to compare.
         """
+        data = self._record_data(physical_offset, size)
+        try:
+            return decode(data)
+        except RecordError as error:
+            raise self._error(physical_offset, str(error)) from None
+
+    def packed(self, physical_offset: int) -> tuple[PackedRecords, bool]:
+        """The same, not taken apart; and whether its body is what was stored."""
+        data = self._record_data(physical_offset, None)
+        try:
+            return pack_unchecked(data)
+        except RecordError as error:
+            raise self._error(physical_offset, str(error)) from None
+
+    def _record_data(self, physical_offset: int, size: int | None) -> bytes:
+        """All of a record, and perhaps more."""
         data = self.read(physical_offset, _FIRST_READ_BYTES if size is None else size)
         if len(data) < BLANK_HEADER_BYTES:
             raise self._error(physical_offset, f"the log, from {self.min_offset} to {self.end}, has no record there")
@@ -246,12 +263,7 @@ class CommitLog:
             raise self._error(physical_offset, f"no record begins here: its magic is 0x{magic:08X}")
         if size is not None and found != size:
             raise self._error(physical_offset, f"the record's size is {found}, and not {size}")
-        if found > len(data):
-            data = self.read(physical_offset, found)
-        try:
-            return decode(data)
-        except RecordError as error:
-            raise self._error(physical_offset, str(error)) from None
+        return self.read(physical_offset, found) if found > len(data) else data
 
     def store_timestamp_of(self, physical_offset: int, size: int) -> int | None:
         """When the message there, of ``size`` bytes, was stored; ``None`` where it cannot be read."""

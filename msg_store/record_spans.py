@@ -107,6 +107,11 @@ class RecordSpans:
         sizes = np.empty_like(starts)
         sizes[:-1] = starts[1:] - starts[:-1]
         sizes[-1] = stop - starts[-1]
+        return cls.of_sizes(data, base, starts, sizes)
+
+    @classmethod
+    def of_sizes(cls, data: bytes, base: int, starts: Longs, sizes: Longs) -> Self:
+        """The same of records at ``starts``, ascending, that lie in ``data`` and may have something between them."""
         return cls._uniform(data, base, starts, sizes) or cls._any(data, base, starts, sizes)
 
     @classmethod
@@ -132,6 +137,8 @@ class RecordSpans:
         if not (sizes == sizes[0]).all():
             return None
         start, size, count = int(starts[0]), int(sizes[0]), len(starts)
+        if int(starts[-1]) - start != size * (count - 1):
+            return None
         try:
             _, _, _, _, sys_flag, body_start, body_size, properties_start = locate(data, start)
         except RecordError:

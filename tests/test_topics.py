@@ -877,7 +877,7 @@ def test_files_that_go_between_the_taking_and_the_reading_cost_only_their_own_me
     assert running.store.queues["t", 0].mapped.min_offset > 0
     [(_, records)] = run(reader._verbs._read(running, claims))
     assert records[0].unpack().physical_offset == base
-    assert records[-1].queue_offset == 399
+    assert records[-1].queue_offsets[-1] == 399
 
 
 def test_delayed_messages_that_expire_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:

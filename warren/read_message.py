@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from warren.actors.engines.topics.errors import MemberError, TopicError
-from warren.msg_store.commit_log_format import Record
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import BATCH, Claim, Read, ReaderVerbs
 from warren.steps import Steps
 from warren.topic_record import StoredMessage
@@ -46,12 +45,27 @@ class RecordVerbs:
 class ReadMessage(StoredMessage):
     """A message, and the claim that it was taken with if it was read for a group."""
 
-    __slots__ = ("_after", "_claim")
+    __slots__ = ("_claim",)
 
-    def __init__(self, stored: Record | PackedRecord, claim: Claim | None = None, after: int = 0) -> None:
-        super().__init__(stored)
+    def __init__(
+        self,
+        records: PackedRecords,
+        row: int = 0,
+        body: bytes | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        self._records = records  # what the base class sets, without a call: one of these is made of every message
+        self._row = row
+        self._body = records.bodies[row] if body is None else body
+        self._unpacked = self._properties = None
         self._claim = claim
-        self._after = after  # the next place in its queue that is anything to this reader
+
+    @property
+    def _after(self) -> int:
+        """The next place in its queue that is anything to this reader."""
+        behind = self._row + 1
+        offsets = self._records.queue_offsets
+        return offsets[behind] if behind < len(offsets) else self._records.end
 
     @property
     def _verbs(self) -> RecordVerbs:
@@ -69,16 +83,20 @@ class ReadMessage(StoredMessage):
 
 
 R = TypeVar("R", bound=ReadMessage)
-NewRecord = Callable[[PackedRecord, Claim, int], R]
+NewRecord = Callable[[PackedRecords, int, bytes, Claim], R]
 
 
 def spread(new: NewRecord[R], read: Read) -> list[R]:
     """The messages that were read. Those that are not for the reader go with the one before."""
-    records: list[R] = []
+    made: list[R] = []
     for claim, found in read:
-        after = [*(record.queue_offset for record in found[1:]), claim.taken.end]
-        records += map(new, found, itertools.repeat(claim), after)
-    return records
+        end = claim.taken.end
+        for records in reversed(found):
+            records.end, end = end, records.queue_offsets[0]
+        for records in found:
+            rows = range(len(records))
+            made += map(new, itertools.repeat(records), rows, records.bodies, itertools.repeat(claim))
+    return made
 
 
 class Iteration(Generic[R]):
@@ -117,9 +135,12 @@ class Iteration(Generic[R]):
         reader = self._reader
         self._batch.clear()
         try:
-            yield from reader.begin()
-            reader.settle()
-            read = (yield from reader.take(min(self._left, BATCH), self._timeout)) if self._left > 0 else []
+            if self._left > 0:
+                read = yield from reader.go_on(min(self._left, BATCH), self._timeout)
+            else:
+                yield from reader.begin()
+                reader.settle()
+                read = []
         except MemberError:
             if reader.closed:
                 return False

@@ -41,7 +41,7 @@ from warren.actors.future import Confirm, Future
 from warren.actors.running_topics import RunningTopics
 from warren.broadcast import Broadcast, check_reader_names
 from warren.msg_store.commit_log_format import Record
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.packed_records import PackedRecords
 from warren.running_node import RunningNode
 from warren.steps import Handle, Reading, Steps, Within, ask
 from warren.storage.errors import DataError, WarrenError
@@ -110,9 +110,9 @@ class Claim:
 
 Done = Sequence[tuple[str, int, int, int]]
 """What was read to its end: topic, queue, the queue offset behind, and the claim's number."""
-Fetched = tuple[list[list[PackedRecord]], WarrenError | None]
+Fetched = tuple[list[list[PackedRecords]], WarrenError | None]
 """Of each claim its messages, up to one that cannot be read, and why."""
-Read = list[tuple[Claim, list[PackedRecord]]]
+Read = list[tuple[Claim, list[PackedRecords]]]
 """What was read: of each claim the messages that are for the reader, one at least."""
 
 
@@ -254,30 +254,45 @@ class ReaderVerbs:
 
         With ``auto_commit`` those that the last call brought are done.
         """
-        yield from self._now()
-        self.settle()
-        read = yield from self.take(max_records, timeout)
+        read = yield from self.go_on(max_records, timeout)
         for claim, _ in read:
             claim.handed_out = claim.taken.end
         return read
+
+    def go_on(self, max_records: int, timeout: float | None) -> Steps[Read]:
+        """Settle what was read, and take what comes next."""
+        running = yield from self._now()
+        self.settle(wakes=False)
+        try:
+            return (yield from self.take(max_records, timeout))
+        except BaseException:
+            self.wake(running)  # who would have committed it on the way
+            raise
 
     def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
         """Take messages that are for this reader, and read them."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             running = yield from self._now()
+            read = yield from self._take_and_read(running, max_records)
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            if read or left == 0.0:
+                return read
             self._arrival = arrival = self.listen(running)
             try:
-                while claims := (yield from self._take_now(running, max_records)):
-                    read = yield from self._read(running, claims)
-                    if read:
-                        return read
-                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                if left == 0.0 or not (yield Within(arrival, left)):
-                    return []
+                read = yield from self._take_and_read(running, max_records)  # what came before anybody listened
+                if read or not (yield Within(arrival, left)):
+                    return read
             finally:
                 self._arrival = None
                 self.stop_listening(running, arrival)
+
+    def _take_and_read(self, running: RunningTopics, max_records: int) -> Steps[Read]:
+        while claims := (yield from self._take_now(running, max_records)):
+            read = yield from self._read(running, claims)
+            if read:
+                return read
+        return []
 
     def listen(self, running: RunningTopics) -> Future:
         """Answered when there is more for it than there was."""
@@ -309,7 +324,7 @@ class ReaderVerbs:
     def ask_to_take(self, running: RunningTopics, max_records: int) -> Steps[Future]:
         """Answered with the places of what is there: topics, and what was taken of them."""
         yield from self._node.caught_up()
-        return ask(running.groups, tm.Take(self._topics, self._group, self.name, max_records))
+        return running.groups.ask_later(tm.Take(self._topics, self._group, self.name, max_records))
 
     def _claims(self, running: RunningTopics, found: list[tuple[str, Taken]]) -> list[Claim]:
         return [Claim(self, running, topic, taken) for topic, taken in found]
@@ -326,7 +341,7 @@ class ReaderVerbs:
         read: Read = list(zip(claims, found, strict=False))
         if error is not None:
             claim, records = read[-1]
-            reached = records[-1].queue_offset + 1 if records else claim.taken.queue_offset
+            reached = records[-1].queue_offsets[-1] + 1 if records else claim.taken.queue_offset
             self._hand_back(claim, reached)
             for unread in claims[len(read) :]:
                 self._hand_back(unread, unread.taken.queue_offset)
@@ -346,17 +361,17 @@ class ReaderVerbs:
         return fetched
 
     def _read_files(self, running: RunningTopics, claims: list[Claim]) -> Fetched:
-        found: list[list[PackedRecord]] = []
+        found: list[list[PackedRecords]] = []
         for claim in claims:
             found.append([])
             try:
-                for record in self.records_of(running, claim.topic, claim.taken):
-                    found[-1].append(record)
+                for records in self.records_of(running, claim.topic, claim.taken):
+                    found[-1].append(records)
             except WarrenError as error:
                 return found, error
         return found, None
 
-    def records_of(self, running: RunningTopics, topic: str, taken: Taken) -> Iterator[PackedRecord]:
+    def records_of(self, running: RunningTopics, topic: str, taken: Taken) -> Iterator[PackedRecords]:
         """The messages that were taken, as far as they are for this reader; reads files."""
         return read_taken(running, topic, taken, self._tags, is_retry=topic != self.topic)
 
@@ -387,7 +402,9 @@ class ReaderVerbs:
         if any(claim.running is not running for claim, _ in places):
             raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were opened anew since")
         if places:
-            lost: list[str] = yield self._ask_done(running, places)
+            done = self._ask_done(running, places)
+            yield Within(done, None)
+            lost: list[str] = done.get()
             for claim, place in places:
                 if place == claim.taken.end and self.claims.get(claim.place) is claim:
                     del self.claims[claim.place]
@@ -401,13 +418,22 @@ class ReaderVerbs:
 
     def ask_to_commit(self, running: RunningTopics, done: Done) -> Future:
         """Answered with what could not be committed."""
-        return ask(running.groups, tm.CommitOffsets(self._group, self.name, done))
+        return running.groups.ask_later(tm.CommitOffsets(self._group, self.name, done))
 
-    def tell_done(self, claims: Iterable[Claim]) -> None:
-        """Commit what is done, without waiting: what is somebody else's now is only noted."""
+    def tell_done(self, claims: Iterable[Claim], *, wakes: bool = True) -> None:
+        """Commit what is done, without waiting: what is somebody else's now is only noted.
+
+        ``wakes``: otherwise it is committed when the groups are asked for something, or by :meth:`wake`.
+        """
         places = [(claim, claim.done) for claim in claims if claim.done > claim.taken.queue_offset]
         if places and self._joined is not None:
             self._ask_done(self._joined, places).on_done(self._note_lost)
+            if wakes:
+                self.wake(self._joined)
+
+    def wake(self, running: RunningTopics) -> None:
+        """Have done, soon, what the groups were told."""
+        running.groups.get_in_line()
 
     def _note_lost(self, done: Future) -> None:
         if done.error is not None:
@@ -416,15 +442,18 @@ class ReaderVerbs:
         for lost in done.get():
             _LOG.info("%s", lost)
 
-    def settle(self, *, is_done: bool = True) -> None:
-        """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left."""
+    def settle(self, *, is_done: bool = True, wakes: bool = True) -> None:
+        """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left.
+
+        ``wakes``: see :meth:`tell_done`.
+        """
         claims = list(self.claims.values())
         self.iteration = None
         if self.auto_commit:
             for claim in claims if is_done else ():
                 if not claim.is_iterated:
                     claim.done = claim.handed_out
-            self.tell_done(claims)
+            self.tell_done(claims, wakes=wakes)
             self.claims.clear()
         for claim in claims:  # an interrupt may have kept from its reader what was taken in one go
             self._hand_back(claim, claim.done if claim.is_iterated else claim.handed_out)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Unpack
 
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.msg_store.commit_log_format import Record
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
@@ -19,12 +18,8 @@ from warren.topic_verbs import TopicHandle, TopicVerbs
 from warren.transaction import Transaction
 
 
-def _records(found: list[Record]) -> list[TopicRecord]:
+def _records(found: list[PackedRecords]) -> list[TopicRecord]:
     return [TopicRecord(one) for one in found]
-
-
-def _record(found: Record | PackedRecord) -> TopicRecord:
-    return TopicRecord(found)
 
 
 class Topic(TopicHandle):
@@ -68,9 +63,9 @@ class Topic(TopicHandle):
             yield from reader.records(max_records, timeout)
 
     find = blocking(TopicVerbs.find, _records)
-    get = blocking(TopicVerbs.get, _record)
-    message_at = blocking(TopicVerbs.message_at, _record)
-    view_message = blocking(TopicVerbs.view_message, _record)
+    get = blocking(TopicVerbs.get, TopicRecord)
+    message_at = blocking(TopicVerbs.message_at, TopicRecord)
+    view_message = blocking(TopicVerbs.view_message, TopicRecord)
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 

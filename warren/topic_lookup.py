@@ -14,15 +14,15 @@ import attrs
 
 from warren.actors.engines.topics.consumer_group import Taken
 from warren.actors.engines.topics.names import TAGS
-from warren.actors.engines.topics.reading import read_packed, sound
+from warren.actors.engines.topics.reading import body_damage, read_packed
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
 from warren.actors.running_topics import RunningTopics
 from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Record, decode_properties, parse_message_id
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.commit_log_format import decode_properties, parse_message_id
+from warren.msg_store.packed_records import PackedRecords
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
-from warren.salvage.rocketmq.message_lines import carries
+from warren.salvage.rocketmq.message_lines import has_key
 from warren.storage.errors import DataError, StorageError
 from warren.storage.java_hash import index_hash, java_hash
 from warren.topic_record import Moment, to_ms
@@ -42,7 +42,7 @@ def find(
     end: Moment | None = None,
     limit: int = 64,
     exact: bool = True,
-) -> list[Record]:
+) -> list[PackedRecords]:
     """:meth:`warren.Topic.find`."""
     first = 0 if begin is None else to_ms(begin)
     last = FOR_EVER_MS if end is None else to_ms(end)
@@ -52,25 +52,33 @@ def find(
         # The index knows times to the second, and the first of a file wrongly: it is asked for more.
         offsets = running.store.index.query(wanted, most, max(first - _SECOND_MS, 0), FOR_EVER_MS)
         found = [
-            record
-            for record in _named(running, dict.fromkeys(offsets) if exact else offsets)
-            if first <= record.store_timestamp <= last and (not exact or carries(record, topic, key))
+            one
+            for one in _named(running, dict.fromkeys(offsets) if exact else offsets)
+            if first <= one.store_timestamp() <= last and (not exact or _carries(one, topic, key))
         ]
         if len(found) >= limit or len(offsets) < most:
             return found[:limit]
         most *= 2
 
 
-def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[Record]:
+def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[PackedRecords]:
+    log = running.store.commit_log
     for offset in offsets:
         try:
-            record = running.store.commit_log.record(offset)
+            packed, is_sound = log.packed(offset)
         except DataError:
             continue  # it has expired, or the index names what is none
-        yield sound(running.store.commit_log, offset, record)
+        if not is_sound:
+            raise body_damage(log, offset)
+        yield packed
 
 
-def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecord:
+def _carries(packed: PackedRecords, topic: str, key: str) -> bool:
+    found, properties = packed.topic_and_properties()
+    return found == topic and has_key(properties, key)
+
+
+def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecords:
     """One message by its number in its queue; raises ``LookupError``."""
     queue = running.store.queues.get((topic, queue_id))
     if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
@@ -79,25 +87,29 @@ def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: i
     raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
 
 
-def message_at(running: RunningTopics, topic: str, physical_offset: int) -> Record:
+def message_at(running: RunningTopics, topic: str, physical_offset: int) -> PackedRecords:
     """The topic's message that begins there in the CommitLog; raises ``LookupError``."""
     log = running.store.commit_log
     try:
-        record = log.record(physical_offset)
+        packed, is_sound = log.packed(physical_offset)
     except DataError as error:
         raise LookupError(f"{topic}: no message begins at {physical_offset}: {error.reason}") from None
+    record = packed.unpack()
     if record.topic != topic or record.physical_offset != physical_offset:
         raise LookupError(f"{topic}: at {physical_offset} is a message of {record.topic}")
-    return sound(log, physical_offset, record)
+    if not is_sound:
+        raise body_damage(log, physical_offset)
+    return packed
 
 
-def message_of_id(running: RunningTopics, topic: str, message_id: str) -> Record:
+def message_of_id(running: RunningTopics, topic: str, message_id: str) -> PackedRecords:
     """The topic's message with this id; raises ``LookupError``, and :class:`RecordError` for what is no id."""
     _, physical_offset = parse_message_id(message_id)
-    record = message_at(running, topic, physical_offset)
-    if record.message_id() != message_id.upper():
-        raise LookupError(f"{topic}: the message at {physical_offset} has the id {record.message_id()}")
-    return record
+    packed = message_at(running, topic, physical_offset)
+    found = packed.unpack().message_id()
+    if found != message_id.upper():
+        raise LookupError(f"{topic}: the message at {physical_offset} has the id {found}")
+    return packed
 
 
 def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) -> dict[int, int]:
@@ -146,10 +158,14 @@ class TagFilter:
         wanted = frozenset() if "*" in found else frozenset(filter(None, found))
         return cls(wanted, frozenset(map(java_hash, wanted)))
 
+    def wants(self, properties: bytes) -> bool:
+        """Whether a message with these properties, in their stored form, has one of the tags."""
+        return decode_properties(properties).get(TAGS) in self.tags
+
 
 def read_taken(
     running: RunningTopics, topic: str, taken: Taken, tags: TagFilter, *, is_retry: bool = False
-) -> Iterator[PackedRecord]:
+) -> Iterator[PackedRecords]:
     """The messages that were taken from a queue of this topic, those that the tags leave.
 
     ``is_retry``: it is a group's topic of retries; the entries there do not always have the tags' hashes.
@@ -163,6 +179,8 @@ def read_taken(
         entries = queue.entries(first, max(taken.end - first, 0))
     if tags.codes and not is_retry:
         entries = entries[[code in tags.codes for code in entries["tags_code"].tolist()]]
-    for record in read_packed(running.store.commit_log, entries):
-        if not tags.tags or decode_properties(record.properties).get(TAGS) in tags.tags:
-            yield record
+    for records in read_packed(running.store.commit_log, entries):
+        if not tags.tags:
+            yield records
+        elif wanted := [row for row in range(len(records)) if tags.wants(records.properties(row))]:
+            yield records if len(wanted) == len(records) else records.take(wanted)

@@ -13,7 +13,7 @@ import attrs
 
 from warren.actors.engines.topics import names
 from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.packed_records import PackedRecords
 from warren.storage.errors import MessageError, WarrenError
 
 Moment = datetime.datetime | float
@@ -116,29 +116,32 @@ def encode_message_properties(
 class StoredMessage:
     """A message in a topic. What it says of itself is decoded when it is asked for."""
 
-    __slots__ = ("_properties", "_stored")
+    __slots__ = ("_body", "_properties", "_records", "_row", "_unpacked")
 
-    def __init__(self, stored: Record | PackedRecord) -> None:
-        self._stored = stored
+    def __init__(self, records: PackedRecords, row: int = 0, body: bytes | None = None) -> None:
+        self._records = records
+        self._row = row
+        """Which of them it is."""
+        self._body = records.bodies[row] if body is None else body
+        self._unpacked: Record | None = None
         self._properties: dict[str, str] | None = None
 
     @property
     def record(self) -> Record:
         """As it lies in the CommitLog."""
-        stored = self._stored
-        if isinstance(stored, PackedRecord):
-            stored = self._stored = stored.unpack()
-        return stored
+        if self._unpacked is None:
+            self._unpacked = self._records.unpack(self._row)
+        return self._unpacked
 
     @property
     def body(self) -> bytes:
-        return self._stored.body
+        return self._body
 
     @property
     def properties(self) -> dict[str, str]:
         """All of them, the store's own too."""
         if self._properties is None:
-            self._properties = decode_properties(self._stored.properties)
+            self._properties = decode_properties(self._records.properties(self._row))
         return self._properties
 
     @property
@@ -148,12 +151,12 @@ class StoredMessage:
 
     @property
     def queue_id(self) -> int:
-        return self._stored.queue_id
+        return self._records.queue_id(self._row)
 
     @property
     def queue_offset(self) -> int:
         """Its number in the queue."""
-        return self._stored.queue_offset
+        return self._records.queue_offsets[self._row]
 
     @property
     def keys(self) -> list[str]:

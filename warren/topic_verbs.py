@@ -22,8 +22,8 @@ from warren.actors.groups_actor import GroupsActor
 from warren.broadcast import group_key
 from warren.messages import as_bodies, as_body
 from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host, Record
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
+from warren.msg_store.packed_records import PackedRecords
 from warren.publishing import room
 from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.running_node import RunningNode
@@ -327,37 +327,37 @@ class TopicVerbs:
         end: Moment | None = None,
         limit: int = 64,
         exact: bool = True,
-    ) -> Steps[list[Record]]:
+    ) -> Steps[list[PackedRecords]]:
         """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
 
         ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
         among them, and a message can come twice.
         """
         running = yield from self.node.caught_up(with_index=True)
-        found: list[Record] = yield Reading(
+        found: list[PackedRecords] = yield Reading(
             lambda: find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
         )
         return found
 
-    def get(self, queue_id: int, queue_offset: int) -> Steps[Record | PackedRecord]:
+    def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         """One message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
-        found: PackedRecord = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
+        found: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
         return found
 
-    def message_at(self, physical_offset: int) -> Steps[Record]:
+    def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
         """One message by where it begins in the CommitLog; raises ``LookupError``."""
         running = yield from self.node.topics()
-        found: Record = yield Reading(lambda: message_at(running, self.name, physical_offset))
+        found: PackedRecords = yield Reading(lambda: message_at(running, self.name, physical_offset))
         return found
 
-    def view_message(self, message_id: str) -> Steps[Record]:
+    def view_message(self, message_id: str) -> Steps[PackedRecords]:
         """One message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
 
         Raises ``LookupError``, and :class:`RecordError` for what is no id.
         """
         running = yield from self.node.topics()
-        found: Record = yield Reading(lambda: message_of_id(running, self.name, message_id))
+        found: PackedRecords = yield Reading(lambda: message_of_id(running, self.name, message_id))
         return found
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────

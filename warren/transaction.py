@@ -6,6 +6,7 @@ is found by :meth:`warren.Node.pending_transactions` after a restart: the produc
 
 from __future__ import annotations
 
+from warren.msg_store.packed_records import packed_again
 from warren.steps import blocking, run
 from warren.topic_reader import TopicRecord
 from warren.transaction_verbs import TransactionHandle, TransactionVerbs
@@ -17,7 +18,7 @@ class Transaction(TransactionHandle):
     @property
     def message(self) -> TopicRecord:
         """The message as it was prepared."""
-        return TopicRecord(run(self._verbs.record()))
+        return TopicRecord(packed_again(run(self._verbs.record())))
 
     commit = blocking(TransactionVerbs.commit)
     rollback = blocking(TransactionVerbs.rollback)

@@ -128,6 +128,7 @@ async def _waited(wait: Wait) -> Any:
                 wait.hurry()
             return await answer(wait)
         case Within():
+            wait.future.hurry()
             return await settled(wait.future, wait.timeout)
         case Reading():
             return await in_thread(wait.work)

@@ -20,20 +20,15 @@ from warren.aio.bridge import awaited, run, run_now, safe
 from warren.aio.confirm import AppendConfirm
 from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
-from warren.msg_store.commit_log_format import Record
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.topic_append import AppendResults
 from warren.topic_record import Moment
 from warren.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
 
 
-def _records(found: list[Record]) -> list[TopicRecord]:
+def _records(found: list[PackedRecords]) -> list[TopicRecord]:
     return [TopicRecord(one) for one in found]
-
-
-def _record(found: Record | PackedRecord) -> TopicRecord:
-    return TopicRecord(found)
 
 
 class Topic(TopicHandle):
@@ -112,9 +107,9 @@ class Topic(TopicHandle):
                 yield record
 
     find = awaited(TopicVerbs.find, _records)
-    get = awaited(TopicVerbs.get, _record)
-    message_at = awaited(TopicVerbs.message_at, _record)
-    view_message = awaited(TopicVerbs.view_message, _record)
+    get = awaited(TopicVerbs.get, TopicRecord)
+    message_at = awaited(TopicVerbs.message_at, TopicRecord)
+    view_message = awaited(TopicVerbs.view_message, TopicRecord)
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 

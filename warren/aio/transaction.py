@@ -6,8 +6,14 @@ import functools
 
 from warren import transaction
 from warren.aio.bridge import awaited, awaited_safe
+from warren.msg_store.commit_log_format import Record
+from warren.msg_store.packed_records import packed_again
 from warren.topic_record import StoredMessage
 from warren.transaction_verbs import TransactionHandle, TransactionVerbs
+
+
+def _message(record: Record) -> StoredMessage:
+    return StoredMessage(packed_again(record))
 
 
 class Transaction(TransactionHandle):
@@ -18,6 +24,6 @@ class Transaction(TransactionHandle):
         """The same transaction, for threads."""
         return transaction.Transaction(self._verbs)
 
-    message = awaited(TransactionVerbs.record, StoredMessage)
+    message = awaited(TransactionVerbs.record, _message)
     commit = awaited_safe(TransactionVerbs.commit)
     rollback = awaited_safe(TransactionVerbs.rollback)

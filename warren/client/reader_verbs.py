@@ -25,8 +25,7 @@ from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError
 from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log_format import Record, encode
-from warren.msg_store.packed_record import PackedRecord
-from warren.msg_store.packed_record import packed as packed_record
+from warren.msg_store.packed_records import PackedRecords, packed
 from warren.queue_index.local_offsets import SEPARATOR
 from warren.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs
 from warren.steps import Steps
@@ -92,7 +91,7 @@ class ReaderChannel(ClientChannel):
 class RemoteClaim(Claim):
     """A claim with what was read of it."""
 
-    records: list[PackedRecord] = attrs.field(factory=list, kw_only=True)
+    records: list[PackedRecords] = attrs.field(factory=list, kw_only=True)
     failure: WarrenError | None = attrs.field(default=None, kw_only=True)
     """Why what lies behind them was not."""
 
@@ -190,7 +189,7 @@ class RemoteReaderVerbs(ReaderVerbs):
                 running,
                 one["topic"],
                 Taken(**one["taken"]),
-                records=list(map(packed_record, unpacked(one["records"]))),
+                records=[packed(*records)] if (records := unpacked(one["records"])) else [],
             )
             for one in found["places"]
         ]
@@ -210,6 +209,9 @@ class RemoteReaderVerbs(ReaderVerbs):
             yield from super().commit_up_to(places)
         except LinkLostError as error:
             raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: {error}") from error
+
+    def wake(self, running: Any) -> None:
+        """Nothing: the host is told at once."""
 
     def ask_to_commit(self, running: Any, done: Done) -> Future:
         asked: Future = running.call("commit", done=done)

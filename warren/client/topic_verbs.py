@@ -18,7 +18,7 @@ from warren.client.reader_verbs import RemoteReaderVerbs
 from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log_format import Record, decode
 from warren.msg_store.message_batch import Batch
-from warren.msg_store.packed_record import PackedRecord, packed
+from warren.msg_store.packed_records import PackedRecords, packed
 from warren.reader_verbs import ReaderArguments
 from warren.steps import Steps, run
 from warren.storage.topic_settings import TopicSettings
@@ -100,18 +100,18 @@ class RemoteTopicVerbs(TopicVerbs):
         end: Moment | None = None,
         limit: int = 64,
         exact: bool = True,
-    ) -> Steps[list[Record]]:
+    ) -> Steps[list[PackedRecords]]:
         times = {"begin": _seconds(begin), "end": _seconds(end)}
-        return list(map(decode, (yield from self._call("find", key, **times, limit=limit, exact=exact))))
+        return list(map(packed, (yield from self._call("find", key, **times, limit=limit, exact=exact))))
 
-    def get(self, queue_id: int, queue_offset: int) -> Steps[Record | PackedRecord]:
+    def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         return packed((yield from self._call("get", queue_id, queue_offset)))
 
-    def message_at(self, physical_offset: int) -> Steps[Record]:
-        return decode((yield from self._call("message_at", physical_offset)))
+    def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
+        return packed((yield from self._call("message_at", physical_offset)))
 
-    def view_message(self, message_id: str) -> Steps[Record]:
-        return decode((yield from self._call("view_message", message_id)))
+    def view_message(self, message_id: str) -> Steps[PackedRecords]:
+        return packed((yield from self._call("view_message", message_id)))
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 

@@ -19,8 +19,8 @@ from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
 from warren.client.calls import batch_of, plain, refusal_of, restored
 from warren.msg_store.commit_log import Appended
-from warren.msg_store.commit_log_format import Record, encode
-from warren.msg_store.packed_record import PackedRecord
+from warren.msg_store.commit_log_format import encode
+from warren.msg_store.packed_records import PackedRecords
 from warren.queue_verbs import QueueVerbs
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
@@ -208,9 +208,7 @@ def _records(found: Any) -> Any:
     """Records as their bytes, wherever a verb of a topic returns some."""
     if isinstance(found, list):
         return [_records(one) for one in found]
-    if isinstance(found, Record):
-        return encode(found)
-    return found.data if isinstance(found, PackedRecord) else found
+    return found.data() if isinstance(found, PackedRecords) else found
 
 
 def _topic(channel: ServerChannel, name: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:

@@ -68,6 +68,7 @@ class ChannelReader:
             self._arrival = arrival = verbs.listen(running)
             arrival.on_done(lambda _: self._channel.connection.server.post(self._arrived))
         taking = yield from verbs.ask_to_take(running, max_records)
+        taking.hurry()
         found: list[Place] = yield taking
         read: dict[str, Any] = yield Reading(lambda: self._read(running, found))
         if not found:
@@ -92,11 +93,13 @@ class ChannelReader:
         for topic, taken in left:
             records: list[bytes] = []
             try:
-                for record in self._verbs.records_of(running, topic, taken):
-                    records.append(record.data)
-                    size += len(record.data)
+                read = self._verbs.records_of(running, topic, taken)
+                for packed_records, row in ((some, row) for some in read for row in range(len(some))):
+                    records.append(packed_records.data(row))
+                    size += len(records[-1])
                     if size >= TAKEN_BYTES:
-                        taken = self._taken_back(running, topic, taken, record.queue_offset + 1)  # noqa: PLW2901
+                        reached = packed_records.queue_offsets[row] + 1
+                        taken = self._taken_back(running, topic, taken, reached)  # noqa: PLW2901
                         break
             except WarrenError as raised:
                 error = raised
@@ -128,7 +131,9 @@ class ChannelReader:
 
     def commit(self, done: list[list[Any]]) -> Steps[list[str]]:
         running = yield from self._running()
-        lost: list[str] = yield self._verbs.ask_to_commit(running, [(one[0], one[1], one[2], one[3]) for one in done])
+        committing = self._verbs.ask_to_commit(running, [(one[0], one[1], one[2], one[3]) for one in done])
+        committing.hurry()
+        lost: list[str] = yield committing
         return lost
 
     def take_back(self, topic: str, taken: dict[str, int], queue_offset: int) -> Steps[None]:

@@ -1,7 +1,8 @@
 """Reading messages by their ConsumeQueue entries: neighbours in the CommitLog come with one read.
 
-A body is compared with its checksum. Safe from any thread. Messages whose CommitLog file has expired meanwhile are left
-out; whoever asked sees the gap in the queue offsets.
+So do those between which there is not much of other topics and queues. A body is compared with its checksum. Safe from
+any thread. Messages whose CommitLog file has expired meanwhile are left out; whoever asked sees the gap in the queue
+offsets.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ import numpy.typing as npt
 
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import Record, RecordError
-from warren.msg_store.packed_record import PackedRecord, pack
+from warren.msg_store.packed_records import PackedRecords, sound_records
 from warren.storage.errors import DataError, StorageError
 
 _READ_BYTES: Final = 1 << 20
+_MOST_BETWEEN_BYTES: Final = 4096
+"""To read so much more costs less than to read once more."""
+
+_Longs = npt.NDArray[np.int64]
 
 
 def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
     """The messages of these entries, in their order. Raises :class:`DataError` for one that is damaged."""
-    return (packed.unpack() for packed in read_packed(log, entries))
+    return (packed.unpack(row) for packed in read_packed(log, entries) for row in range(len(packed)))
 
 
-def read_packed(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[PackedRecord]:
-    """The same, not taken apart."""
-    starts: npt.NDArray[np.int64] = entries["physical_offset"].astype(np.int64)
-    ends = starts + entries["size"].astype(np.int64)
-    size = log.mapped.file_size
-    breaks = np.flatnonzero((starts[1:] != ends[:-1]) | (starts[1:] % size == 0)) + 1
-    for first, last in _contiguous(starts, ends, breaks):
+def read_packed(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[PackedRecords]:
+    """The same, not taken apart: those that were read together, one at least."""
+    starts: _Longs = entries["physical_offset"].astype(np.int64)
+    sizes: _Longs = entries["size"].astype(np.int64)
+    for first, last in _stretches(starts, sizes, log.mapped.file_size):
         try:
-            yield from _read_contiguous(log, starts[first:last].tolist(), ends[first:last].tolist())
+            yield from _read_stretch(log, starts[first:last], sizes[first:last])
         except (DataError, StorageError):
             if starts[last - 1] >= log.min_offset:
                 raise
@@ -54,11 +57,16 @@ def read_sound_records(log: CommitLog, entries: npt.NDArray[Any]) -> tuple[list[
         return records, damage
 
 
-def _contiguous(
-    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: npt.NDArray[np.intp]
-) -> Iterator[tuple[int, int]]:
-    """From and to of entries that follow one another, a read's worth at most."""
-    bounds = [0, *breaks.tolist(), len(starts)]
+def _stretches(starts: _Longs, sizes: _Longs, file_size: int) -> Iterator[tuple[int, int]]:
+    """From and to of entries that are read together: of one file, ascending, a read's worth at most."""
+    if len(starts) == 1:
+        yield 0, 1
+        return
+    ends = starts + sizes
+    between = starts[1:] - ends[:-1]
+    together = (between >= 0) & (between <= _MOST_BETWEEN_BYTES) & (sizes[1:] > 0) & (sizes[:-1] > 0)
+    together &= starts[1:] // file_size == starts[:-1] // file_size
+    bounds = [0, *(np.flatnonzero(~together) + 1).tolist(), len(starts)]
     for at in range(len(bounds) - 1):
         first, stop = bounds[at], bounds[at + 1]
         while first < stop:
@@ -68,20 +76,20 @@ def _contiguous(
             first = last
 
 
-def _read_contiguous(log: CommitLog, starts: list[int], ends: list[int]) -> Iterator[PackedRecord]:
-    first = starts[0]
-    data = memoryview(log.read(first, ends[-1] - first))
-    for start, end in zip(starts, ends, strict=True):
-        try:
-            yield pack(data, start - first, end - start)
-        except RecordError:
-            sound(log, start, log.record(start, end - start))  # which says what is wrong
-            raise
+def _read_stretch(log: CommitLog, starts: _Longs, sizes: _Longs) -> Iterator[PackedRecords]:
+    base = int(starts[0])
+    records = sound_records(log.read(base, int(starts[-1] + sizes[-1]) - base), starts - base, sizes)
+    count = len(records)
+    if count:
+        yield records
+    if count < len(starts):
+        start = int(starts[count])
+        if not log.record(start, int(sizes[count])).crc_ok:  # which says what is wrong
+            raise body_damage(log, start)
+        raise RecordError(f"the record at {start} was another one when it was read first")
 
 
-def sound(log: CommitLog, physical_offset: int, record: Record) -> Record:
-    """The record; raises :class:`DataError` where its body is not what was stored."""
-    if not record.crc_ok:
-        base = log.mapped.holding(physical_offset) or 0
-        raise DataError(log.mapped.path(base), physical_offset - base, "the body does not fit its checksum")
-    return record
+def body_damage(log: CommitLog, physical_offset: int) -> DataError:
+    """That the body of the record there is not what was stored."""
+    base = log.mapped.holding(physical_offset) or 0
+    return DataError(log.mapped.path(base), physical_offset - base, "the body does not fit its checksum")

@@ -66,6 +66,11 @@ def blank_line(blank: Blank) -> bytes:
 
 def carries(record: Record, topic: str, key: str) -> bool:
     """Whether the record is of this topic and has this key, under which the index would find it: no empty one."""
-    properties = decode_properties(record.properties)
+    return record.topic == topic and has_key(record.properties, key)
+
+
+def has_key(stored: bytes, key: str) -> bool:
+    """Whether a record with these properties has this key; none has an empty one."""
+    properties = decode_properties(stored)
     keys = [properties.get(UNIQUE_KEY), *properties.get(KEYS, "").split(" ")]
-    return record.topic == topic and bool(key) and key in keys
+    return bool(key) and key in keys
