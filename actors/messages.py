@@ -18,6 +18,7 @@ from warren.actors.engines.consumers import Consumer
 from warren.actors.inbox import Control
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import NoRoomError
+from warren.storage.pieces import Whole
 
 if TYPE_CHECKING:
     from warren.actors.deliveries import Deliveries
@@ -80,7 +81,7 @@ class WriteBodies:
 
     client: int
     msg_ids: Sequence[bytes]
-    messages: Sequence[bytes]
+    messages: Sequence[Whole]
     ticket: int
 
 

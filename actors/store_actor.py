@@ -40,6 +40,7 @@ from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
 from warren.msg_store.message_store import MessageStore
 from warren.storage.errors import NoRoomError
+from warren.storage.pieces import Whole
 
 _LOG = logging.getLogger("warren.store")
 
@@ -144,10 +145,10 @@ class RemoteStore(StoreTickets):
         self._gate = gate
         self._on_the_way: deque[tuple[int, int]] | None = None
         """What was handed over and not taken yet: ticket and bytes."""
-        self._in_flight: dict[bytes, tuple[int, bytes]] | None = None
+        self._in_flight: dict[bytes, tuple[int, Whole]] | None = None
         self.client = client
 
-    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
+    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         ticket = self.written_ticket = self.written_ticket + len(msg_ids)
         if self._in_flight is None:
             self._in_flight = {}
@@ -170,7 +171,7 @@ class RemoteStore(StoreTickets):
         in_flight = self._in_flight
         if not in_flight:
             return self._reading.read_many(msg_ids)
-        here = {msg_id: in_flight[msg_id][1] for msg_id in msg_ids if msg_id in in_flight}
+        here = {msg_id: bytes(in_flight[msg_id][1]) for msg_id in msg_ids if msg_id in in_flight}
         rest = [msg_id for msg_id in msg_ids if msg_id not in here]
         here.update(zip(rest, self._reading.read_many(rest), strict=True))
         return [here[msg_id] for msg_id in msg_ids]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import attrs
@@ -147,6 +147,12 @@ class _RecordedFile:
         offset = self._file.append(data)
         self._recorder.note(Operation("write", handle=self._handle, data=bytes(data), number=offset))
         return offset
+
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        return self.append(b"".join(pieces))
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        self.pwrite(b"".join(pieces), offset)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._file.pwrite(data, offset)

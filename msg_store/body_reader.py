@@ -94,9 +94,9 @@ class BodyReader:
         """The body of a message. Raises :class:`UnknownMessageError`, and :class:`DataError` for a damaged record."""
         failed: Location | None = None
         while True:
-            body = self._buffer.messages.get(msg_id)
-            if body is not None:
-                return body
+            buffered = self._buffer.messages.get(msg_id)
+            if buffered is not None:
+                return bytes(buffered)
             location = self._locations.find(msg_id)
             if location is None:
                 raise UnknownMessageError(msg_id.hex())
@@ -110,7 +110,8 @@ class BodyReader:
 
     def read_many(self, msg_ids: Sequence[bytes]) -> list[bytes]:
         """:meth:`read` for many, in file order and several records at a time; the bodies in the order asked for."""
-        bodies: list[bytes | None] = list(map(self._buffer.messages.get, msg_ids))
+        buffered = map(self._buffer.messages.get, msg_ids)
+        bodies = [None if message is None else bytes(message) for message in buffered]
         places = [
             (place, position)
             for position, msg_id in enumerate(msg_ids)

@@ -2,7 +2,8 @@
 
 It is written to in one append for many messages. When it has reached the size limit the store *rolls*: the file is
 synced and closed, and the next number opened. So every file but the current one is on the disk whole, and its name too
-once the next sync has returned.
+once the next sync has returned. In a store that promises nothing against a power loss the files before it are synced
+when it is closed.
 
 Invariant: what stands in the file up to ``size_bytes`` is whole records; behind that may be the torn end of a write
 that failed, which the next write cuts off. After an fsync that failed nothing tells which bytes are on the disk:
@@ -11,11 +12,14 @@ that failed, which the next write cuts off. After an fsync that failed nothing t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from warren.msg_store.rdq_format import path_of
 from warren.storage.errors import DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import File, FileSystem, append_whole
+from warren.storage.pieces import Piece
 
 
 @attrs.define
@@ -30,19 +34,24 @@ class CurrentFile:
     _unsynced: bool
     """Whether the file may have bytes that are not on the disk."""
     _name_unsynced: bool
+    _rolled_unsynced: list[int] = attrs.field(factory=list, kw_only=True)
+    """Files before it that may have bytes that are not on the disk, and wait for :meth:`sync_rolled`."""
     failure: str | None = attrs.field(default=None, init=False)
     _handle: File = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._handle = self._files.open_append(path_of(self._directory, self.number))
 
-    def write(self, records: bytes) -> None:
-        """Append whole records. Raises :class:`StorageError`; nothing counts as written then."""
+    def write(self, records: Sequence[Piece], size_bytes: int) -> None:
+        """Append whole records, in pieces of ``size_bytes`` together.
+
+        Raises :class:`StorageError`; nothing counts as written then.
+        """
         if self._handle.size() > self.size_bytes:
             self._handle.truncate(self.size_bytes)
         self._unsynced = True
         append_whole(self._handle, (records,))
-        self.size_bytes += len(records)
+        self.size_bytes += size_bytes
 
     def sync(self) -> None:
         """Bring what was written, and the file's name, to the disk."""
@@ -58,9 +67,24 @@ class CurrentFile:
             raise
         self._unsynced = self._name_unsynced = False
 
-    def roll(self) -> None:
-        """Close the file, synced, and go on with the next one."""
-        self.sync()
+    def sync_rolled(self) -> None:
+        """Bring the files to the disk that :meth:`roll` has left to later, those that are still there."""
+        for number in self._rolled_unsynced:
+            path = path_of(self._directory, number)
+            if self._files.exists(path):
+                handle = self._files.open_append(path)
+                try:
+                    handle.sync()
+                finally:
+                    handle.close()
+        self._rolled_unsynced.clear()
+
+    def roll(self, *, sync: bool) -> None:
+        """Close the file and go on with the next one; without ``sync``, leave it to :meth:`sync_rolled` to sync it."""
+        if sync:
+            self.sync()
+        elif self.durable:
+            self._rolled_unsynced.append(self.number)
         try:
             following = self._files.open_append(path_of(self._directory, self.number + 1))
         except DiskFullError as error:

@@ -33,18 +33,20 @@ from warren.msg_store.compaction import Compaction
 from warren.msg_store.current_file import CurrentFile
 from warren.msg_store.file_summary import FileSummary
 from warren.msg_store.locations import Locations, pack
-from warren.msg_store.rdq_format import OVERHEAD_BYTES, leftover_of, record_parts
+from warren.msg_store.rdq_format import OVERHEAD_BYTES, leftover_of, records_in_pieces
 from warren.msg_store.recovery import recover
 from warren.msg_store.write_buffer import WriteBuffer
 from warren.storage.errors import DataError, NoRoomError, StorageError
 from warren.storage.filesystem import FileSystem
+from warren.storage.pieces import Whole
 from warren.storage.settings import Settings
 
 BUFFER_BYTES = 2 << 20
 """A buffer above this is flushed. More would let more writes and removes meet, and cost memory."""
 
 WRITE_BYTES = 4 << 20
-"""No write is much longer: its records are copied together for it, which costs as much memory again."""
+"""No write is much longer: where bodies are small its records are copied together for it, which costs as much memory
+again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -137,7 +139,14 @@ class MessageStore:
         size_bytes = found.summary[highest].size_bytes
         # What a process that crashed has issued may still not be on the disk: to be synced before it is relied on.
         current = CurrentFile(
-            files, directory, highest, size_bytes, durable=True, unsynced=not clean, name_unsynced=not clean
+            files,
+            directory,
+            highest,
+            size_bytes,
+            durable=True,
+            unsynced=not clean,
+            name_unsynced=not clean,
+            rolled_unsynced=[] if clean else [number for number in found.summary if number != highest],
         )
         return cls(
             files,
@@ -161,6 +170,7 @@ class MessageStore:
             self.compact(until_idle=False)
         self.flush()
         self._current.sync()
+        self._current.sync_rolled()
         self.abandon()
         if token is not None and self._current.durable and self._locations.counted:
             with contextlib.suppress(NoRoomError):  # the next start scans, then
@@ -201,21 +211,27 @@ class MessageStore:
 
     # Writing
 
-    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
+    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         """Hand over messages, one reference for each id; one that the store knows already is not written again.
+
+        Nobody may change them any more: they are kept as they are until they are written.
 
         A :class:`StorageError` says that the buffer could not be written out; the messages are in it, and the next
         flush tries again.
         """
         self._check_usable()
         buffered, placed = self._buffer.messages, self._locations.places
-        for msg_id, message in zip(msg_ids, messages, strict=True):
-            if msg_id in buffered:
-                self._buffer.reference(msg_id)
-            elif msg_id in placed:
-                self._locations.reference(msg_id)
-            else:
-                self._buffer.add(msg_id, message)
+        new = set(msg_ids)
+        if len(new) == len(msg_ids) and placed.keys().isdisjoint(new) and buffered.keys().isdisjoint(new):
+            self._buffer.add(msg_ids, messages)
+        else:
+            for msg_id, message in zip(msg_ids, messages, strict=True):
+                if msg_id in buffered:
+                    self._buffer.reference(msg_id)
+                elif msg_id in placed:
+                    self._locations.reference(msg_id)
+                else:
+                    self._buffer.add((msg_id,), (message,))
         self.written_ticket += len(msg_ids)
         if self._buffer.size_bytes > self._buffer_bytes:
             self.flush()
@@ -263,26 +279,24 @@ class MessageStore:
         """Write what is in the buffer, as far as one write or the current file takes it; roll where that is full."""
         number, limit = self._current.number, self._settings.msg_store_file_size_limit
         start = offset = self._current.size_bytes
-        msg_ids: list[bytes] = []
+        messages: list[tuple[bytes, Whole]] = []
         places: list[int] = []
-        parts: list[bytes] = []
-        for msg_id, message in self._buffer.messages.items():
-            size = len(message) + OVERHEAD_BYTES
-            msg_ids.append(msg_id)
+        for item in self._buffer.messages.items():
+            size = len(item[1]) + OVERHEAD_BYTES
+            messages.append(item)
             places.append(pack(number, offset, size))
-            parts.extend(record_parts(msg_id, message))
             offset += size
             if offset >= limit or offset - start >= WRITE_BYTES:
                 break
-        self._current.write(b"".join(parts))
+        self._current.write(records_in_pieces(messages), offset - start)
+        msg_ids = [msg_id for msg_id, _ in messages]
         self._summary.resize(number, offset)
         self._summary.validate(number, offset - start)
         # A reader looks into the buffer first: a message has its place before it leaves.
         self._locations.add(msg_ids, places, self._buffer.shared(msg_ids))
-        for msg_id in msg_ids:
-            self._buffer.drop(msg_id)
+        self._buffer.drop(msg_ids, offset - start)
         if offset >= limit:
-            self._current.roll()
+            self._current.roll(sync=self._syncs)
             self._summary.add(self._current.number, 0)
             self._delete_if_empty(number)
 

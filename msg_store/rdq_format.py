@@ -13,7 +13,7 @@ format; it is numbered ``-1 - n`` here, so that one integer names any file of a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ import attrs
 
 from warren.storage.errors import DataError
 from warren.storage.filesystem import File
+from warren.storage.pieces import Piece, Pieces, Whole
 
 MSG_ID_BYTES = 16
 END_MARKER = b"\xff"
@@ -45,12 +46,25 @@ SCAN_CHUNK_BYTES = 128 * 1024
 
 def encode_record(msg_id: bytes, message: bytes) -> bytes:
     """The record that stores ``message`` under ``msg_id`` (16 bytes)."""
-    return b"".join(record_parts(msg_id, message))
+    return b"".join(records_in_pieces(((msg_id, message),)))
 
 
-def record_parts(msg_id: bytes, message: bytes) -> tuple[bytes, bytes, bytes]:
-    """:func:`encode_record` in pieces, for a gathered write that copies each message once."""
-    return HEADER.pack(MSG_ID_BYTES + len(message), msg_id), message, END_MARKER
+def records_in_pieces(messages: Iterable[tuple[bytes, Whole]]) -> list[Piece]:
+    """The records of many messages, in pieces for a gathered write: what stands between two bodies is one of them."""
+    records: list[Piece] = []
+    between = b""
+    for msg_id, message in messages:
+        between += HEADER.pack(MSG_ID_BYTES + len(message), msg_id)
+        if isinstance(message, Pieces):
+            head, *inner, tail = message.pieces
+            records.append(between + head)
+            records += inner
+            between = bytes(tail) + END_MARKER
+        else:
+            records += (between, message)
+            between = END_MARKER
+    records.append(between)
+    return records
 
 
 def decode_record(record: bytes, msg_id: bytes, path: str, offset: int, size: int) -> bytes:

@@ -9,18 +9,19 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from warren.msg_store.rdq_format import MSG_ID_BYTES, OVERHEAD_BYTES
+from warren.storage.pieces import Whole
 
 
 @attrs.define
 class WriteBuffer:
     """msg_id → message and count, in the order of writing."""
 
-    messages: dict[bytes, bytes] = attrs.field(factory=dict)
+    messages: dict[bytes, Whole] = attrs.field(factory=dict)
     _counts: dict[bytes, int] = attrs.field(factory=dict)
     size_bytes: int = 0
 
@@ -34,12 +35,13 @@ class WriteBuffer:
         """References to a message; 0 where it is not in the buffer."""
         return self._counts.get(msg_id, 1) if msg_id in self.messages else 0
 
-    def add(self, msg_id: bytes, message: bytes) -> None:
-        """Take in a message with one reference. Raises ``ValueError`` for an id that is not 16 bytes."""
-        if len(msg_id) != MSG_ID_BYTES:
-            raise ValueError(f"a msg_id is {MSG_ID_BYTES} bytes, not {len(msg_id)}")
-        self.messages[msg_id] = message
-        self.size_bytes += len(message) + OVERHEAD_BYTES
+    def add(self, msg_ids: Iterable[bytes], messages: Iterable[Whole]) -> None:
+        """Take in new messages with one reference each. Raises ``ValueError`` for an id that is not 16 bytes."""
+        new = dict(zip(msg_ids, messages, strict=True))
+        if set(map(len, new)) - {MSG_ID_BYTES}:
+            raise ValueError(f"a msg_id is {MSG_ID_BYTES} bytes, not {sorted(set(map(len, new)))}")
+        self.messages.update(new)
+        self.size_bytes += sum(map(len, new.values())) + OVERHEAD_BYTES * len(new)
 
     def reference(self, msg_id: bytes, count: int = 1) -> None:
         """Count more references to a buffered message."""
@@ -51,12 +53,15 @@ class WriteBuffer:
         if count:
             self._counts[msg_id] = count
         else:
-            self.drop(msg_id)
+            self.drop((msg_id,), len(self.messages[msg_id]) + OVERHEAD_BYTES)
 
-    def drop(self, msg_id: bytes) -> None:
-        """Forget a message, written out or cancelled."""
-        self.size_bytes -= len(self.messages.pop(msg_id)) + OVERHEAD_BYTES
-        self._counts.pop(msg_id, None)
+    def drop(self, msg_ids: Iterable[bytes], size_bytes: int) -> None:
+        """Forget messages, written out or cancelled, whose records take ``size_bytes`` together."""
+        for msg_id in msg_ids:
+            del self.messages[msg_id]
+            if self._counts:
+                self._counts.pop(msg_id, None)
+        self.size_bytes -= size_bytes
 
     def shared(self, msg_ids: Sequence[bytes]) -> dict[bytes, int]:
         """The counts above 1 among these messages."""

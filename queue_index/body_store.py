@@ -12,12 +12,13 @@ from typing import Final, Protocol
 import attrs
 
 from warren.queue_index.credit import Credit, UnlimitedCredit
+from warren.storage.pieces import Whole
 
 
 class BodyStore(Protocol):
     """Bodies by msg_id, with counted references."""
 
-    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None: ...
+    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None: ...
 
     def remove_many(self, msg_ids: Sequence[bytes]) -> None: ...
 
@@ -47,6 +48,6 @@ class StoreClient:
     store: BodyStore
     credit: Credit = _UNLIMITED
 
-    def write(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
+    def write(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         self.store.write_many(msg_ids, messages)
         self.credit.spend(len(msg_ids))

@@ -29,7 +29,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import attrs
 
@@ -37,9 +37,12 @@ from warren.queue_index.message_sizes import properties_bytes
 from warren.queue_index.properties import Properties, decode_properties, properties_from_term
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import MessageError, TermError
+from warren.storage.pieces import Piece, Whole, whole
 
 if TYPE_CHECKING:
     from warren.queue_index.message_containers import Container
+
+T = TypeVar("T")
 
 MSG_ID_BYTES: Final = 16
 
@@ -205,7 +208,7 @@ class Message:
 
 def encode_message(envelope: Envelope, msg_id: bytes, body: bytes) -> bytes:
     """One encoded message; raises :class:`MessageError` for a ``msg_id`` that is not 16 bytes long."""
-    return encode_many(envelope, msg_id, (body,))[0]
+    return _encoded(envelope, msg_id, (body,), b"".join)[0]
 
 
 def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> list[bytes]:
@@ -213,6 +216,18 @@ def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> 
 
     Raises :class:`MessageError` unless there are as many ids as bodies.
     """
+    return _encoded(envelope, msg_ids, bodies, b"".join)
+
+
+def encode_in_pieces(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> list[Whole]:
+    """:func:`encode_many`; a large message is not copied together, but left in pieces."""
+    return _encoded(envelope, msg_ids, bodies, whole)
+
+
+def _encoded(
+    envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes], joined: Callable[[Sequence[Piece]], T]
+) -> list[T]:
+    """``joined``: what becomes of a message's pieces; the first and the last are small."""
     if len(msg_ids) != MSG_ID_BYTES * len(bodies):
         raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
     template = envelope.template
@@ -220,19 +235,16 @@ def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> 
     pack = _U32.pack
     terms = []
     position = 0
-    if envelope.of_contents:
-        for content in bodies:
-            terms.append(b"".join((head, content, tail, msg_ids[position : position + MSG_ID_BYTES], end)))
-            position += MSG_ID_BYTES
-        return terms
     for body in bodies:
         next_position = position + MSG_ID_BYTES
-        msg_id = msg_ids[position:next_position]
+        behind = tail + msg_ids[position:next_position] + end
         position = next_position
-        if 0 < len(body) <= MAX_FRAGMENT_BYTES:
-            terms.append(b"".join((head, pack(len(body)), body, tail, msg_id, end)))
+        if envelope.of_contents:
+            terms.append(joined((head, body, behind)))
+        elif 0 < len(body) <= MAX_FRAGMENT_BYTES:
+            terms.append(joined((head + pack(len(body)), body, behind)))
         else:
-            terms.append(b"".join((template.empty_head, *_fragments(body), tail, msg_id, end)))
+            terms.append(joined((template.empty_head, *_fragments(body), behind)))
     return terms
 
 
@@ -257,10 +269,10 @@ def body_at_in(content: bytes) -> int:
     return CONTENT_OVERHEAD_BYTES + int(_U32.unpack_from(content)[0])
 
 
-def _fragments(body: bytes) -> list[bytes | memoryview]:
+def _fragments(body: bytes) -> list[Piece]:
     """A body's fragments as a list without its end, in pieces to be joined; none for an empty body."""
     starts = range(0, len(body), MAX_FRAGMENT_BYTES)
-    pieces: list[bytes | memoryview] = [_LIST + _U32.pack(len(starts))] if body else []
+    pieces: list[Piece] = [_LIST + _U32.pack(len(starts))] if body else []
     view = memoryview(body)
     for start in reversed(starts):
         fragment = view[start : start + MAX_FRAGMENT_BYTES]

@@ -292,8 +292,7 @@ class QueueIndex:
         """
         with self._writing():
             if self._buffered:
-                data = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
-                append_whole(self._open_journal(), (data,))
+                append_whole(self._open_journal(), (self._buffered,))
                 self._buffered.clear()
                 self.no_room = None
             if not self.syncs:
@@ -391,7 +390,7 @@ class QueueIndex:
         except DiskFullError as error:
             raise NoRoomError(str(error)) from error
         try:
-            append_whole(handle, pieces)
+            append_whole(handle, ((piece,) for piece in pieces))
             if self.syncs:
                 handle.sync()
         finally:

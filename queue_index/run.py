@@ -30,7 +30,15 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.message_format import Envelope, body_at_in, encode_many, encode_message, properties_in
+from warren.queue_index.message_format import (
+    Envelope,
+    body_at_in,
+    encode_in_pieces,
+    encode_many,
+    encode_message,
+    properties_in,
+)
+from warren.storage.pieces import Whole
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2
@@ -97,6 +105,10 @@ class UnencodedTerms:
 
     def many(self, low: int, high: int) -> list[bytes]:
         return encode_many(self.envelope, self.ids[low * 16 : high * 16], self.given[low:high])
+
+    def to_write(self, low: int, high: int) -> Sequence[Whole]:
+        """:meth:`many`, the large ones in pieces."""
+        return encode_in_pieces(self.envelope, self.ids[low * 16 : high * 16], self.given[low:high])
 
     def part(self, low: int, high: int) -> UnencodedTerms:
         """Messages ``low … high-1`` by themselves."""
@@ -243,6 +255,11 @@ class Run:
 
     def terms(self) -> Terms:
         return self.batch.slice_terms(self.low, self.high)
+
+    def terms_to_write(self) -> Sequence[Whole]:
+        """:meth:`terms`, the large ones in pieces where their bodies still are as they came."""
+        terms = self.batch.terms
+        return terms.to_write(self.low, self.high) if isinstance(terms, UnencodedTerms) else self.terms()
 
     def window(self, offset: int, count: int) -> Run:
         """A run of its own over ``count`` messages from the ``offset``-th on."""

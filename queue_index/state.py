@@ -188,7 +188,7 @@ class QueueState:
     def write_payloads(self, run: Run) -> None:
         """Write a run's payloads to their store, unless they are there or live in the index."""
         if not run.flags & (IN_STORE | EMBEDDED):
-            self.store(run).write(run.msg_ids(), run.terms())
+            self.store(run).write(run.msg_ids(), run.terms_to_write())
             run.flags |= IN_STORE
             self.disk_write_count += run.count
 

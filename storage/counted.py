@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -83,6 +83,12 @@ class CountedFile:
         start = self._content.size
         self.pwrite(data, start)
         return start
+
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        return self.append(b"".join(pieces))
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        self.pwrite(b"".join(pieces), offset)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._check(offset >= 0 and self._writable, "write")

@@ -28,6 +28,7 @@ import errno
 import os
 import resource
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -244,6 +245,16 @@ class BoundedFile(RealFile):
                 self._refuse_after_failure()
             self.unsynced = True
             RealFile.pwrite(self, data, offset)
+        finally:
+            self._cache.give_back(self)
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        self._cache.borrow(self)
+        try:
+            if self._failure is not None:
+                self._refuse_after_failure()
+            self.unsynced = True
+            RealFile.pwritev(self, pieces, offset)
         finally:
             self._cache.give_back(self)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from warren.storage import own_files
@@ -34,8 +34,17 @@ class File(Protocol):
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` at the end; returns the offset at which it begins."""
 
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        """:meth:`append` of many pieces, one behind the other, as one write: all of them are copied once at most.
+
+        A view's items are single bytes.
+        """
+
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write ``data`` at ``offset``, extending the file (with zeros) where needed."""
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        """:meth:`pwrite` of many pieces, as :meth:`appendv`."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
@@ -143,7 +152,7 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffi
     try:
         handle = files.open_append(scratch)
         try:
-            append_whole(handle, (data,))
+            append_whole(handle, ((data,),))
             if sync:
                 handle.sync()
         finally:
@@ -164,15 +173,15 @@ def retryable() -> Iterator[None]:
         raise NoRoomError(str(error)) from error
 
 
-def append_whole(file: File, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-    """Append all of the pieces or, where the disk is full, nothing.
+def append_whole(file: File, writes: Iterable[Sequence[bytes | bytearray | memoryview]]) -> None:
+    """Append all of the writes, each of them in pieces, or, where the disk is full, nothing.
 
     Raises :class:`NoRoomError` then; a torn end would hide from a scan whatever is appended behind it, and keep room.
     """
     size = file.size()
     try:
-        for piece in pieces:
-            file.append(piece)
+        for pieces in writes:
+            file.appendv(pieces)
     except DiskFullError as error:
         file.truncate(size)
         raise NoRoomError(str(error)) from error

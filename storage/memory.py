@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import posixpath
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 import attrs
@@ -136,8 +136,14 @@ class MemoryFile:
         self._write("append", bytes(data), start)
         return start
 
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        return self.append(b"".join(pieces))
+
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._write("pwrite", bytes(data), offset)
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        self.pwrite(b"".join(pieces), offset)
 
     def _write(self, kind: str, chunk: bytes, offset: int) -> None:
         if not self._writable or offset < 0:

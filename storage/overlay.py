@@ -7,6 +7,7 @@ while the directory stays as it is. Only what was written takes memory; a page i
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -79,6 +80,12 @@ class _OverlayFile:
             self.page(number)[inside : inside + len(part)] = part
             offset, left = offset + len(part), left[len(part) :]
         self.end = max(self.end, offset)
+
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        return self.append(b"".join(pieces))
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        self.pwrite(b"".join(pieces), offset)
 
     def truncate(self, size: int) -> None:
         self.is_changed = True

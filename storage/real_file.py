@@ -9,9 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
+from typing import Final
 
 from warren.storage import own_files
 from warren.storage.errors import DiskFullError, StorageError
+from warren.storage.pieces import LARGE_PIECE_BYTES
+
+_MOST_PIECES: Final = 1024
+"""Linux's IOV_MAX: more pieces no call takes."""
 
 
 def refused(path: str, error: OSError) -> StorageError:
@@ -76,6 +82,30 @@ class RealFile:
         start = self._end
         self.pwrite(data, start)
         return start
+
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        start = self._end
+        if len(pieces) == 1:
+            self.pwrite(pieces[0], start)
+        else:
+            self.pwritev(pieces, start)
+        return start
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        size = sum(map(len, pieces))
+        if size < LARGE_PIECE_BYTES * len(pieces) // 2:  # a large one comes with a small one
+            self.pwrite(b"".join(pieces), offset)
+            return
+        try:
+            while size:
+                written = os.pwritev(self._descriptor, pieces[:_MOST_PIECES], offset)
+                size -= written
+                offset += written
+                self._end = max(self._end, offset)
+                if size:
+                    pieces = _behind(pieces, written)
+        except OSError as error:
+            raise refused(self.path, error) from error
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         try:
@@ -146,3 +176,12 @@ class RealFile:
                 os.close(descriptor)
             except OSError as error:
                 raise refused(self.path, error) from error
+
+
+def _behind(pieces: Sequence[bytes | bytearray | memoryview], written: int) -> Sequence[bytes | bytearray | memoryview]:
+    """What is left of the pieces behind their first ``written`` bytes."""
+    for number, piece in enumerate(pieces):
+        if written < len(piece):
+            return [memoryview(piece)[written:], *pieces[number + 1 :]] if written else pieces[number:]
+        written -= len(piece)
+    return ()

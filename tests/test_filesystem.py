@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import tempfile
@@ -15,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.tape import RecordingFileSystem
 from tests.support.effort import times
 from warren.storage.counted import CountedFileSystem
-from warren.storage.errors import DirectoryLockedError, StorageError
-from warren.storage.filesystem import FileSystem, RealFileSystem, data_windows, write_file
+from warren.storage.errors import DirectoryLockedError, DiskFullError, NoRoomError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem, append_whole, data_windows, write_file
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.overlay import OverlayFileSystem
 
@@ -77,6 +79,109 @@ def test_a_write_that_the_system_cuts_short_is_continued(tmp_path: Path, monkeyp
     handle = RealFileSystem().open_append(f"{tmp_path}/f")
     handle.append(memoryview(numbers))
     assert handle.pread(99, 0) == numbers.tobytes()
+
+
+def piece_of(number: int, size: int) -> bytes | bytearray | memoryview:
+    """Bytes, an array of bytes, or a view on some, in turns."""
+    octets = bytes((number * 7 % 251,)) * size
+    return (octets, bytearray(octets), memoryview(octets))[number % 3]
+
+
+@settings(max_examples=times(20))
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 30, 4095, 4096, 70_000]), max_size=6), max_size=4),
+    st.integers(min_value=0, max_value=5000),
+)
+def test_pieces_are_written_as_if_they_were_one(appends: list[list[int]], overwritten: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        for number, system in enumerate(every_file_system()):
+            path = f"{directory}/{number}"
+            system.make_directories(directory)
+            handle, expected = system.open_append(path), b""
+            for sizes in appends:
+                pieces = [piece_of(position, size) for position, size in enumerate(sizes)]
+                assert handle.appendv(pieces) == len(expected)
+                expected += b"".join(pieces)
+                assert handle.size() == len(expected)
+            pieces = [b"<", bytearray(5000), b">"]
+            handle.pwritev(pieces, overwritten)
+            gap = bytes(max(overwritten - len(expected), 0))
+            expected = (expected[:overwritten] + gap) + b"".join(pieces) + expected[overwritten + 5002 :]
+            assert handle.append(b"end") == len(expected)
+            handle.close()
+            assert system.read(path) == expected + b"end"
+
+
+def every_file_system() -> list[FileSystem]:
+    return [
+        RealFileSystem(),
+        RealFileSystem(max_open_files=1),
+        MemoryFileSystem(0),
+        CountedFileSystem(),
+        OverlayFileSystem(MemoryFileSystem(0)),
+        RecordingFileSystem("/"),
+    ]
+
+
+@pytest.mark.parametrize("size", [3, 5000], ids=["joined", "by themselves"])
+def test_more_pieces_than_a_system_call_takes_are_written(files: FileSystem, root: str, size: int) -> None:
+    pieces = [piece_of(number, size) for number in range(2500)]
+    handle = files.open_append(f"{root}/f")
+    assert handle.appendv(pieces) == 0
+    assert files.read(f"{root}/f") == b"".join(pieces)
+
+
+def test_a_gathered_write_that_the_system_cuts_short_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = os.pwritev, list[int]()
+
+    def short(descriptor: int, pieces: list[bytes], offset: int) -> int:
+        calls.append(offset)
+        return whole(descriptor, [b"".join(pieces)[:7001]], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    pieces = [piece_of(number, size) for number, size in enumerate((5000, 1, 9000, 0, 5000, 4999))]
+    handle = RealFileSystem().open_append(f"{tmp_path}/f")
+    handle.append(b"before")
+    assert handle.appendv(pieces) == 6
+    assert handle.pread(99_999, 0) == b"before" + b"".join(pieces)
+    assert calls == [6, 7007, 14008, 21009]
+
+
+def test_a_disk_that_is_full_within_a_gathered_write_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pwritev
+
+    def full(descriptor: int, pieces: list[bytes], offset: int) -> int:
+        if offset > 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(descriptor, [b"".join(pieces)[:7000]], offset)
+
+    monkeypatch.setattr(os, "pwritev", full)
+    handle = RealFileSystem().open_append(f"{tmp_path}/f")
+    with pytest.raises(DiskFullError):
+        handle.appendv([bytes(5000), bytes(5000)])
+    assert handle.size() == 7000
+    assert handle.append(b"behind") == 7000
+    handle.truncate(0)
+    with pytest.raises(NoRoomError):
+        append_whole(handle, [[b"first"], [bytes(5000), bytes(5000)]])
+    assert handle.size() == 0
+    assert handle.append(b"next") == 0
+
+
+def test_an_error_within_a_gathered_write_leaves_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int, pieces: list[bytes], offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    handle = RealFileSystem().open_append(f"{tmp_path}/f")
+    handle.append(b"before")
+    monkeypatch.setattr(os, "pwritev", broken)
+    with pytest.raises(StorageError, match="error"):
+        append_whole(handle, [[b"first"], [bytes(5000), bytes(5000)]])
+    assert handle.pread(99, 0) == b"beforefirst"
 
 
 def test_pwrite_overwrites_and_fills_a_gap_with_zeros(files: FileSystem, root: str) -> None:

@@ -85,6 +85,27 @@ def test_torn_crash_leaves_a_prefix_of_the_write() -> None:
     assert seen == {b"", b"a", b"ab", b"abc"}
 
 
+def test_a_gathered_write_is_one_operation_and_torn_anywhere() -> None:
+    seen = set()
+    for seed in SEEDS:
+        files = MemoryFileSystem(seed)
+        handle = files.open_append("f")
+        handle.appendv([b"be", memoryview(b"fore")])
+        files.crash_at(1, torn=True)
+        with pytest.raises(SimulatedCrash):
+            handle.appendv([b"a", bytearray(b"b"), memoryview(b"c")])
+        seen.add(files.after_process_crash().read("f"))
+    assert seen == {b"before", b"beforea", b"beforeab", b"beforeabc"}
+
+
+def test_a_full_disk_leaves_a_prefix_of_a_gathered_write() -> None:
+    files, handle = with_file(b"synced")
+    files.capacity_bytes = 8
+    with pytest.raises(DiskFullError):
+        handle.appendv([b"a", b"b", b"c"])
+    assert files.read("f") == b"syncedab"
+
+
 def test_crash_is_not_swallowed_by_a_handler_of_exceptions() -> None:
     files, handle = with_file()
     files.crash_at(1)

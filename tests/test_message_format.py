@@ -21,7 +21,9 @@ from warren.queue_index.message_format import (
     MAX_FRAGMENT_BYTES,
     Envelope,
     Message,
+    content_of,
     decode_message,
+    encode_in_pieces,
     encode_many,
     encode_message,
     locate_body,
@@ -30,6 +32,7 @@ from warren.queue_index.message_format import (
 from warren.queue_index.properties import Properties, decode_properties, encode_properties, to_json
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import MessageError
+from warren.storage.pieces import LARGE_PIECE_BYTES, Pieces
 
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "broker-messages.json").read_text("utf-8"))
 MSG_ID = bytes(range(16))
@@ -171,6 +174,26 @@ def test_short_atoms_are_read_as_the_long_ones() -> None:
 def test_ids_that_do_not_fit_the_bodies_are_refused() -> None:
     with pytest.raises(MessageError, match="31 bytes of ids for 2 bodies"):
         encode_many(PLAIN, bytes(31), [b"a", b"b"])
+
+
+SIZES = st.sampled_from([0, 1, 4_000, 4_096, 20_000, MAX_FRAGMENT_BYTES, MAX_FRAGMENT_BYTES + 1, 400_000])
+
+
+@settings(max_examples=times(40))
+@given(st.lists(SIZES, max_size=5), st.booleans())
+def test_messages_in_pieces_are_the_messages(sizes: list[int], of_contents: bool) -> None:
+    envelope = attrs.evolve(PLAIN, of_contents=of_contents)
+    bodies = [bytes((number,)) * size for number, size in enumerate(sizes)]
+    if of_contents:
+        bodies = [content_of(PLAIN.properties, body[:MAX_FRAGMENT_BYTES]) for body in bodies]
+    ids = bytes(range(16)) * len(bodies)
+    given = encode_in_pieces(envelope, ids, bodies)
+    assert [bytes(message) for message in given] == encode_many(envelope, ids, bodies)
+    assert [len(message) for message in given] == [len(bytes(message)) for message in given]
+    for body, message in zip(bodies, given, strict=True):
+        assert isinstance(message, Pieces) == (len(message) >= LARGE_PIECE_BYTES)
+        if isinstance(message, Pieces) and len(body) <= MAX_FRAGMENT_BYTES:
+            assert any(piece is body for piece in message.pieces), "the body was copied"
 
 
 def test_a_message_without_a_routing_key_is_neither_written_nor_read() -> None:

@@ -18,6 +18,7 @@ from warren.storage.errors import DataError, DiskFullError, StorageError, Unknow
 from warren.storage.faults import FaultRules
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.pieces import Pieces
 from warren.storage.settings import Settings
 
 DIRECTORY = "/vhost/msg_store_persistent"
@@ -235,6 +236,69 @@ def test_a_sync_covers_the_files_rolled_on_the_way_and_their_names(
     for seed in range(8):
         recovered = MessageStore.open(files.after_power_loss(Random(seed)), DIRECTORY, SETTINGS)
         assert recovered.read_many([key(n) for n in range(35)]) == [body(n) for n in range(35)]
+
+
+def test_without_syncs_a_file_that_is_full_waits_for_the_stop_to_be_synced() -> None:
+    files = MemoryFileSystem(1)
+    files.make_directories("/vhost")
+    files.sync_all()
+    store = MessageStore.open(files, DIRECTORY, SETTINGS, sync=False)
+    assert store.set_references([]) == []
+    write(store, *range(35))
+    store.sync()
+    assert store.synced_ticket == 35
+    assert [files.synced_size(f"{DIRECTORY}/{name}") for name in rdq_files(files)] == [0, 0, 0, 0]
+    store.remove_many([key(n) for n in range(10)])  # all that was in the first file
+    store.close(TOKEN)
+    for seed in range(8):
+        recovered = MessageStore.open(files.after_power_loss(Random(seed)), DIRECTORY, SETTINGS, token=TOKEN)
+        assert recovered.clean
+        assert recovered.read_many([key(n) for n in range(10, 35)]) == [body(n) for n in range(10, 35)]
+
+
+def test_what_a_process_without_syncs_left_is_synced_by_the_stop_after_its_crash() -> None:
+    files = MemoryFileSystem(1)
+    files.make_directories("/vhost")
+    files.sync_all()
+    store = MessageStore.open(files, DIRECTORY, SETTINGS, sync=False)
+    store.set_references([])
+    write(store, *range(35))
+    store.flush()
+    files = files.after_process_crash()
+    store = MessageStore.open(files, DIRECTORY, SETTINGS)
+    assert store.set_references([(key(n), 1) for n in range(35)]) == []
+    store.close(TOKEN)
+    for seed in range(8):
+        recovered = MessageStore.open(files.after_power_loss(Random(seed)), DIRECTORY, SETTINGS, token=TOKEN)
+        assert recovered.clean
+        assert recovered.read_many([key(n) for n in range(35)]) == [body(n) for n in range(35)]
+
+
+def test_a_message_in_pieces_is_read_from_the_buffer_and_from_its_file_as_a_whole(
+    files: MemoryFileSystem, store: MessageStore
+) -> None:
+    whole = body(2, 300)
+    pieces = Pieces((whole[:20], memoryview(whole)[20:200], memoryview(whole)[200:290], whole[290:]), len(whole))
+    store.write_many([key(1), key(2), key(3)], [body(1), pieces, body(3)])
+    for _ in range(2):
+        assert store.read(key(2)) == whole
+        assert type(store.read(key(2))) is bytes
+        assert store.read_many([key(3), key(2), key(1)]) == [body(3), whole, body(1)]
+        store.flush()
+    records = [encode_record(key(1), body(1)), encode_record(key(2), whole), encode_record(key(3), body(3))]
+    assert files.read(f"{DIRECTORY}/0.rdq") == b"".join(records)
+    store.check_invariants()
+
+
+def test_a_message_in_pieces_that_is_written_twice_is_counted_twice(store: MessageStore) -> None:
+    pieces = Pieces((b"a", b"b"), 2)
+    store.write_many([key(1), key(1)], [pieces, pieces])
+    store.write_many([key(1)], [pieces])
+    assert store.reference_count(key(1)) == 3
+    remove(store, 1, 1)
+    assert store.read(key(1)) == b"ab"
+    remove(store, 1)
+    assert not store.contains(key(1))
 
 
 def test_a_sync_covers_the_directory_of_a_new_store(files: MemoryFileSystem) -> None:

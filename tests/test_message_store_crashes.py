@@ -16,6 +16,7 @@ from warren.msg_store.store_reader import StoreReader
 from warren.storage.errors import DataError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.pieces import Pieces
 from warren.storage.settings import Settings
 
 DIRECTORY = "/vhost/store"
@@ -29,6 +30,11 @@ def key(n: int) -> bytes:
 
 def body(n: int) -> bytes:
     return f"<{n}>".encode().ljust(60 + n * 7 % 50, b".")
+
+
+def in_pieces(message: bytes) -> Pieces:
+    """As large messages come."""
+    return Pieces((message[:3], memoryview(message)[3:-2], message[-2:]), len(message))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +63,7 @@ class Life:
 
     def write(self, *numbers: int) -> None:
         self.promises.handed_over |= set(numbers)
-        self.store.write_many([key(n) for n in numbers], [body(n) for n in numbers])
+        self.store.write_many([key(n) for n in numbers], [in_pieces(body(n)) if n % 2 else body(n) for n in numbers])
 
     def flush(self) -> None:
         self.store.flush()

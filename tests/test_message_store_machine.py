@@ -12,6 +12,7 @@ from tests.support.effort import times
 from warren.msg_store.message_store import MessageStore
 from warren.msg_store.store_reader import StoreReader
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.pieces import Pieces, Whole
 from warren.storage.settings import Settings
 
 DIRECTORY = "/vhost/msg_store_persistent"
@@ -27,6 +28,12 @@ def key(n: int) -> bytes:
 
 def body(n: int) -> bytes:
     return f"<{n}>".encode().ljust(20 + n * 13 % 60, b".")
+
+
+def message(n: int) -> Whole:
+    """Every third comes in pieces."""
+    whole = body(n)
+    return whole if n % 3 else Pieces((whole[:9], memoryview(whole)[9:12], whole[12:]), len(whole))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -51,7 +58,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(numbers=batches)
     def write(self, numbers: list[int]) -> None:
-        self.store.write_many([key(n) for n in numbers], [body(n) for n in numbers])
+        self.store.write_many([key(n) for n in numbers], [message(n) for n in numbers])
         self.counts.update(numbers)
 
     @rule(data=st.data())

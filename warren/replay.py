@@ -24,6 +24,7 @@ from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.pieces import Whole
 from warren.storage.settings import RABBITMQ_3_10, Settings
 
 State = dict[str, Any]
@@ -52,9 +53,9 @@ class _Bodies:
     def synced_ticket(self) -> int:
         return self.written_ticket
 
-    def write_many(self, msg_ids: Iterable[bytes], messages: Iterable[bytes]) -> None:
+    def write_many(self, msg_ids: Iterable[bytes], messages: Iterable[Whole]) -> None:
         for msg_id, message in zip(msg_ids, messages, strict=True):
-            self.bodies[msg_id] = message
+            self.bodies[msg_id] = bytes(message)
             self.references[msg_id] = self.references.get(msg_id, 0) + 1
             self.written_ticket += 1
 

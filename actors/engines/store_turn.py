@@ -24,6 +24,7 @@ import attrs
 from warren.actors.engines.full_disk import MAX_WAIT_NS, FullDisk
 from warren.msg_store.message_store import MessageStore
 from warren.storage.errors import DiskFullError, NoRoomError
+from warren.storage.pieces import Whole
 
 SYNC_DELAY_NS: Final = 25_000_000
 """How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
@@ -91,7 +92,7 @@ class StoreTurn(Generic[C]):
         """A queue has ended: it is told nothing more."""
         self._clients.pop(client, None)
 
-    def write(self, client: C, msg_ids: Sequence[bytes], messages: Sequence[bytes], ticket: int) -> None:
+    def write(self, client: C, msg_ids: Sequence[bytes], messages: Sequence[Whole], ticket: int) -> None:
         """Take bodies. ``ticket``: how many this client has handed over with these."""
         try:
             self.store.write_many(msg_ids, messages)

@@ -19,6 +19,7 @@ from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, PERSIS
 from warren.queue_index.variable_queue import QueueFiles
 from warren.storage.filesystem import FileSystem
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.pieces import Whole
 from warren.storage.settings import Settings
 
 VHOST, QUEUE = b"/", b"q"
@@ -187,8 +188,8 @@ class Bodies:
     written_ticket: int = 0
     synced_ticket: int = 0
 
-    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
-        self.bodies.update(zip(msg_ids, messages, strict=True))
+    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
+        self.bodies.update(zip(msg_ids, map(bytes, messages), strict=True))
         self.written_ticket += len(msg_ids)
 
     def remove_many(self, msg_ids: Sequence[bytes]) -> None:

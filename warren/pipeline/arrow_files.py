@@ -18,7 +18,7 @@ import functools
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
@@ -255,6 +255,12 @@ class ArrowFile:
         self._file.close()
 
     def append(self, data: bytes | bytearray | memoryview) -> NoReturn:
+        refuse(self.path)
+
+    def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> NoReturn:
+        refuse(self.path)
+
+    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> NoReturn:
         refuse(self.path)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> NoReturn:

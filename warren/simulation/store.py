@@ -17,6 +17,7 @@ from warren.msg_store.message_store import MessageStore
 from warren.simulation.disk_time import DiskTime, NeverFull
 from warren.simulation.virtual_time import Event, VirtualTime
 from warren.storage.counted import CountedFileSystem, DiskAccount
+from warren.storage.pieces import Whole
 
 
 class SimulatedStore(NeverFull):
@@ -98,7 +99,7 @@ class StoreLink(StoreTickets):
         """How the queue hears how far the store is."""
         store.turns.join(self)
 
-    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
+    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         self.written_ticket += len(msg_ids)
         with self._store.charging():
             self._store.turns.write(self, msg_ids, messages, self.written_ticket)

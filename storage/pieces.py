@@ -1,0 +1,46 @@
+"""Bytes in pieces: what is written one behind the other, and was not copied together for it.
+
+A large body is copied where it is joined to what stands around it. Who hands its *pieces* on instead lets a gathered
+write (:meth:`warren.storage.filesystem.File.appendv`) take it from where it lies. Every piece is the bytes of somebody
+who does not change them any more: of type ``bytes``, or a view on such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+LARGE_PIECE_BYTES: Final = 4096
+"""From here on bytes cost less to be written by themselves than to be copied to others."""
+
+Piece = bytes | memoryview
+"""A view's items are single bytes."""
+
+
+class Pieces:
+    """Bytes in pieces. ``len()`` of it, and ``bytes()`` of it, are those of the whole."""
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, pieces: Sequence[Piece], size: int) -> None:
+        self.pieces = pieces
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def __repr__(self) -> str:
+        return f"Pieces({[len(piece) for piece in self.pieces]} bytes)"
+
+
+Whole = bytes | Pieces
+"""Bytes, in pieces or not: ``bytes()`` of it joins the ones, and returns the others as they are."""
+
+
+def whole(pieces: Sequence[Piece]) -> Whole:
+    """The pieces, joined unless they are large together."""
+    size = sum(map(len, pieces))
+    return b"".join(pieces) if size < LARGE_PIECE_BYTES else Pieces(pieces, size)
