@@ -40,7 +40,7 @@ from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
 from warren.msg_store.message_store import MessageStore
 from warren.storage.errors import NoRoomError
-from warren.storage.pieces import Whole
+from warren.storage.pieces import Whole, sizes_of
 
 _LOG = logging.getLogger("warren.store")
 
@@ -155,7 +155,7 @@ class RemoteStore(StoreTickets):
         self._in_flight.update(zip(msg_ids, ((ticket, message) for message in messages), strict=True))
         if self._on_the_way is None:
             self._on_the_way = deque()
-        self._on_the_way.append((ticket, self._gate.enter(sum(map(len, messages)))))
+        self._on_the_way.append((ticket, self._gate.enter(sum(sizes_of(messages)))))
         self._tell(WriteBodies(self.client, msg_ids, messages, ticket))
 
     def remove_many(self, msg_ids: Sequence[bytes]) -> None:

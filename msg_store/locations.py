@@ -40,6 +40,16 @@ def pack(file: int, offset: int, size: int) -> int:
     return (file << _FIELD_BITS | offset) << _FIELD_BITS | size
 
 
+def pack_behind(file: int, offset: int, sizes: Iterable[int]) -> list[int]:
+    """The places of records that lie one behind the other from ``offset`` on."""
+    places = []
+    start = file << _FIELD_BITS | offset
+    for size in sizes:
+        places.append(start << _FIELD_BITS | size)
+        start += size
+    return places
+
+
 def unpack(place: int) -> Location:
     """The location of a place."""
     return Location(place >> 2 * _FIELD_BITS, place >> _FIELD_BITS & _FIELD, place & _FIELD)

@@ -32,7 +32,7 @@ from warren.msg_store.body_reader import BodyReader, ReadHandles
 from warren.msg_store.compaction import Compaction
 from warren.msg_store.current_file import CurrentFile
 from warren.msg_store.file_summary import FileSummary
-from warren.msg_store.locations import Locations, pack
+from warren.msg_store.locations import Locations, pack_behind
 from warren.msg_store.rdq_format import OVERHEAD_BYTES, leftover_of, records_in_pieces
 from warren.msg_store.recovery import recover
 from warren.msg_store.write_buffer import WriteBuffer
@@ -280,11 +280,12 @@ class MessageStore:
         number, limit = self._current.number, self._settings.msg_store_file_size_limit
         start = offset = self._current.size_bytes
         messages: list[tuple[bytes, Whole]] = []
-        places: list[int] = []
+        sizes: list[int] = []
         for item in self._buffer.messages.items():
-            size = len(item[1]) + OVERHEAD_BYTES
+            message = item[1]
+            size = (len(message) if isinstance(message, bytes) else message.size) + OVERHEAD_BYTES
             messages.append(item)
-            places.append(pack(number, offset, size))
+            sizes.append(size)
             offset += size
             if offset >= limit or offset - start >= WRITE_BYTES:
                 break
@@ -293,7 +294,7 @@ class MessageStore:
         self._summary.resize(number, offset)
         self._summary.validate(number, offset - start)
         # A reader looks into the buffer first: a message has its place before it leaves.
-        self._locations.add(msg_ids, places, self._buffer.shared(msg_ids))
+        self._locations.add(msg_ids, pack_behind(number, start, sizes), self._buffer.shared(msg_ids))
         self._buffer.drop(msg_ids, offset - start)
         if offset >= limit:
             self._current.roll(sync=self._syncs)

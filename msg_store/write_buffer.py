@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from warren.msg_store.rdq_format import MSG_ID_BYTES, OVERHEAD_BYTES
-from warren.storage.pieces import Whole
+from warren.storage.pieces import Whole, sizes_of
 
 
 @attrs.define
@@ -41,7 +41,7 @@ class WriteBuffer:
         if set(map(len, new)) - {MSG_ID_BYTES}:
             raise ValueError(f"a msg_id is {MSG_ID_BYTES} bytes, not {sorted(set(map(len, new)))}")
         self.messages.update(new)
-        self.size_bytes += sum(map(len, new.values())) + OVERHEAD_BYTES * len(new)
+        self.size_bytes += sum(sizes_of(new.values())) + OVERHEAD_BYTES * len(new)
 
     def reference(self, msg_id: bytes, count: int = 1) -> None:
         """Count more references to a buffered message."""

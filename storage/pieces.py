@@ -7,7 +7,7 @@ who does not change them any more: of type ``bytes``, or a view on such.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 LARGE_PIECE_BYTES: Final = 4096
@@ -38,6 +38,11 @@ class Pieces:
 
 Whole = bytes | Pieces
 """Bytes, in pieces or not: ``bytes()`` of it joins the ones, and returns the others as they are."""
+
+
+def sizes_of(data: Iterable[Whole]) -> list[int]:
+    """How many bytes each has."""
+    return [len(one) if isinstance(one, bytes) else one.size for one in data]
 
 
 def whole(pieces: Sequence[Piece]) -> Whole:
