@@ -85,12 +85,6 @@ class AppendConfirm:
         """What the message takes on its way."""
         return MESSAGE_BYTES + len(self.body) + len(self.properties)
 
-    def went(self, appended: Appended, row: int) -> None:
-        """It was written; its bytes are not needed any more."""
-        self._appended = appended
-        self._row = row
-        self.body = self.properties = b""
-
     @property
     def done(self) -> bool:
         """Whether it is safe, or never will be."""
@@ -113,6 +107,14 @@ class AppendConfirm:
             int(appended.physical_offsets[row]),
             int(appended.sizes[row]),
         )
+
+
+def went_all(items: Iterable[AppendConfirm], appended: Appended) -> None:
+    """They were written; their bytes are not needed any more."""
+    for row, item in enumerate(items):
+        item._appended = appended
+        item._row = row
+        item.body = item.properties = b""
 
 
 class CommitLogActor(TopicPart, FrontEnd):
@@ -157,9 +159,17 @@ class CommitLogActor(TopicPart, FrontEnd):
             reserved_bytes = self._context.gate.enter(item.size_bytes)
         self._check_alive(reserved_bytes)
         item.confirm = self.actor_inbox.gather(
-            item.key, item, self._new_batch, 1, size_bytes=reserved_bytes, reserved_bytes=reserved_bytes
+            item.key, item, self._new_batch, 1, size_bytes=item.size_bytes, reserved_bytes=reserved_bytes
         ).confirm
         return item
+
+    def join(self, item: AppendConfirm) -> bool:
+        """The fast path for one message: to those that wait already, if bytes are reserved for it."""
+        batch = self.actor_inbox.join(item.key, item, MESSAGE_BYTES + len(item.body) + len(item.properties))
+        if batch is None:
+            return False
+        item.confirm = batch.confirm  # type: ignore[attr-defined]
+        return True
 
     def hand_over(self, batches: Sequence[Batch], confirm: Future, reserved_bytes: int | None = None) -> None:
         """Hand over batches; the confirm is answered with what was appended. ``None``: nothing is reserved for them.
@@ -186,20 +196,17 @@ class CommitLogActor(TopicPart, FrontEnd):
         if not isinstance(entry, PublishBatch) or not isinstance(entry.key, AppendKey):
             raise RuntimeError(f"a CommitLog cannot handle {entry!r}")  # noqa: TRY004
         self.actor_inbox.lighten(len(entry.items))
-        by_queue: dict[int, list[AppendConfirm]] = {}
-        for item in entry.items:
-            by_queue.setdefault(item.queue_id, []).append(item)
+        by_queue = _by_queue(entry.items)
         now_ms = self._now_ms()
         try:
             for queue_id, items in by_queue.items():
                 appended = self._append(batch_of_items(entry.key, queue_id, items, now_ms), now_ms)
-                for row, item in enumerate(items):
-                    item.went(appended, row)
+                went_all(items, appended)
         except BaseException as error:
             entry.confirm.fail(error)
             raise
         finally:
-            self._context.gate.leave(entry.reserved_bytes)
+            self._context.gate.leave(entry.reserved_bytes, unused_bytes=max(entry.room_bytes, 0))
         self._unconfirmed.append((entry.confirm, None))
 
     def on_receive(self, message: object) -> object:
@@ -342,6 +349,16 @@ class CommitLogActor(TopicPart, FrontEnd):
         for confirm, _ in unconfirmed:
             confirm.fail(self.stopped_error())
         self._let_publishers_in()
+
+
+def _by_queue(items: list[AppendConfirm]) -> dict[int, list[AppendConfirm]]:
+    queue_ids = {item.queue_id for item in items}
+    if len(queue_ids) == 1:
+        return {queue_ids.pop(): items}
+    found: dict[int, list[AppendConfirm]] = {}
+    for item in items:
+        found.setdefault(item.queue_id, []).append(item)
+    return found
 
 
 def size_of(batches: Iterable[Batch]) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Unpack
 
+from warren.actors.commit_log_actor import AppendConfirm
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
 from warren.topic_record import Moment
-from warren.topic_verbs import TopicHandle, TopicVerbs
+from warren.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 from warren.transaction import Transaction
 
 
@@ -25,7 +26,21 @@ def _records(found: list[PackedRecords]) -> list[TopicRecord]:
 class Topic(TopicHandle):
     """One topic. Made by :meth:`warren.Node.topic`."""
 
-    append = blocking(TopicVerbs.append)
+    def append(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **arguments: Unpack[AppendArguments],
+    ) -> AppendConfirm:
+        """Append a message; the confirm's ``wait`` comes back with where it is, once it is safe.
+
+        While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
+        :class:`BlockedError`, and the message was not taken.
+        """
+        return self._verbs.append_here(body, block, timeout, arguments)
+
     append_many = blocking(TopicVerbs.append_many)
     prepare = blocking(TopicVerbs.prepare, Transaction)
     sync = blocking(TopicVerbs.sync)

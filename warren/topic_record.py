@@ -91,6 +91,11 @@ def encode_message_properties(
     keys: str | Iterable[str] | None, tag: str | None, properties: Mapping[str, str] | None
 ) -> bytes:
     """A message's properties in their stored form. Raises :class:`MessageError` for what cannot be."""
+    if tag is None and not properties:
+        if keys is None:
+            return b""
+        if type(keys) is str:
+            return _key_alone(keys)
     found: dict[str, str] = {}
     if keys is not None:
         wanted = [keys] if isinstance(keys, str) else list(keys)
@@ -108,6 +113,14 @@ def encode_message_properties(
         raise MessageError(f"no properties of a message: {error}") from None
     if b"\0" in encoded:  # a record that ends so was not written to its end
         raise MessageError("properties of a message cannot hold a NUL")
+    if len(encoded) > MAX_PROPERTIES_BYTES:
+        raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
+    return encoded
+
+
+def _key_alone(key: str) -> bytes:
+    """The properties of a message with this key and nothing else; most have these."""
+    encoded = b"KEYS\x01" + check_key(key).encode()
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
     return encoded

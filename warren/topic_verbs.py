@@ -14,11 +14,12 @@ import attrs
 from warren.actors.admission import Admission
 from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.actors.engines.topics.routing import Part, Router
+from warren.actors.engines.topics.routing import Part, Router, queue_of_key
 from warren.actors.engines.topics.schedule import level_of_delay, to_scheduled
 from warren.actors.engines.topics.transactions import prepare
 from warren.actors.future import Confirm
 from warren.actors.groups_actor import GroupsActor
+from warren.actors.node_errors import TopicsDownError
 from warren.broadcast import group_key
 from warren.messages import as_bodies, as_body
 from warren.msg_store.commit_log import Batch
@@ -27,7 +28,7 @@ from warren.msg_store.packed_records import PackedRecords
 from warren.publishing import room
 from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.running_node import RunningNode
-from warren.steps import Handle, Reading, Steps, call
+from warren.steps import Handle, Reading, Steps, call, run
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.topic_append import AppendManyConfirm
@@ -96,6 +97,7 @@ class TopicVerbs:
     def _begin(self, settings: TopicSettings) -> None:
         self._settings = settings
         self._store_host = Host.parse(f"{settings.broker_ip1}:{settings.listen_port}")
+        self._most_bytes = min(settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_BYTES)
         self._key = AppendKey(self.name, HERE, self._store_host)
         self._router = Router(self._queues_now())
 
@@ -127,7 +129,7 @@ class TopicVerbs:
         :class:`BlockedError`, and the message was not taken.
         """
         yield from self._ready()
-        return (yield from self._append(self._message(body, **arguments), block, timeout))
+        return (yield from self._append(self._message(body, self._queues_now(), **arguments), block, timeout))
 
     def _ready(self) -> Steps[None]:
         """Raise why nothing can be appended now."""
@@ -137,12 +139,28 @@ class TopicVerbs:
         """The same, without waiting for topics that are just opened anew."""
         self.node.topics_now()
 
+    def append_here(self, body: bytes, block: bool, timeout: float | None, arguments: AppendArguments) -> AppendConfirm:
+        """:meth:`append` for a thread: a message joins those that wait already, if there is room for it."""
+        try:
+            topics = self.node.topics_now()
+        except TopicsDownError:
+            return run(self.append(body, block=block, timeout=timeout, **arguments))
+        log = topics.log
+        message = self._message(body, topics.table.queues(self.name) or 1, **arguments)
+        if log.actor_inbox.weight < log.gate.limit and log.join(message):
+            return message
+        appended: AppendConfirm = self._admission(message, block, timeout).get()
+        return appended
+
     def _append(self, message: AppendConfirm, block: bool, timeout: float | None) -> Steps[AppendConfirm]:
+        appended: AppendConfirm = yield self._admission(message, block, timeout)
+        return appended
+
+    def _admission(self, message: AppendConfirm, block: bool, timeout: float | None) -> Admission:
         def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> AppendConfirm:
             return logs[0].append(message, reserved_bytes)
 
-        appended: AppendConfirm = yield Admission(self.logs, lambda _: message.size_bytes, give, block, timeout)
-        return appended
+        return Admission(self.logs, lambda _: message.size_bytes, give, block, timeout, ahead=True)
 
     def append_many(
         self,
@@ -204,6 +222,7 @@ class TopicVerbs:
     def _message(
         self,
         body: bytes,
+        queues: int,
         *,
         key: str | Iterable[str] | None = None,
         tag: str | None = None,
@@ -215,8 +234,8 @@ class TopicVerbs:
     ) -> AppendConfirm:
         body = as_body(body)
         encoded = encode_message_properties(key, tag, properties)
-        [part] = self._route([body], [_first(key)] if key is not None else None, queue)
-        self._check([body], [encoded])
+        queue_id = self._route_one(body, queues, key, queue)
+        self._check_size(len(body) + len(encoded))
         key_of = self._key
         if origin:
             of = Origin.of(**origin)
@@ -227,8 +246,8 @@ class TopicVerbs:
         elif delay_level is not None:
             level = delay_level
         if not level:
-            return AppendConfirm(key_of, part.queue_id, body, encoded)
-        plain = self.batch(Part(part.queue_id, range(1)), [body], encoded)
+            return AppendConfirm(key_of, queue_id, body, encoded)
+        plain = self.batch(Part(queue_id, range(1)), [body], encoded)
         batch = to_scheduled(plain, level, self._settings)
         waiting = _only(batch.properties)
         self._check([body], [waiting], batch.topic)
@@ -266,7 +285,7 @@ class TopicVerbs:
     ) -> Batch:
         body = as_body(body)
         encoded = encode_message_properties(key, tag, properties)
-        [part] = self._route([body], [_first(key)] if key is not None else None, queue)
+        part = Part(self._route_one(body, self._queues_now(), key, queue), range(1))
         half = prepare(self.batch(part, [body], encoded, Origin.of(**origin)), group)
         self._check([body], [_only(half.properties)], half.topic)
         return half
@@ -279,6 +298,15 @@ class TopicVerbs:
         if callable(queue):
             return self._router.by_choice(len(bodies), lambda number: queue(bodies[number]))
         return self._router.to_queue(len(bodies), queue)
+
+    def _route_one(self, body: bytes, queues: int, key: str | Iterable[str] | None, queue: int | Chooser | None) -> int:
+        """The queue of one message, of so many."""
+        if queue is None and queues == self._router.queues:
+            if key is None:
+                return self._router.one_in_turn()
+            return queue_of_key(_first(key), queues) if queues > 1 else 0
+        [part] = self._route([body], None if key is None else [_first(key)], queue)
+        return part.queue_id
 
     def batch(
         self, part: Part, bodies: Sequence[bytes], properties: bytes | Sequence[bytes], origin: Origin = _HERE_AND_NOW
@@ -304,12 +332,15 @@ class TopicVerbs:
         """
         around = max(map(len, properties), default=0)
         topic_bytes = max(len(self.name), len(waiting_in))
-        largest = max(map(len, bodies), default=0) + around + topic_bytes + FIXED_BYTES
-        most = min(self._settings.max_message_size, self._settings.mapped_file_size_commit_log - _BLANK_BYTES)
-        if largest > most:
-            raise MessageError(f"a message of {largest} bytes with all that is around it; {most} at most")
+        self._check_size(max(map(len, bodies), default=0) + around, topic_bytes)
         if around > MAX_PROPERTIES_BYTES:
             raise MessageError(f"{around} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
+
+    def _check_size(self, size: int, topic_bytes: int = 0) -> None:
+        """The same of so many bytes of body and properties together."""
+        size += FIXED_BYTES + (topic_bytes or len(self.name))
+        if size > self._most_bytes:
+            raise MessageError(f"a message of {size} bytes with all that is around it; {self._most_bytes} at most")
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 from pamqp.base import Frame as Method
 
-from warren.actors.commit_log_actor import AppendConfirm, AppendKey, batch_of_items, size_of
+from warren.actors.commit_log_actor import AppendConfirm, AppendKey, batch_of_items, size_of, went_all
 from warren.actors.future import Confirm, Future
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
@@ -90,8 +90,7 @@ class AppendRun(AppendCall):
 
     def answer(self, result: Any) -> Any:
         for items, appended in zip(self.by_queue, super().answer(result), strict=True):
-            for row, item in enumerate(items):
-                item.went(appended, row)
+            went_all(items, appended)
 
 
 class KeptCalls(KeptChannel[KeptCall]):

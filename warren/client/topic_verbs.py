@@ -23,7 +23,7 @@ from warren.reader_verbs import ReaderArguments
 from warren.steps import Steps, run
 from warren.storage.topic_settings import TopicSettings
 from warren.topic_record import Moment, to_ms
-from warren.topic_verbs import TopicVerbs
+from warren.topic_verbs import AppendArguments, TopicVerbs
 from warren.transaction_verbs import TransactionVerbs
 
 
@@ -58,6 +58,9 @@ class RemoteTopicVerbs(TopicVerbs):
 
     def check_now(self) -> None:
         """Nothing: the host says it."""
+
+    def append_here(self, body: bytes, block: bool, timeout: float | None, arguments: AppendArguments) -> AppendConfirm:
+        return run(self.append(body, block=block, timeout=timeout, **arguments))
 
     def _append(self, message: AppendConfirm, block: bool, timeout: float | None) -> Steps[AppendConfirm]:
         topics = self.remote.topic_queues

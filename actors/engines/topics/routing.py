@@ -93,6 +93,10 @@ class Router:
         :class:`QueueRangeError`."""
         return self._parts([self._checked(choose(number)) for number in range(count)])
 
+    def one_in_turn(self) -> int:
+        """The queue of one message."""
+        return self._take_turn()
+
     def _take_turn(self) -> int:
         queue_id = self.next_in_turn % self.queues
         self.next_in_turn = (queue_id + 1) % self.queues
