@@ -103,7 +103,10 @@ class Finding:
 
 @attrs.define
 class SegmentEntries:
-    """One segment file's entries, by rel_seq. ``body_at`` and ``embedded`` hold where published, else nonsense."""
+    """One file's entries of a segment, by rel_seq, as far as it speaks of any: a short queue needs no long columns.
+
+    ``body_at`` and ``embedded`` hold where published, else nonsense.
+    """
 
     facts: Octets
     persistent: Bools
@@ -114,14 +117,33 @@ class SegmentEntries:
     def unacked(self) -> int:
         return int(((self.facts & (PUBLISHED | ACKED)) == PUBLISHED).sum())
 
+    def __len__(self) -> int:
+        return len(self.facts)
 
-def no_entries(segment_entry_count: int) -> SegmentEntries:
+    def reach(self, count: int) -> None:
+        """Have an entry, of which nothing is known, for the positions up to ``count`` that have none."""
+        if len(self) < count:
+            more = no_entries(count - len(self))
+            self.facts = np.concatenate((self.facts, more.facts))
+            self.persistent = np.concatenate((self.persistent, more.persistent))
+            self.body_at = np.concatenate((self.body_at, more.body_at))
+            self.embedded = np.concatenate((self.embedded, more.embedded))
+
+
+def no_entries(count: int) -> SegmentEntries:
+    """Of ``count`` positions nothing is known."""
     return SegmentEntries(
-        facts=np.zeros(segment_entry_count, np.uint8),
-        persistent=np.zeros(segment_entry_count, np.bool_),
-        body_at=np.zeros(segment_entry_count, np.int64),
-        embedded=np.zeros(segment_entry_count, np.int64),
+        facts=np.zeros(count, np.uint8),
+        persistent=np.zeros(count, np.bool_),
+        body_at=np.zeros(count, np.int64),
+        embedded=np.zeros(count, np.int64),
     )
+
+
+def entry_count(columns: Columns, segment_entry_count: int) -> int:
+    """How many positions from the segment's first on a file speaks of; no more than the segment has."""
+    highest = max(int(numbers.max(initial=-1)) for numbers in (columns.publish_numbers, columns.delivers))
+    return min(segment_entry_count, highest + 1)
 
 
 def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[SegmentEntries, list[Finding]]:
@@ -184,6 +206,8 @@ def _first_of_each(numbers: Ints) -> Ints:
 def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[int, SegmentEntries], list[Finding]]:
     """A journal file's records by segment; what was published, delivered and acked within it is gone."""
     segments: dict[int, SegmentEntries] = {}
+    columns_of_seq_ids = (columns.publish_numbers, columns.delivers, columns.acks)
+    end = max(int(seq_ids.max(initial=-1)) for seq_ids in columns_of_seq_ids) + 1
     findings: list[Finding] = []
 
     def places(seq_ids: Ints) -> list[tuple[SegmentEntries, Ints, Ints]]:
@@ -191,7 +215,8 @@ def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[in
         result = []
         for number in distinct(numbers):
             if int(number) not in segments:
-                segments[int(number)] = no_entries(segment_entry_count)
+                first = int(number) * segment_entry_count
+                segments[int(number)] = no_entries(min(segment_entry_count, end - first))
             chosen = np.flatnonzero(numbers == number)
             result.append((segments[int(number)], chosen, seq_ids[chosen] % segment_entry_count))
         return result

@@ -475,7 +475,12 @@ class QueueIndex:
 
     def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
         """What the file and the journal know of a segment's positions together."""
-        facts = PLUS[file.entries.facts, segment.facts] if not segment.empty else file.entries.facts
+        if segment.empty:
+            return file.entries.facts.copy()
+        count = max(len(file.entries), len(segment.facts))
+        file.entries.reach(count)
+        segment.reach(count)
+        facts: Octets = PLUS[file.entries.facts, segment.facts]
         if (facts > PUBLISHED | DELIVERED | ACKED).any():
             rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))
             raise DataError(
@@ -483,7 +488,7 @@ class QueueIndex:
                 None,
                 f"rel_seq {rel_seq}: the file says {file.entries.facts[rel_seq]}, the journal {segment.facts[rel_seq]}",
             )
-        return facts.copy() if facts is file.entries.facts else facts
+        return facts
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 

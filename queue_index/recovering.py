@@ -11,7 +11,7 @@ from warren.queue_index.state import QueueState
 
 
 def recover_step(s: QueueState) -> bool:
-    """Scan one more segment; returns whether there are more. The last one flushes: empty segments are deleted."""
+    """Scan one more segment; returns whether there are more. The last one flushes, where something is to be moved."""
     recovery = s.recovery
     if recovery is None:
         return False
@@ -19,7 +19,8 @@ def recover_step(s: QueueState) -> bool:
     absorb(s)
     if recovery.finished:
         s.recovery = None
-        s.index.flush_if_room(even_if_clean=True)
+        if recovery.needs_flush:
+            s.index.flush_if_room(even_if_clean=True)
     return s.recovery is not None
 
 

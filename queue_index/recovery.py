@@ -8,7 +8,7 @@ unflushed. Else every segment is scanned, in numbered steps:
 2. Scan the segments that the journal speaks of, the highest ones down to the first that still has messages (now
    ``next_seq_id`` is known). Flush: from here on the journal is new.
 3. Scan the others from the lowest on, one a call of :meth:`DirtyRecovery.step`, while the queue works already.
-4. Flush: segments with nothing left are deleted.
+4. Flush: segments with nothing left are deleted. A short journal that says all by itself is left as it is.
 
 Scanning a segment counts what is unacked, and acks (in memory) what does not survive: transient messages, and those
 whose body the persistent store does not have. Memory is one segment at a time, whatever the backlog.
@@ -47,6 +47,9 @@ from warren.storage.filesystem import FileSystem, write_file
 
 _PAGE_BYTES: Final = 4096
 """What a file system writes at a time, and so what comes back as zeros together."""
+
+_SHORT_JOURNAL_BYTES: Final = 64 << 10
+"""Up to here a journal need not be moved into segments: it goes on, as it would have done without the crash."""
 
 HasBody = Callable[[bytes], bool]
 """Whether the persistent store has a body of that msg_id."""
@@ -144,6 +147,12 @@ def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int,
         index.go_on_at(journal.columns.end)
 
 
+def _have_equal_length(one: SegmentEntries, other: SegmentEntries) -> None:
+    """So that their columns can be put together."""
+    one.reach(len(other))
+    other.reach(len(one))
+
+
 class DirtyRecovery:
     """Recovery by scanning; ``step`` until it returns False."""
 
@@ -162,10 +171,13 @@ class DirtyRecovery:
         self._on_references = on_references
         self._repeated: list[bytes] = []
         """Records that the journal's file is to have before anything is flushed."""
+        self.needs_flush = index.syncs
+        """Whether the journal cannot go on as it is: it is long, or what is known is not what it says."""
         self._journal = _read_journal(files, index, strict=False)
         if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
             index.go_on_at(self._journal.columns.end)
         numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
+        self.needs_flush |= bool(numbers) or len(self._journal.data) > _SHORT_JOURNAL_BYTES
         self._unscanned = sorted(numbers | set(self._journal.segments))
         for number in sorted(self._journal.segments):
             self._scan(number)
@@ -225,6 +237,7 @@ class DirtyRecovery:
         file = self._read_settled(path, entries)
         segment = SegmentJournal(number, size)
         if entries is not None:
+            _have_equal_length(entries, file.entries)
             segment.set_facts(self._less_known(path, entries.facts, file.entries.facts))
             _hold(segment, self._journal, entries)
         index.segments[number] = segment
@@ -236,10 +249,12 @@ class DirtyRecovery:
         lost = unacked & ~survives
         late = survives & (facts & DELIVERED == 0) if index.settings.deliver_with_publish else np.zeros_like(lost)
         if entries is not None and index.settings.deliver_with_publish:
+            _have_equal_length(entries, file.entries)
             self._repeat(number, entries.facts, (entries.facts > 0) & (file.entries.facts > 0), lost, late)
         self._ack_lost(number, np.flatnonzero(lost), facts)
         self._mark_delivered(number, np.flatnonzero(late))
         self._found_messages += segment.unacked
+        self.needs_flush |= bool(lost.any() or late.any()) or not segment.unacked
 
     def _less_known(self, path: str, in_journal: Octets, in_file: Octets) -> Octets:
         left: Octets = MINUS[in_journal, in_file]
@@ -259,6 +274,8 @@ class DirtyRecovery:
         file = read_segment(self._files, path, size)
         if not file.data:
             return file
+        if in_journal is not None:
+            _have_equal_length(in_journal, file.entries)
         good_bytes = file.good_bytes if in_journal is None else self._first_difference(file, in_journal)
         if good_bytes < len(file.data) or (in_journal is not None and (in_journal.facts & file.entries.facts).any()):
             try:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.queue_index.entries import DELIVERED as FACT_DELIVERED
-from warren.queue_index.entries import PUBLISHED, SegmentEntries, no_entries, segment_entries
+from warren.queue_index.entries import PUBLISHED, SegmentEntries, entry_count, no_entries, segment_entries
 from warren.queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
 from warren.storage.errors import DataError
@@ -131,7 +131,7 @@ def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> Segm
     """Read a segment file; a missing one, and one that holds only zeros, is empty."""
     data = files.read(path) if files.exists(path) else b""
     if data[:1] in (b"", b"\0") and data.count(0) == len(data):
-        return SegmentFile(data, no_entries(segment_entry_count), 0)
+        return SegmentFile(data, no_entries(0), 0)
     columns = parse(SEGMENT, data)
     return SegmentFile(data, _sound_entries(path, columns, segment_entry_count), columns.end)
 
@@ -152,7 +152,8 @@ def scan_segment(files: FileSystem, path: str, segment_entry_count: int) -> Segm
 
 def _sound_entries(path: str, columns: Columns, segment_entry_count: int) -> SegmentEntries:
     """The entries of a file in which nothing is wrong but, perhaps, its end."""
-    entries, findings = segment_entries(columns, segment_entry_count)
+    count = entry_count(columns, segment_entry_count)
+    entries, findings = segment_entries(columns, count)
     for finding in findings:
         if finding.kind != "torn record":
             raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")

@@ -30,6 +30,8 @@ _ADDING: Final = {
     action: bytes(ADD[:, action]).ljust(256, bytes([IMPOSSIBLE])) for action in (PUBLISHED, DELIVERED, ACKED)
 }
 """For each action, what it makes of what is known: by a table of bytes a thousand messages are one step."""
+_FIRST_FACTS: Final = 256
+"""Of so many positions facts are kept at first; of ten thousand queues most are short."""
 
 
 Records = ColumnRecords | list[bytes]
@@ -160,8 +162,12 @@ class SegmentJournal:
 
     @property
     def facts(self) -> Octets:
-        """What the journal knows, by rel_seq; to be read only."""
+        """What the journal knows, by rel_seq, as far as it knows anything; to be read only."""
         return self._array()
+
+    def reach(self, count: int) -> None:
+        """Have facts for the positions up to ``count``."""
+        self._bytes(count)
 
     @property
     def highest(self) -> int:
@@ -173,11 +179,12 @@ class SegmentJournal:
 
     def set_facts(self, facts: Octets) -> None:
         """Take over what a journal file was found to say."""
-        self._array()[:] = facts
+        self._bytes(len(facts))
+        self._array()[: len(facts)] = facts
 
     def add(self, action: int, low: int, high: int) -> None:
         """One action on each of the positions ``low … high-1``."""
-        facts = self._bytes()
+        facts = self._bytes(high)
         known = facts[low:high].translate(_ADDING[action])
         impossible = known.find(IMPOSSIBLE)
         if impossible >= 0:
@@ -241,14 +248,19 @@ class SegmentJournal:
         self.written.clear()
         self._facts = self._view = None
 
-    def _bytes(self) -> bytearray:
-        if self._facts is None:
-            self._facts = bytearray(self._size)
-            self._view = np.frombuffer(self._facts, np.uint8)
-        return self._facts
+    def _bytes(self, count: int) -> bytearray:
+        """The facts, of ``count`` positions at least."""
+        facts = self._facts
+        if facts is not None and len(facts) >= count:
+            return facts
+        known = b"" if facts is None else facts
+        size = min(self._size, max(count, 2 * len(known), _FIRST_FACTS))
+        self._facts = larger = bytearray(known).ljust(size, b"\0")
+        self._view = np.frombuffer(larger, np.uint8)
+        return larger
 
     def _array(self) -> Octets:
-        self._bytes()
+        self._bytes(0)
         if self._view is None:
             raise RuntimeError("a segment's facts without the view on them")
         return self._view

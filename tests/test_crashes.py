@@ -391,6 +391,7 @@ def assert_a_broker_goes_on_from(files: MemoryFileSystem) -> None:
         assert not findings
         for number, entries in found.items():
             file = read_segment(files, f"{path}/{number}.idx", SETTINGS.segment_entry_count)
+            file.entries.reach(len(entries))
             for rel_seq, known in enumerate(entries.facts.tolist()):
                 in_file = int(file.entries.facts[rel_seq])
                 assert not known or in_file in READ_BY_A_BROKER[known], (path, number, rel_seq, known, in_file)

@@ -269,8 +269,11 @@ def facts_on_disk(files: MemoryFileSystem, queue: bytes) -> list[int]:
     journal = files.read(f"{directory(queue)}/journal.jif")
     known, _ = journal_entries(parse(JOURNAL, journal), SETTINGS.segment_entry_count)
     path = f"{directory(queue)}/0.idx"
-    facts = read_segment(files, path, SETTINGS.segment_entry_count).entries.facts
-    return [int(fact) for fact in (PLUS[facts, known[0].facts] if 0 in known else facts)]
+    entries = read_segment(files, path, SETTINGS.segment_entry_count).entries
+    entries.reach(SETTINGS.segment_entry_count)
+    if 0 in known:
+        known[0].reach(SETTINGS.segment_entry_count)
+    return [int(fact) for fact in (PLUS[entries.facts, known[0].facts] if 0 in known else entries.facts)]
 
 
 def make_as_a_broker(files: MemoryFileSystem) -> None:

@@ -193,6 +193,7 @@ def _are(facts: npt.NDArray[np.integer[Any]], known: int) -> Bools:
 
 
 def _first(entries: SegmentEntries, count: int) -> SegmentEntries:
+    entries.reach(count)
     return SegmentEntries(
         entries.facts[:count], entries.persistent[:count], entries.body_at[:count], entries.embedded[:count]
     )
