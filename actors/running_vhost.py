@@ -212,7 +212,7 @@ class RunningVhost:
                 continue
             known = None if directory in self._opened else self.directory.terms.get(directory)
             self._opened.add(directory)
-            if known is not None and self._clean and known.persistent_count:
+            if known is not None and self._clean and (known.persistent_count or known.is_blank):
                 terms[level] = known
             else:
                 opened[level] = self._recover(parts, known, directory, counted)

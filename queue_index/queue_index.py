@@ -477,9 +477,8 @@ class QueueIndex:
         """What the file and the journal know of a segment's positions together."""
         if segment.empty:
             return file.entries.facts.copy()
-        count = max(len(file.entries), len(segment.facts))
-        file.entries.reach(count)
-        segment.reach(count)
+        segment.reach(len(file.entries))
+        file.entries.reach(len(segment.facts))
         facts: Octets = PLUS[file.entries.facts, segment.facts]
         if (facts > PUBLISHED | DELIVERED | ACKED).any():
             rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))

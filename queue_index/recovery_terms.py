@@ -51,6 +51,12 @@ class RecoveryTerms:
     others: tuple[tuple[str, Term], ...] = ()
     """Properties that are not ours, by name, as terms."""
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether they are whole and say that the queue is empty."""
+        whole = self.persistent_ref is not None and self.persistent_count == 0
+        return whole and not any(unacked for _, unacked in self.segments)
+
 
 def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
     """The terms in the file whose bytes are ``data``, by directory name.

@@ -96,9 +96,11 @@ class VariableQueue:
         A directory that is there already is what a crash left of its making, or of its deletion; one that holds a
         queue's files raises :class:`DataError`.
         """
-        if held := [name for name in parts.files.list(parts.path) if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
+        found = parts.files.list(parts.path)
+        if held := [name for name in found if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
             raise DataError(f"{parts.path}/{held[0]}", None, "a new queue's directory holds a queue's files")
-        parts.files.delete_tree(parts.path)
+        if found:
+            parts.files.delete_tree(parts.path)
         return cls(parts, parts.new_state(parts.new_index()))
 
     @classmethod
@@ -128,7 +130,7 @@ class VariableQueue:
             count, size = terms.persistent_count or 0, terms.persistent_bytes or 0
             state.length = state.persistent_count = count
             state.bytes = state.persistent_bytes = size
-            blank = False
+            blank = terms.is_blank
         else:
             store = parts.persistent_store
             has_body = store.store.contains if store is not None else lambda _: False

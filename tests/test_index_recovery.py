@@ -272,6 +272,42 @@ def test_other_files_in_the_directory_are_left_alone(files: MemoryFileSystem) ->
     assert files.read(f"{PATH}/07.idx") == b"not a segment's name"
 
 
+@pytest.mark.parametrize("torn", [b"", journal_publish(9)[:-3]], ids=["whole", "torn"])
+def test_a_short_journal_goes_on_where_nothing_is_synced(files: MemoryFileSystem, torn: bytes) -> None:
+    good = journal_publish(0) + journal_publish(1) + journal_publish(2) + journal_deliver(0, 1) + journal_ack(0)
+    put(files, JOURNAL, good + torn)
+    index = recover(files, sync=False)
+    assert (files.exists(segment(0)), files.read(JOURNAL)) == (False, good)
+    assert unacked(index) == [Position(1, delivered=True), Position(2)]
+    index.publish(run_of(8), None)
+    index.ack([range(1, 2)])
+    index.write_out()
+    assert files.read(JOURNAL) == good + journal_publish(8) + journal_ack(1)
+    files = files.after_process_crash()
+    index = recover(files, sync=False)
+    assert unacked(index) == [Position(2), Position(8)]
+    index.flush()
+    assert [name for name in files.list(PATH) if name.endswith("idx")] == ["0.idx", "1.idx"]
+
+
+@pytest.mark.parametrize(
+    ("data", "left"),
+    [
+        (journal_publish(0) + journal_publish(1, persistent=False), [0]),
+        (journal_publish(0) + journal_deliver(9) + journal_ack(9), [0]),
+        (b"".join(map(journal_publish, range(1000))), list(range(1000))),
+    ],
+    ids=["something is lost", "a segment is empty", "long"],
+)
+def test_a_journal_that_cannot_stay_as_it_is_is_moved_into_segments(
+    files: MemoryFileSystem, data: bytes, left: list[int]
+) -> None:
+    put(files, JOURNAL, data)
+    index = recover(files, sync=False)
+    assert [position.seq_id for position in unacked(index)] == left
+    assert files.size(JOURNAL) == 0
+
+
 # What is found
 
 

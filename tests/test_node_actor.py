@@ -331,6 +331,24 @@ def test_a_clean_stop_is_known_as_one_and_queues_are_asleep() -> None:
     again.node.close()
 
 
+def test_an_emptied_queue_is_asleep_after_a_clean_stop_and_goes_on() -> None:
+    scene = hand_node()
+    queue = scene.node.queue("q")
+    queue.publish_many([b"1", BIG]).wait()
+    queue.ack(queue.get_many(2))
+    scene.node.close()
+    again = hand_node(scene.files, seed=1)
+    queue = again.node.queue("q")
+    again.run()
+    assert entry_of(queue).actor.process.is_asleep
+    assert (len(queue), queue.get()) == (0, None)
+    queue.publish_many([b"3", b"4"]).wait()
+    entry_of(queue).actor.process.backing.level(0).check_invariants()
+    once_more = hand_node(again.lose_power(random.Random(3)), seed=2)
+    assert bodies(once_more.node.queue("q")) == [b"3", b"4"]
+    once_more.node.close()
+
+
 def test_a_queue_that_cannot_be_closed_does_not_keep_the_others_from_it() -> None:
     scene = hand_node()
     bad, good = scene.node.queue("bad"), scene.node.queue("good")

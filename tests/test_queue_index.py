@@ -486,6 +486,27 @@ def test_file_and_journal_are_read_together(index: QueueIndex) -> None:
     assert positions(index.read(0, 24)) == expected
 
 
+@pytest.mark.parametrize("acked", [3, 280, 350])
+def test_a_file_and_a_journal_that_reach_to_different_positions_are_read_together(
+    files: MemoryFileSystem, acked: int
+) -> None:
+    index = new_index(files, attrs.evolve(SETTINGS, segment_entry_count=1024))
+    publish(index, run_of(0, 300))
+    index.flush()
+    publish(index, run_of(300, 100))
+    index.deliver([range(acked, acked + 1)])
+    index.ack([range(acked, acked + 1)])
+    expected = [n for n in range(400) if n != acked]
+    assert [p.seq_id for p in positions(index.read(0, 1024))] == expected
+    index.flush()
+    index.deliver([range(1)])
+    index.ack([range(1)])
+    assert [p.seq_id for p in positions(index.read(0, 1024))] == expected[1:]
+    index.sync()
+    index = recover(files.after_process_crash(), settings=index.settings)
+    assert [p.seq_id for p in positions(index.read(0, 1024))] == expected[1:]
+
+
 def test_a_segment_read_in_pieces_is_read_as_it_stands(index: QueueIndex) -> None:
     publish(index, run_of(0, 8))
     index.deliver([range(8)])

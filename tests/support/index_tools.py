@@ -163,14 +163,19 @@ def every_body(_: bytes) -> bool:
 
 
 def recover(
-    files: MemoryFileSystem, has_body: Callable[[bytes], bool] = every_body, settings: Settings = SETTINGS
+    files: MemoryFileSystem,
+    has_body: Callable[[bytes], bool] = every_body,
+    settings: Settings = SETTINGS,
+    *,
+    sync: bool = True,
 ) -> QueueIndex:
     """An index brought back from its files alone, as a queue does it that does not work meanwhile."""
-    index = new_index(files, settings)
+    index = new_index(files, settings, sync=sync)
     recovery = DirtyRecovery(files, index, has_body)
     while recovery.step():
         pass
-    index.flush(even_if_clean=True)
+    if recovery.needs_flush:
+        index.flush(even_if_clean=True)
     index.check_invariants()
     return index
 
