@@ -44,12 +44,16 @@ class Deliveries:
 
     def put(self, batch: Delivered) -> None:
         """Hand over a batch; the queue's side."""
+        for future in self.add(batch):
+            future.set()
+
+    def add(self, batch: Delivered) -> list[Future]:
+        """Take a batch; returns those who wait for it, whom to tell is the caller's."""
         with self._lock:
             self._batches.append(batch)
             self.buffered += batch.count
             waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            future.set()
+        return waiting
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more comes: the consumer was cancelled, or (``error``) its queue has failed or is gone."""

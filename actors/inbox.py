@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -45,7 +45,7 @@ class ControlCall(Call, Control):
 class PendingBatch:
     """An entry of the data lane that others of its kind may still join. ``key``: what makes them of one kind."""
 
-    __slots__ = ("items", "key", "reserved_bytes", "room_bytes")
+    __slots__ = ("items", "key", "reserved_bytes", "room_bytes", "taken")
 
     def __init__(self, key: object) -> None:
         self.key = key
@@ -54,6 +54,8 @@ class PendingBatch:
         """What is on the way for it (:mod:`warren.actors.gate`)."""
         self.room_bytes = 0
         """So much of that has not come yet."""
+        self.taken = False
+        """Whether it has left the inbox."""
 
 
 class Owner(Helper, Protocol):
@@ -70,7 +72,7 @@ G = TypeVar("G", bound=PendingBatch)
 class Inbox:
     """The two lanes. Any thread may put; one at a time takes."""
 
-    __slots__ = ("_control", "_data", "_lock", "_open", "owner", "scheduled", "weight")
+    __slots__ = ("_control", "_data", "_open", "lock", "owner", "scheduled", "weight")
 
     def __init__(self) -> None:
         self.owner: Owner | None = None
@@ -81,7 +83,8 @@ class Inbox:
         """Published messages that wait."""
         self._control: deque[Envelope[Any]] | None = None
         self._data: deque[Entry] | None = None
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held for what must not come between a look and what follows from it (:mod:`warren.actors.early_deliveries`)."""
         self._open: PendingBatch | None = None
 
     def put(self, envelope: Envelope[Any], weight: int = 0, *, wake: Callable[[], bool] | None = None) -> None:
@@ -89,7 +92,7 @@ class Inbox:
         if isinstance(envelope.reply_to, Future) and self.owner is not None:
             envelope.reply_to.helped_by(self.owner)
         try:
-            with self._lock:
+            with self.lock:
                 if isinstance(envelope.message, Control):
                     if self._control is None:
                         self._control = deque()
@@ -122,7 +125,7 @@ class Inbox:
         ``wake``: whether to tell the owner that it waits, asked behind that.
         """
         try:
-            with self._lock:
+            with self.lock:
                 tail = self._open
                 if tail is None or tail.key is not key:
                     tail = new(key)
@@ -144,7 +147,7 @@ class Inbox:
 
         If that is of its kind, and bytes enough are reserved for it. Whoever began the entry has told the owner.
         """
-        with self._lock:
+        with self.lock:
             tail = self._open
             if tail is None or tail.key is not key or tail.room_bytes < size_bytes:
                 return None
@@ -153,13 +156,23 @@ class Inbox:
             tail.items.append(item)
         return tail
 
+    @property
+    def open_entry(self) -> PendingBatch | None:
+        """The entry that single ones join. To be asked with the lock."""
+        return self._open
+
+    @property
+    def line(self) -> Collection[Entry]:
+        """The data lane, in order. To be asked with the lock."""
+        return self._data or ()
+
     def seal(self) -> None:
         """Let nothing join the entry at the tail any more."""
         self._open = None
 
     def lighten(self, weight: int) -> None:
         """So much of the weight has been taken out and handled."""
-        with self._lock:
+        with self.lock:
             self.weight -= weight
 
     def _data_lane(self) -> deque[Entry]:
@@ -179,14 +192,17 @@ class Inbox:
 
     def take(self) -> Entry | None:
         """The next entry; ``None`` where nothing waits. An entry that was taken gathers no more."""
-        with self._lock:
+        with self.lock:
             if self._control:
                 return self._control.popleft()
             while self._data:
                 entry = self._data.popleft()
                 if entry is self._open:
                     self._open = None
-                if not isinstance(entry, PendingBatch) or entry.items:  # else an interrupt struck who began it
+                if not isinstance(entry, PendingBatch):
+                    return entry
+                entry.taken = True
+                if entry.items:  # else an interrupt struck who began it
                     return entry
             return None
 
@@ -203,6 +219,6 @@ class Inbox:
 
     def rest(self) -> None:
         """Give up memory that an idle actor does not need."""
-        with self._lock:
+        with self.lock:
             self._data = self._data or None
             self._control = self._control or None

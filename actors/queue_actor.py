@@ -19,6 +19,7 @@ import attrs
 
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
+from warren.actors.early_deliveries import EarlyBatch
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
@@ -230,12 +231,10 @@ class QueueActor(QueueOutput):
 
     def on_batch(self, entry: PendingBatch) -> None:
         items = entry.items
-        if isinstance(entry, PublishBatch):
-            key: PublishKey = entry.key  # type: ignore[assignment]
-            self.actor_inbox.lighten(len(items))
-            ids = self.msg_ids.many(len(items)) if len(items) > 1 else self.msg_ids.one()
+        if isinstance(entry, EarlyBatch):
+            self.actor_inbox.lighten(len(items) - entry.gone)
             try:
-                self._publish(key.envelope, ids, items, key.expiration_ms, key.priority, entry.confirm)
+                self._take_in(entry)
             finally:  # what of it went on to a store is on the way there now
                 self._context.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
             return
@@ -252,13 +251,34 @@ class QueueActor(QueueOutput):
         finally:
             self._context.gate.leave(message.reserved_bytes)
 
+    def _take_in(self, batch: EarlyBatch) -> None:
+        """What single publishes have gathered: first those of it that have gone out already."""
+        key: PublishKey = batch.key  # type: ignore[assignment]
+        bodies = batch.items
+        if batch.delivered:
+            bodies = bodies[batch.delivered :]
+            try:
+                self._check_files()
+                ids = self.msg_ids.many(batch.delivered - batch.gone)
+                self.queue_turn.publish_delivered(key.envelope, ids, batch.early(), None if bodies else batch.confirm)
+            except WarrenError as error:
+                batch.confirm.fail(error)
+                raise
+        if bodies:
+            ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
+            self._publish(key.envelope, ids, bodies, key.expiration_ms, key.priority, batch.confirm)
+
+    def _check_files(self) -> None:
+        """Before the first message: files are made now, with the directories above them: not where those were removed."""
+        if not self._has_files:
+            self._context.check_directory()
+            self._has_files = True
+
     def _publish(  # noqa: PLR0917
         self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
     ) -> None:
         try:
-            if not self._has_files:  # made now, with the directories above them: not where those were removed
-                self._context.check_directory()
-                self._has_files = True
+            self._check_files()
             self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
         except WarrenError as error:
             confirm.fail(error)

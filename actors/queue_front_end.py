@@ -17,11 +17,13 @@ from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
+from warren.actors.early_deliveries import EarlyBatch, is_ack
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.effects import Delivered
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.front_end import FrontEnd
-from warren.actors.future import Confirm
+from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import (
     CLOSED_WEIGHT,
     PublishKey,
@@ -50,6 +52,7 @@ class QueueFrontEnd(FrontEnd):
 
     __slots__ = (
         "_abandoned",
+        "_early",
         "_error",
         "_process",
         "_queue_turn",
@@ -73,6 +76,8 @@ class QueueFrontEnd(FrontEnd):
         self._queue_turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
         self._abandoned: deque[str] = deque()
+        self._early: EarlyBatch | None = None
+        """The last batch of which something went out early."""
         self._error: BaseException | None = None
 
     def describe(self) -> str:
@@ -111,7 +116,7 @@ class QueueFrontEnd(FrontEnd):
         if not self.coalesces:
             inbox.seal()
         if here and self.deliveries and self.consumer_waits():
-            self.turn()
+            self.wake_consumer()
         elif key.expiration_ms is not None or self._needs_a_turn():
             self.get_in_line()
         return batch.confirm
@@ -127,13 +132,82 @@ class QueueFrontEnd(FrontEnd):
         if batch is None:
             return None
         if self.deliveries:
-            self.wake_consumer()
+            if self.consumer_waits():
+                self.wake_consumer()
+            else:  # whoever began the entry may have told nobody
+                self.get_in_line()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
+
+    def _new_batch(self, key: object) -> EarlyBatch:
+        return EarlyBatch(key, Confirm(self))
 
     def wake_consumer(self) -> None:
         """Let a consumer that waits have what was handed over, in this thread."""
-        if self.consumer_waits():
+        if self.consumer_waits() and not uninterrupted(self._give_early):
             self.turn()
+
+    def get_early(self, channel: str) -> Delivered | None:
+        """The message that waits in the inbox, where nothing stands before it; ``None``: ask for a turn."""
+        delivered = None
+        try:
+            with self.actor_inbox.lock:
+                batch = self._early_batch()
+                if batch is not None and not self.deliveries:
+                    delivered = batch.deliver(channel, None, self._pass_tag(channel))
+        except BaseException:
+            if delivered is not None:
+                self.settle(SettleKey(channel, "requeue"), delivered.first_tag)
+            raise
+        return delivered
+
+    def _give_early(self) -> bool:
+        """Give what waits in the inbox to the one consumer, where nothing stands before it; whether that was done."""
+        waiting: list[Future] = []
+        with self.actor_inbox.lock:
+            batch = self._early_batch()
+            if batch is None or self._process is None or len(self.deliveries) != 1:
+                return False
+            (deliveries,) = self.deliveries.values()
+            while batch.waits:
+                consumer = self._process.lone_consumer(batch.delivered - batch.gone)
+                if consumer is None:
+                    return False
+                delivered = batch.deliver(consumer.channel, consumer.tag, self._pass_tag(consumer.channel))
+                if delivered is None:
+                    return False
+                waiting += deliveries.add(delivered)
+        for future in waiting:
+            future.set()
+        return True
+
+    def _early_batch(self) -> EarlyBatch | None:
+        """What waits in the inbox and may go out early. The inbox's lock is held."""
+        inbox, turn = self.actor_inbox, self._queue_turn
+        batch = inbox.open_entry
+        if not isinstance(batch, EarlyBatch) or not batch.waits or not batch.lasts:
+            return None
+        if not self.alive or self._turn_lock.locked() or turn is None or not turn.takes_early:
+            return None
+        if len(inbox.line) > 1 and not all(entry is batch or is_ack(entry) for entry in inbox.line):
+            return None
+        self._early = batch
+        return batch
+
+    def _pass_tag(self, channel: str) -> int:
+        return 0 if self._process is None else self._process.pass_tag(channel)
+
+    def _ack_early(self, channel: str, tag: int) -> bool:
+        """Let go of a message that went out early; whether it did, and no turn has taken it in."""
+        inbox, batch = self.actor_inbox, self._early
+        if batch is None:
+            return False
+        with inbox.lock:
+            if batch.taken or not batch.ack(channel, tag, inbox):
+                return False
+            makes_room = batch.consumer is not None and batch.waits
+        if makes_room:
+            self.get_in_line()
+        return True
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
@@ -180,6 +254,8 @@ class QueueFrontEnd(FrontEnd):
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
+        if key.outcome == "ack" and self._ack_early(key.channel, tag):
+            return
         self.actor_inbox.gather(
             key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if key.outcome == "ack" else None
         )

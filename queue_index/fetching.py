@@ -8,16 +8,19 @@ index has a deliver record of its own, unless these are written with the publish
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import attrs
 
-from warren.queue_index.message_format import Message, decode_message, locate_addresses
+from warren.queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_addresses
 from warren.queue_index.paging import load_from_delta, room_for_load
 from warren.queue_index.recovering import recover_all
-from warren.queue_index.run import DELIVERED, Run, UnencodedTerms
+from warren.queue_index.run import DELIVERED, IN_RAM, Batch, Run, UnencodedTerms
 from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.state import QueueState
 from warren.queue_index.terms import bodies_of
+
+_NO_ID: Final = bytes(MSG_ID_BYTES)
 
 
 @attrs.frozen
@@ -105,6 +108,13 @@ class Fetched:
     def messages(self) -> list[Message]:
         """The messages decoded."""
         return [decode_message(term) for term in self.terms]
+
+
+def fetched_alone(envelope: Envelope, body: bytes) -> Fetched:
+    """A message that was never in a queue, as if it had been fetched; ``body``: its content, if the envelope says so."""
+    size = envelope.bodies_bytes((body,)) if envelope.of_contents else len(body)
+    batch = Batch(1, _NO_ID, size, 0, UnencodedTerms(envelope, _NO_ID, (body,)))
+    return Fetched(range(1), False, Run(0, batch, 0, 1, IN_RAM), None)
 
 
 def queue_out(s: QueueState, count: int) -> Run | None:

@@ -169,6 +169,12 @@ class VariableQueue:
         s = self._state
         return s.ram_msg_count == s.length and s.recovery is None and not s.index.flushes_soon
 
+    @property
+    def is_empty_in_ram(self) -> bool:
+        """Whether no message is ready, and what comes stays in RAM."""
+        s = self._state
+        return not s.length and s.recovery is None and s.mode == "default"
+
     def recover_step(self) -> bool:
         """Scan one more segment; returns whether there are more."""
         return recovering.recover_step(self._state)
@@ -248,6 +254,28 @@ class VariableQueue:
         seq_id = publishing.publish_delivered(s, envelope, msg_id, body, expiry_us)
         self._published(range(seq_id, seq_id + 1), confirm=confirm)
         return seq_id
+
+    def publish_delivered_many(
+        self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes], *, confirm: bool = False
+    ) -> range:
+        """Publish messages that a consumer has got already, acks pending, into an empty queue. Returns their seq_ids."""
+        if len(bodies) == 1:
+            seq_id = self.publish_delivered(envelope, msg_ids, bodies[0], confirm=confirm)
+            return range(seq_id, seq_id + 1)
+        if self._state.length:
+            raise RuntimeError("publish_delivered_many on a queue that has messages would break their order")
+        seq_ids = self.publish_many(envelope, msg_ids, bodies, confirm=confirm)
+        self.fetch_many(len(seq_ids))
+        return seq_ids
+
+    def note_passed(self, count: int) -> None:
+        """So many messages came, were delivered and acked, and were never here: the rates count them."""
+        rates = self._state.rates
+        rates.in_count += count
+        rates.out_count += count
+        rates.ack_in_count += count
+        rates.ack_out_count += count
+        self._state.update_rates_if_due()
 
     def _published(self, seq_ids: range, *, confirm: bool) -> None:
         s = self._state

@@ -59,7 +59,10 @@ class Channel:
 
     def settle_all(self, outcome: str, tags: range) -> None:
         """Settle a whole batch."""
-        self.settle_ranges(outcome, (tags,))
+        if len(tags) == 1:
+            self.settle(outcome, tags.start)
+        else:
+            self.settle_ranges(outcome, (tags,))
 
     def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
         """Settle stretches of deliveries in one message."""

@@ -201,14 +201,17 @@ class QueueVerbs:
 
         Interrupted or cancelled, it takes none: those that were on their way go back.
         """
-        channel = self.own_channel()
+        channel, batches = self.own_channel(), list[Delivered]()
         actor = channel.actor
-        got = asked(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))
-        try:
-            batches: list[Delivered] = yield got
-        except BaseException:
-            got.on_done(channel.give_back)
-            raise
+        if count == 1 and (early := actor.get_early(channel.name)) is not None:
+            batches = [early]
+        else:
+            got = asked(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))
+            try:
+                batches = yield got
+            except BaseException:
+                got.on_done(channel.give_back)
+                raise
         if auto_ack:
             for delivered in batches:
                 channel.settle_all("ack", delivered.tags)

@@ -19,7 +19,7 @@ number of its tags.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -255,6 +255,26 @@ class Consumers:
             state.unacked += len(seq_ids)
         self.pass_turn(state)
         return first
+
+    def lone(self, held: int) -> Consumer | None:
+        """The only consumer, if it acks, shares nothing, and has room while it holds ``held`` more than are counted."""
+        if self._by_tag is None or len(self._by_tag) != 1 or self._predecessor is not None:
+            return None
+        (state,) = self._by_tag.values()
+        consumer = state.consumer
+        if not consumer.ack_required or consumer.shared is not None or state.room <= held:
+            return None
+        return consumer
+
+    def have(self, channel: str, tag: str | None, given: Iterable[tuple[int, range]]) -> None:
+        """Note messages of level 0 that a channel has got: their first delivery tags, which were passed by, and
+        seq_ids."""
+        state = self._by_tag.get(tag) if tag is not None and self._by_tag else None
+        runs = [TagRun(first, len(seq_ids), 0, seq_ids.start, state) for first, seq_ids in given]
+        if runs:
+            self.channel(channel).put_back(runs)
+            if state is not None:
+                state.unacked += sum(run.count for run in runs)
 
     def pass_turn(self, state: ConsumerState) -> None:
         """A consumer that stands first in its ring has had its turn."""

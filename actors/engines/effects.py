@@ -6,6 +6,7 @@ A queue calls nobody. What it has for others collects in one :class:`Effects`, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -33,6 +34,20 @@ class Delivered:
     def tags(self) -> range:
         """Their delivery tags; empty where no ack is expected."""
         return range(self.first_tag, self.first_tag + self.fetched.count) if self.first_tag else range(0)
+
+
+@attrs.frozen
+class DeliveredEarly:
+    """Messages that went out before the queue took them in: to one channel, under consecutive tags."""
+
+    channel: str
+    consumer: str | None
+    """``None``: they were asked for by a get."""
+    first_tag: int
+    bodies: Sequence[bytes | None]
+    """``None``: acked already."""
+    gone_bytes: int
+    """The bytes of the bodies of those."""
 
 
 @attrs.frozen

@@ -20,10 +20,8 @@ from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.expiry import Expiry, WallClock
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
-from warren.queue_index.fetching import Fetched
+from warren.queue_index.fetching import Fetched, fetched_alone
 from warren.queue_index.message_format import Envelope
-from warren.queue_index.run import IN_RAM, Batch, UnencodedTerms
-from warren.queue_index.run import Run as MessageRun
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
@@ -107,11 +105,23 @@ class QueueDeliveries:
         if self.counts is not None:
             self.counts.note_published(1, len(body), envelope.persistent)
             self.counts.note_delivered(1, False, False)
-        ids = bytes(16)
-        batch = Batch(1, ids, len(body), 0, UnencodedTerms(envelope, ids, (body,)))
-        return Delivered(
-            consumer.tag, consumer.channel, 0, Fetched(range(1), False, MessageRun(0, batch, 0, 1, IN_RAM), None)
-        )
+        return Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, body))
+
+    # ── messages out before they were in ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def takes_early(self) -> bool:
+        """Whether a message that comes now may go out before it was taken in (:meth:`publish_delivered`)."""
+        single = self.backing.single
+        return single is not None and single.is_empty_in_ram
+
+    def lone_consumer(self, held: int) -> Consumer | None:
+        """The only consumer there is, if it acks what it gets and has room for more than ``held`` messages."""
+        return self._consumers.lone(held)
+
+    def pass_tag(self, channel: str) -> int:
+        """The delivery tag of a message that a channel gets early."""
+        return self._consumers.channel(channel).pass_by(1)
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""

@@ -26,7 +26,7 @@ import attrs
 
 from warren.actors.engines.backing import RandomBytes
 from warren.actors.engines.consumers import Consumer, Consumers
-from warren.actors.engines.effects import Effects
+from warren.actors.engines.effects import DeliveredEarly, Effects
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.pending_confirms import PendingConfirms
 from warren.actors.engines.policies import AppliedPolicies
@@ -112,6 +112,33 @@ class QueueProcess(QueueDeliveries):
         if counts is not None:
             size_bytes = queue.state.bytes - size_before
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
+        if token is not None:
+            self._note_confirm(0, token, confirm=confirm)
+
+    def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: object | None) -> None:
+        """Take in messages that have gone out already, while the queue was empty. ``msg_ids``: of those not acked yet.
+
+        ``token``: as with :meth:`publish_many`, where no others of its publish follow.
+        """
+        queue, bodies = self.backing.level(0), early.bodies
+        stretches = _not_gone(bodies)
+        confirm = token is not None and bool(stretches) and envelope.persistent and self.backing.durable
+        bytes_before, given = queue.state.unacked_bytes, []
+        for part in stretches:
+            some: Sequence[bytes] = bodies[part.start : part.stop]  # type: ignore[assignment]
+            ids, msg_ids = msg_ids[: 16 * len(part)], msg_ids[16 * len(part) :]
+            seq_ids = queue.publish_delivered_many(envelope, ids, some, confirm=confirm and not msg_ids)
+            given.append((early.first_tag + part.start, seq_ids))
+        self._consumers.have(early.channel, early.consumer, given)
+        gone = len(bodies) - sum(map(len, stretches))
+        queue.note_passed(gone)
+        self.touch()
+        if (counts := self.counts) is not None:
+            size_bytes = queue.state.unacked_bytes - bytes_before + early.gone_bytes
+            counts.note_published(len(bodies), size_bytes, envelope.persistent)
+            counts.note_delivered(len(bodies), False, True)
+            counts.got += len(bodies) if early.consumer is None else 0
+            counts.acked += gone
         if token is not None:
             self._note_confirm(0, token, confirm=confirm)
 
@@ -372,3 +399,13 @@ class QueueProcess(QueueDeliveries):
                 raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
         if any(held.values()):
             raise RuntimeError("channels or dead letters hold messages of levels that are asleep")
+
+
+def _not_gone(bodies: Sequence[bytes | None]) -> list[range]:
+    """Where those stand that were not acked: stretches, in order."""
+    stretches, low = [], 0
+    for end in [*(at for at, body in enumerate(bodies) if body is None), len(bodies)]:
+        if low < end:
+            stretches.append(range(low, end))
+        low = end + 1
+    return stretches

@@ -35,7 +35,7 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.consumers import Consumer, Shared
-from warren.actors.engines.effects import Delivered, Effects
+from warren.actors.engines.effects import Delivered, DeliveredEarly, Effects
 from warren.actors.engines.full_disk import FullDisk
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.policies import AppliedPolicies
@@ -115,6 +115,18 @@ class QueueTurn:
         except WarrenError:
             self.waiting.pop(token, None)
             raise
+
+    def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: Any) -> None:
+        """Take in what went out early; see :meth:`~warren.actors.engines.queue_process.QueueProcess.publish_delivered`."""
+        self.worked = True
+        if token is not None:
+            self.waiting[token] = None
+        self.process.publish_delivered(envelope, msg_ids, early, token)
+
+    @property
+    def takes_early(self) -> bool:
+        """Whether a message may go out now before a turn has taken it in. Any thread may ask while nobody has a turn."""
+        return self.comes_soon and self.process.takes_early
 
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
         """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest."""

@@ -1,0 +1,101 @@
+"""Early deliveries: messages that go out before the queue has taken them in.
+
+A message that waits in the inbox of an empty queue, where nothing stands before it, can be handed to one who asks for
+it, or to the one consumer that waits, at once. The next turn takes in what was handed out so, as delivered; it comes
+within the sync interval, or as soon as somebody waits for a confirm. What was acked by then is gone: nothing of it is
+encoded, written or counted one by one. RabbitMQ does the same with a message that is acked before it was written.
+
+So little is done for a message that comes and goes: it joins an :class:`EarlyBatch`, a number says how many of that
+were handed out, and an ack takes its body out. All of it happens under the inbox's lock, while nobody runs a turn; a
+turn begins by taking out of the inbox, and so finds it done or not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.actors.engines.effects import Delivered, DeliveredEarly
+from warren.actors.front_end import PublishBatch
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishKey, SettleKey
+from warren.actors.inbox import Entry, Inbox, PendingBatch
+from warren.queue_index.fetching import fetched_alone
+
+MOST_EARLY: Final = 8192
+"""So many of one batch go out early, settled or not, before a turn has to come."""
+
+
+class EarlyBatch(PublishBatch):
+    """Single publishes that wait together, the first of which may have been handed out.
+
+    They have consecutive delivery tags of one channel. In ``items`` stands ``None`` for one that was acked.
+    """
+
+    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes")
+
+    def __init__(self, key: PublishKey, confirm: Confirm) -> None:
+        super().__init__(key, confirm)
+        self.channel = ""
+        self.consumer: str | None = None
+        """Whose they are; ``None``: of one who asked for them."""
+        self.delivered = 0
+        self.first_tag = 0
+        self.gone = 0
+        """How many were acked."""
+        self.gone_bytes = 0
+        """The bytes of their bodies."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the messages never expire by themselves."""
+        key: PublishKey = self.key  # type: ignore[assignment]
+        return key.expiration_ms is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether one of them was not handed out."""
+        return self.delivered < len(self.items)
+
+    def early(self) -> DeliveredEarly:
+        """Those that were handed out, as the queue takes them in."""
+        return DeliveredEarly(self.channel, self.consumer, self.first_tag, self.items[: self.delivered], self.gone_bytes)
+
+    def deliver(self, channel: str, consumer: str | None, tag: int) -> Delivered | None:
+        """Hand out the next one under a tag; ``None`` where that cannot be. The inbox's lock is held."""
+        at = self.delivered
+        if at >= len(self.items):
+            return None
+        if not at:
+            self.channel, self.consumer, self.first_tag = channel, consumer, tag
+        elif (
+            at >= MOST_EARLY
+            or tag != self.first_tag + at
+            or channel != self.channel
+            or consumer != self.consumer
+        ):
+            return None
+        key: PublishKey = self.key  # type: ignore[assignment]
+        delivered = Delivered(consumer, channel, tag, fetched_alone(key.envelope, self.items[at]))
+        self.delivered = at + 1
+        return delivered
+
+    def ack(self, channel: str, tag: int, inbox: Inbox) -> bool:
+        """Let go of one that was handed out; whether it was here. The inbox's lock is held."""
+        at = tag - self.first_tag
+        if not 0 <= at < self.delivered or channel != self.channel or (body := self.items[at]) is None:
+            return False
+        key: PublishKey = self.key  # type: ignore[assignment]
+        on_the_way_bytes = len(body) + key.overhead_bytes
+        size_bytes = key.envelope.bodies_bytes((body,))
+        # No call from here on: no interrupt comes between.
+        self.items[at] = None
+        self.gone += 1
+        self.gone_bytes += size_bytes
+        self.room_bytes += on_the_way_bytes  # for those that will join
+        inbox.weight -= 1
+        return True
+
+
+def is_ack(entry: Entry) -> bool:
+    """Whether an entry of an inbox only lets go of messages, so that what stands behind it can go out before."""
+    return isinstance(entry, PendingBatch) and isinstance(entry.key, SettleKey) and entry.key.outcome == "ack"
