@@ -12,8 +12,9 @@ turn begins by taking out of the inbox, and so finds it done or not.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.effects import Delivered, DeliveredEarly
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm
@@ -58,17 +59,17 @@ class EarlyBatch(PublishBatch):
 
     def early(self) -> DeliveredEarly:
         """Those that were handed out, as the queue takes them in."""
-        return DeliveredEarly(self.channel, self.consumer, self.first_tag, self.items[: self.delivered], self.gone_bytes)
+        return DeliveredEarly(
+            self.channel, self.consumer, self.first_tag, self.items[: self.delivered], self.gone_bytes
+        )
 
-    def deliver(self, channel: str, consumer: str | None, tag: int) -> Delivered | None:
-        """Hand out the next one under a tag; ``None`` where that cannot be. The inbox's lock is held."""
-        at = self.delivered
-        if at >= len(self.items):
-            return None
+    def deliver(self, channel: str, consumer: str | None, tags: DeliveryTags[Any]) -> Delivered | None:
+        """Hand out the next one to a channel with these tags; ``None``: that cannot be. The inbox's lock is held."""
+        at, tag = self.delivered, tags.next_tag
         if not at:
             self.channel, self.consumer, self.first_tag = channel, consumer, tag
         elif (
-            at >= MOST_EARLY
+            at >= min(len(self.items), MOST_EARLY)
             or tag != self.first_tag + at
             or channel != self.channel
             or consumer != self.consumer
@@ -76,6 +77,7 @@ class EarlyBatch(PublishBatch):
             return None
         key: PublishKey = self.key  # type: ignore[assignment]
         delivered = Delivered(consumer, channel, tag, fetched_alone(key.envelope, self.items[at]))
+        tags.pass_by(1)
         self.delivered = at + 1
         return delivered
 

@@ -84,7 +84,7 @@ class Inbox:
         self._control: deque[Envelope[Any]] | None = None
         self._data: deque[Entry] | None = None
         self.lock = threading.Lock()
-        """Held for what must not come between a look and what follows from it (:mod:`warren.actors.early_deliveries`)."""
+        """To be held by who looks and acts on what it has seen (:mod:`warren.actors.early_deliveries`)."""
         self._open: PendingBatch | None = None
 
     def put(self, envelope: Envelope[Any], weight: int = 0, *, wake: Callable[[], bool] | None = None) -> None:

@@ -269,7 +269,7 @@ class QueueActor(QueueOutput):
             self._publish(key.envelope, ids, bodies, key.expiration_ms, key.priority, batch.confirm)
 
     def _check_files(self) -> None:
-        """Before the first message: files are made now, with the directories above them: not where those were removed."""
+        """Before the first message, which makes files and the directories above them: not where those were removed."""
         if not self._has_files:
             self._context.check_directory()
             self._has_files = True

@@ -139,7 +139,7 @@ class QueueFrontEnd(FrontEnd):
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
 
     def _new_batch(self, key: object) -> EarlyBatch:
-        return EarlyBatch(key, Confirm(self))
+        return EarlyBatch(key, Confirm(self))  # type: ignore[arg-type]
 
     def wake_consumer(self) -> None:
         """Let a consumer that waits have what was handed over, in this thread."""
@@ -152,8 +152,8 @@ class QueueFrontEnd(FrontEnd):
         try:
             with self.actor_inbox.lock:
                 batch = self._early_batch()
-                if batch is not None and not self.deliveries:
-                    delivered = batch.deliver(channel, None, self._pass_tag(channel))
+                if batch is not None and self._process is not None and not self.deliveries:
+                    delivered = batch.deliver(channel, None, self._process.tags(channel))
         except BaseException:
             if delivered is not None:
                 self.settle(SettleKey(channel, "requeue"), delivered.first_tag)
@@ -172,7 +172,7 @@ class QueueFrontEnd(FrontEnd):
                 consumer = self._process.lone_consumer(batch.delivered - batch.gone)
                 if consumer is None:
                     return False
-                delivered = batch.deliver(consumer.channel, consumer.tag, self._pass_tag(consumer.channel))
+                delivered = batch.deliver(consumer.channel, consumer.tag, self._process.tags(consumer.channel))
                 if delivered is None:
                     return False
                 waiting += deliveries.add(delivered)
@@ -192,9 +192,6 @@ class QueueFrontEnd(FrontEnd):
             return None
         self._early = batch
         return batch
-
-    def _pass_tag(self, channel: str) -> int:
-        return 0 if self._process is None else self._process.pass_tag(channel)
 
     def _ack_early(self, channel: str, tag: int) -> bool:
         """Let go of a message that went out early; whether it did, and no turn has taken it in."""

@@ -111,7 +111,7 @@ class Fetched:
 
 
 def fetched_alone(envelope: Envelope, body: bytes) -> Fetched:
-    """A message that was never in a queue, as if it had been fetched; ``body``: its content, if the envelope says so."""
+    """A message that was never in a queue, as if fetched; ``body``: its content, if the envelope says so."""
     size = envelope.bodies_bytes((body,)) if envelope.of_contents else len(body)
     batch = Batch(1, _NO_ID, size, 0, UnencodedTerms(envelope, _NO_ID, (body,)))
     return Fetched(range(1), False, Run(0, batch, 0, 1, IN_RAM), None)

@@ -258,7 +258,7 @@ class VariableQueue:
     def publish_delivered_many(
         self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes], *, confirm: bool = False
     ) -> range:
-        """Publish messages that a consumer has got already, acks pending, into an empty queue. Returns their seq_ids."""
+        """Publish messages that a consumer has got already, acks pending, into an empty queue; their seq_ids."""
         if len(bodies) == 1:
             seq_id = self.publish_delivered(envelope, msg_ids, bodies[0], confirm=confirm)
             return range(seq_id, seq_id + 1)

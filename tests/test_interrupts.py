@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import linecache
 import random
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,6 +14,7 @@ import pytest
 
 from tests.support.pool_tools import Do, Say, Scribe
 from tests.support.runtime_tools import forget_actors, hand_node
+from tests.support.striking import struck_at
 from warren.actors.future import Confirm
 from warren.actors.inbox import Inbox, PendingBatch
 from warren.actors.interrupts import uninterrupted
@@ -175,34 +174,6 @@ def test_ctrl_c_while_a_queue_is_declared_leaves_the_node_and_the_queue() -> Non
     assert queue.get().body == b"1"
     assert scene.node.vhosts() == ["/", "more"]
     scene.node.close()
-
-
-def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
-    """Do ``work``, and raise KeyboardInterrupt as its ``line``-th line of ``module`` begins; whether it came so far.
-
-    Not at a ``with``: Python looks for signals behind a lock's ``__exit__``, never ahead of it.
-    """
-    left = line
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_filename.endswith(module):
-            return None
-        if event == "line" and "with " not in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 @pytest.mark.parametrize("module", ["warren/topic_lookup.py", "topics/reading.py"])

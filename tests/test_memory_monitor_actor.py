@@ -14,14 +14,13 @@ from pykka import ActorRef
 
 import warren
 from tests.support.effort import times
-from tests.support.runtime_tools import GIB, HandNode, Machine, forget_actors, hand_node
+from tests.support.runtime_tools import GIB, HandNode, Machine, actor_of, forget_actors, hand_node
 from warren.actors import messages as m
 from warren.actors.clock import NS, HandClock
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import HandPool, Pool, PooledActor
-from warren.actors.queue_actor import QueueActor
 from warren.actors.timer import TimerActor
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
@@ -322,10 +321,6 @@ def node_scene() -> Iterator[HandNode]:
     one = hand_node()
     yield one
     one.node.close()
-
-
-def actor_of(queue: warren.Queue) -> QueueActor:
-    return queue._verbs.entry.actor
 
 
 def listeners(ref: ActorRef[object]) -> MemoryMonitorActor:

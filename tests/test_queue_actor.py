@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import warren
-from tests.support.runtime_tools import DATA, HandNode, Machine, hand_node
+from tests.support.runtime_tools import DATA, HandNode, Machine, actor_of, bodies, hand_node
 from warren.actors.handing_over import PublishRefusedError, QueueGoneError, SettleKey
 from warren.actors.inbox import ControlCall
-from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_output import IDLE_BYTES
 from warren.queue_index.acking import tag_ranges
 from warren.storage.errors import WarrenError
@@ -34,14 +33,6 @@ def scene() -> Iterator[HandNode]:
     one = hand_node()
     yield one
     one.node.close()
-
-
-def actor_of(queue: warren.Queue) -> QueueActor:
-    return queue._verbs.entry.actor
-
-
-def bodies(queue: warren.Queue) -> list[bytes]:
-    return [message.body for message in queue.browse()]
 
 
 def syncs(scene: HandNode) -> int:

@@ -12,7 +12,7 @@ A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_runtime_machine.py``.
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import attrs
 import pytest
@@ -53,6 +53,10 @@ some_names = st.lists(names, min_size=2, max_size=3, unique=True)
 shapes = st.one_of(
     st.lists(st.sampled_from([8, 8, 60, 300]), min_size=1, max_size=4),
     st.tuples(st.sampled_from([8, 90, 300]), st.sampled_from([9, 20])).map(lambda shape: [shape[0]] * shape[1]),
+)
+End = Literal["ack", "requeue", "reject"] | None
+ends: st.SearchStrategy[list[End]] = st.lists(
+    st.sampled_from(["ack", "ack", "ack", "requeue", "reject", None]), min_size=2, max_size=6
 )
 mostly_true = st.sampled_from([True, True, True, False])
 seeds = st.integers(min_value=0, max_value=1 << 32)
@@ -285,6 +289,32 @@ class NodeMachine(RuleBasedStateMachine):
             self.compare(given, expected)
         self.held += [Held(name, "get", one.delivery_tag, one) for one in given if not auto_ack]
 
+    @rule(name=names, persistent=mostly_true, ends=ends, data=st.data())
+    def come_and_go(self, name: str, persistent: bool, ends: list[End], data: st.DataObject) -> None:
+        self.tick()
+        self.held += self.fetch_each(name, persistent, ends, data)
+        self.run()
+
+    def fetch_each(self, name: str, persistent: bool, ends: list[End], data: st.DataObject) -> list[Held]:
+        """Fetch each message as soon as it is published, and settle some, before the queue has its turn."""
+        held: list[Held] = []
+        for end in ends:
+            messages, taken = self.messages([8], persistent, 0), list[list[Copy]]()
+            expected: list[tuple[int, Copy, frozenset[bool]]] = []
+            self.model.tell(name, lambda model: taken.append(model.publish(messages, None)))  # noqa: B023
+            self.model.run()
+            self.model.tell(name, lambda model: expected.extend(model.get("get", 1, ack_required=True)))  # noqa: B023
+            self.model.run()
+            self.note(self.handles[name].publish(messages[0].body, persistent=persistent), taken, 1)
+            given = self.handles[name].get_many(1)
+            if not self.model.loose:
+                self.compare(given, expected)
+            held += [Held(name, "get", one.delivery_tag, one) for one in given]
+            if held and end is not None:
+                settled = held.pop(data.draw(st.integers(0, len(held) - 1)))
+                self.settle_held([settled], end, settled, 0)
+        return held
+
     @rule(
         name=names, prefetch=st.sampled_from([0, 1, 2, 5]), auto_ack=st.booleans(), priority=st.sampled_from([0, 0, 1])
     )
@@ -336,6 +366,7 @@ class NodeMachine(RuleBasedStateMachine):
             part = [chosen]
         self.tick()
         self.settle_held(part, outcome, chosen, how)
+        self.run()
 
     def settle_held(self, part: list[Held], outcome: str, chosen: Held, how: int) -> None:
         self.held = [held for held in self.held if held not in part]
@@ -353,7 +384,6 @@ class NodeMachine(RuleBasedStateMachine):
             chosen.delivery.ack(multiple=bool(how))
         else:
             chosen.delivery.nack(requeue=outcome == "requeue", multiple=bool(how))
-        self.run()
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
@@ -462,7 +492,9 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        steps=st.lists(st.sampled_from(["publish", "publish", "publish_to", "settle", "sync", "time"]), max_size=4),
+        steps=st.lists(
+            st.sampled_from(["publish", "publish", "publish_to", "come_and_go", "settle", "sync", "time"]), max_size=4
+        ),
         turns=st.integers(0, 12),
         strike=st.one_of(st.none(), st.none(), st.integers(0, 25)),
         torn=st.booleans(),
@@ -511,6 +543,8 @@ class NodeMachine(RuleBasedStateMachine):
         elif step == "settle" and self.held:
             chosen = data.draw(st.sampled_from(self.held))
             self.settle_held([chosen], data.draw(st.sampled_from(["ack", "requeue", "reject"])), chosen, 0)
+        elif step == "come_and_go":
+            self.fetch_each(name, data.draw(mostly_true), data.draw(ends), data)
         elif step == "sync":
             self.handles[name].sync()
             self.take_confirms()

@@ -7,7 +7,7 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -15,6 +15,7 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run, Shared
 from warren.actors.engines.counts import Counts
+from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.expiry import Expiry, WallClock
@@ -119,9 +120,9 @@ class QueueDeliveries:
         """The only consumer there is, if it acks what it gets and has room for more than ``held`` messages."""
         return self._consumers.lone(held)
 
-    def pass_tag(self, channel: str) -> int:
-        """The delivery tag of a message that a channel gets early."""
-        return self._consumers.channel(channel).pass_by(1)
+    def tags(self, channel: str) -> DeliveryTags[Any]:
+        """A channel's delivery tags, for a message that it gets early."""
+        return self._consumers.channel(channel)
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""

@@ -115,7 +115,9 @@ class QueueProcess(QueueDeliveries):
         if token is not None:
             self._note_confirm(0, token, confirm=confirm)
 
-    def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: object | None) -> None:
+    def publish_delivered(
+        self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: object | None
+    ) -> None:
         """Take in messages that have gone out already, while the queue was empty. ``msg_ids``: of those not acked yet.
 
         ``token``: as with :meth:`publish_many`, where no others of its publish follow.

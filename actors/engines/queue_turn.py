@@ -117,7 +117,7 @@ class QueueTurn:
             raise
 
     def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: Any) -> None:
-        """Take in what went out early; see :meth:`~warren.actors.engines.queue_process.QueueProcess.publish_delivered`."""
+        """Take in what went out early. ``token``: ``None`` where other messages of the publish follow."""
         self.worked = True
         if token is not None:
             self.waiting[token] = None
@@ -125,7 +125,7 @@ class QueueTurn:
 
     @property
     def takes_early(self) -> bool:
-        """Whether a message may go out now before a turn has taken it in. Any thread may ask while nobody has a turn."""
+        """Whether a message may go out before a turn has taken it in. Any thread may ask while nobody has a turn."""
         return self.comes_soon and self.process.takes_early
 
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:

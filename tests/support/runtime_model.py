@@ -155,13 +155,18 @@ class NodeQueue(UsersQueue):
         self.letters = []
 
     def stop_cleanly(self, found: list[Found]) -> None:
-        """``found`` is what is there after a clean stop: all of it, and dead letters that had not arrived, perhaps."""
+        """``found`` is what is there after a clean stop: all of it, and dead letters that had not arrived, perhaps.
+
+        What has died since the start may come again after a crash.
+        """
         stay = [copy for copy in self.in_order if copy.survives]
         doomed = {copy for copy in stay if self.dooms(copy)}
-        copies = self.adopt(found, stay + [one for one in self.dying if one.survives])
+        known = stay + [one for one in self.dying if one.survives]
+        copies = self.adopt(found, known)
         assert doomed >= set(stay) - copies, "a clean stop lost messages"
         self.forget_users()
         self.safe()
+        self.gone = [copy for copy in known if copy not in copies]
 
     def crash(self, found: list[Found]) -> None:
         """``found`` is what is there after a crash."""

@@ -17,6 +17,7 @@ from warren import Config, Node, Queue
 from warren.actors.clock import HandClock
 from warren.actors.node_actor import Probes
 from warren.actors.pool import HandPool, PooledActor
+from warren.actors.queue_actor import QueueActor
 from warren.queue_index import directory as names
 from warren.running_node import RunningNode
 from warren.storage.memory import MemoryFileSystem
@@ -156,3 +157,8 @@ def store_path(vhost: str = "/") -> str:
 
 def bodies(queue: Queue) -> list[bytes]:
     return [message.body for message in queue.browse()]
+
+
+def actor_of(queue: Queue) -> QueueActor:
+    """The actor of a queue in this process."""
+    return queue._verbs.entry.actor

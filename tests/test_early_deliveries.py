@@ -1,0 +1,393 @@
+"""Messages that go out before their queue has taken them in: nothing is done for those that are acked meanwhile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.runtime_tools import BIG, HandNode, actor_of, bodies, hand_node
+from tests.support.striking import struck_at
+from warren import Consumer, Delivery, Queue
+from warren.actors.early_deliveries import MOST_EARLY
+from warren.errors import UnknownTagError
+
+
+def about_to_sync(name: str = "q", **declared: object) -> tuple[HandNode, Queue]:
+    """A node, and an empty queue of it that has a turn within the sync interval by itself."""
+    scene = hand_node()
+    queue = scene.node.queue(name, **declared)  # type: ignore[arg-type]
+    queue.publish(b"first")
+    queue.get(auto_ack=True)
+    scene.run()
+    return scene, queue
+
+
+def waits(consumer: Consumer) -> list[bool]:
+    """Say that a thread waits for the consumer's next message; the list says once whether it was told."""
+    told: list[bool] = []
+    consumer._verbs.deliveries.on_ready(lambda _: told.append(True))
+    return told
+
+
+def taken_now(consumer: Consumer) -> list[Delivery]:
+    taken = []
+    while (delivery := consumer.take_now()) is not None:
+        taken.append(delivery)
+    return taken
+
+
+def test_a_message_comes_and_goes_without_a_turn() -> None:
+    scene, queue = about_to_sync()
+    turns, operations = actor_of(queue).turns, scene.files.operations
+    for number in range(3):
+        queue.publish(b"%d" % number)
+        delivery = queue.get()
+        assert delivery is not None
+        assert (delivery.body, delivery.delivery_tag, delivery.redelivered) == (b"%d" % number, number + 2, False)
+        assert delivery.routing_key == "q"
+        delivery.ack()
+    assert queue.get_many(1) == []
+    assert actor_of(queue).turns - turns <= 1, "that of the get that found nothing"
+    scene.advance(0.05)
+    assert scene.files.operations - operations <= 2, "of the first message"
+    assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 0)
+    scene.node.close()
+
+
+def test_nothing_is_written_for_what_was_acked_meanwhile() -> None:
+    scene, queue = about_to_sync()
+    scene.advance(0.05)
+    scene.advance(0.05)
+    queue.publish(b"before")
+    scene.run()
+    assert queue.get_many(1)[0].body == b"before"
+    written = scene.files.operations
+    queue.publish(BIG)
+    [big] = queue.get_many(1)
+    big.ack()
+    scene.run()
+    assert scene.files.operations == written
+    scene.node.close()
+
+
+def test_messages_that_nobody_has_acked_are_taken_in_as_delivered() -> None:
+    scene, queue = about_to_sync()
+    held = []
+    for number in range(5):
+        queue.publish(b"%d" % number)
+        held += queue.get_many(1)
+    held[1].ack()
+    held[2].ack()
+    queue.publish(b"5")
+    scene.run()
+    assert (len(queue), actor_of(queue).process.unacked) == (1, 3)
+    held[0].nack()
+    held[4].nack()
+    scene.run()
+    assert [(one.body, one.redelivered) for one in queue.get_many(9)] == [(b"0", True), (b"4", True), (b"5", False)]
+    held[3].ack()
+    scene.advance(0.05)
+    assert actor_of(queue).process.unacked == 3
+    scene.node.close()
+
+
+def test_what_is_returned_comes_before_what_waits() -> None:
+    scene, queue = about_to_sync()
+    queue.publish(b"1")
+    [one] = queue.get_many(1)
+    queue.publish(b"2")
+    one.nack()
+    assert [(one.body, one.redelivered) for one in queue.get_many(1)] == [(b"1", True)]
+    assert [(one.body, one.redelivered) for one in queue.get_many(1)] == [(b"2", False)]
+    scene.node.close()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_after_a_crash_what_was_taken_in_comes_again_and_what_was_acked_does_not(power: bool) -> None:
+    scene, queue = about_to_sync()
+    confirms, held = [], []
+    for number in range(4):
+        confirms.append(queue.publish(b"%d" % number))
+        held += queue.get_many(1)
+    held[1].ack()
+    scene.advance(0.05)
+    assert all(confirm.done for confirm in confirms)
+    queue.publish(b"lost")
+    queue.get_many(1)  # no turn has taken it in: it was never confirmed
+    files = scene.lose_power(random.Random(1)) if power else scene.kill()
+    scene = hand_node(files)
+    found = scene.node.queue("q").get_many(9)
+    assert [(one.body, one.redelivered) for one in found] == [(b"0", True), (b"2", True), (b"3", True)]
+    scene.node.close()
+
+
+def test_who_waits_for_a_confirm_of_a_message_that_is_gone_is_answered_at_once() -> None:
+    scene, queue = about_to_sync()
+    confirm = queue.publish(b"1")
+    queue.get_many(1)[0].ack()
+    confirm.wait()
+    kept = queue.publish(b"2")
+    [two] = queue.get_many(1)
+    kept.wait()
+    two.ack()
+    scene.run()
+    assert (len(queue), actor_of(queue).process.unacked) == (0, 0)
+    scene.node.close()
+
+
+def test_a_stop_keeps_what_was_fetched_and_not_acked() -> None:
+    scene, queue = about_to_sync()
+    for number in range(3):
+        queue.publish(b"%d" % number)
+        queue.get_many(1)
+    scene.node.close()
+    scene = hand_node(scene.files)
+    found = scene.node.queue("q").get_many(9)
+    assert [(one.body, one.redelivered) for one in found] == [(b"0", True), (b"1", True), (b"2", True)]
+    scene.node.close()
+
+
+def test_two_handles_have_tags_of_their_own() -> None:
+    scene, queue = about_to_sync()
+    other = scene.node.queue("q")
+    queue.publish(b"1")
+    [mine] = queue.get_many(1)
+    queue.publish(b"2")
+    [theirs] = other.get_many(1)
+    queue.publish(b"3")
+    [again] = queue.get_many(1)
+    assert [mine.delivery_tag, theirs.delivery_tag, again.delivery_tag] == [2, 1, 3]
+    queue.ack_up_to(2)
+    assert other.release() == 1
+    assert [(one.body, one.redelivered) for one in other.get_many(9)] == [(b"2", True)]
+    assert queue.release() == 1
+    assert bodies(queue) == [b"3", b"2"] or bodies(queue) == [b"2", b"3"]
+    scene.node.close()
+
+
+def test_an_ack_of_what_is_gone_is_refused_as_ever() -> None:
+    scene, queue = about_to_sync()
+    queue.publish(b"1")
+    [one] = queue.get_many(1)
+    one.ack()
+    for tag in (one.delivery_tag, one.delivery_tag + 1):
+        with pytest.raises(UnknownTagError):
+            queue.ack_up_to(tag)
+    scene.node.close()
+
+
+def test_who_asks_without_acks_gets_it_early_too() -> None:
+    scene, queue = about_to_sync()
+    turns = actor_of(queue).turns
+    for number in range(3):
+        queue.publish(b"%d" % number)
+        delivery = queue.get(auto_ack=True)
+        assert delivery is not None
+        assert (delivery.body, delivery.delivery_tag) == (b"%d" % number, 0)
+    assert actor_of(queue).turns == turns
+    scene.node.close()
+
+
+def test_others_see_it_as_delivered() -> None:
+    scene, queue = about_to_sync()
+    queue.publish(b"1")
+    queue.get_many(1)
+    queue.publish(b"2")
+    assert bodies(queue) == [b"1", b"2"], "what is unacked is shown too"
+    assert [(one.body, one.unacked) for one in queue.browse()] == [(b"1", True), (b"2", False)]
+    stats = queue.stats()
+    assert (stats["messages_ready"], stats["messages_unacknowledged"]) == (1, 1)
+    assert queue.purge() == 1
+    scene.node.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-message-ttl": 0},
+        {"x-max-length": 0},
+        {"x-max-length": 1, "x-overflow": "reject-publish"},
+        {"x-max-priority": 3},
+        {"x-queue-mode": "lazy"},
+    ],
+    ids=" ".join,
+)
+def test_a_queue_that_has_to_look_at_each_message_first_has_its_turn(arguments: dict[str, object]) -> None:
+    scene, queue = about_to_sync(arguments=arguments)
+    turns = actor_of(queue).turns
+    queue.publish(b"1")
+    found = [one.body for one in queue.get_many(1)]
+    assert found == ([] if 0 in arguments.values() else [b"1"])
+    assert actor_of(queue).turns > turns
+    scene.node.close()
+
+
+def test_a_message_with_a_time_to_live_has_its_turn() -> None:
+    scene, queue = about_to_sync()
+    queue.publish(b"1", expiration=0.0)
+    assert queue.get_many(1) == []
+    scene.node.close()
+
+
+def test_a_message_behind_others_waits_for_them() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"1", b"2"])
+    queue.publish(b"3")
+    assert [one.body for _ in range(3) for one in queue.get_many(1)] == [b"1", b"2", b"3"]
+    queue.publish(b"4")
+    queue.publish(b"5", persistent=False)
+    assert [one.body for _ in range(2) for one in queue.get_many(1)] == [b"4", b"5"]
+    scene.node.close()
+
+
+def test_so_many_go_out_early_at_most() -> None:
+    scene, queue = about_to_sync()
+    turns = actor_of(queue).turns
+    for _ in range(MOST_EARLY + 1):
+        queue.publish(b"m")
+        queue.get_many(1)[0].ack()
+    assert actor_of(queue).turns == turns + 1
+    scene.node.close()
+
+
+# ── consumers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_one_consumer_that_waits_gets_it_before_a_turn() -> None:
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=2)
+    scene.run()
+    turns = actor_of(queue).turns
+    for number in range(3):
+        told = waits(consumer)
+        queue.publish(b"%d" % number)
+        assert told == [True]
+        [delivery] = taken_now(consumer)
+        assert (delivery.body, delivery.delivery_tag) == (b"%d" % number, number + 1)
+        delivery.ack()
+    assert actor_of(queue).turns == turns
+    scene.advance(0.05)
+    assert (len(queue), actor_of(queue).process.unacked) == (0, 0)
+    consumer.close()
+    scene.node.close()
+
+
+def test_a_consumer_gets_no_more_than_its_prefetch_early() -> None:
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=2)
+    scene.run()
+    taken = []
+    for number in range(3):
+        told = waits(consumer)
+        queue.publish(b"%d" % number)
+        assert bool(told) == (number < 2)
+        taken += taken_now(consumer)
+    scene.run()
+    assert taken_now(consumer) == []
+    taken[0].ack()
+    scene.run()
+    taken += taken_now(consumer)
+    assert [one.body for one in taken] == [b"0", b"1", b"2"]
+    consumer.close()
+    assert [(one.body, one.redelivered) for one in queue.get_many(9)] == [(b"1", True), (b"2", True)]
+    scene.node.close()
+
+
+def test_an_ack_that_makes_room_lets_the_next_one_through() -> None:
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=1)
+    scene.run()
+    waits(consumer)
+    queue.publish(b"1")
+    [first] = taken_now(consumer)
+    waits(consumer)
+    queue.publish(b"2")
+    first.ack()
+    scene.run()
+    assert [one.body for one in taken_now(consumer)] == [b"2"]
+    consumer.close()
+    scene.node.close()
+
+
+def test_a_consumer_that_goes_gives_back_what_it_got_early() -> None:
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=5)
+    scene.run()
+    for number in range(2):
+        waits(consumer)
+        queue.publish(b"%d" % number)
+        taken = taken_now(consumer)
+    taken[0].nack()
+    waits(consumer)
+    queue.publish(b"2")
+    consumer.close()
+    found = [(one.body, one.redelivered) for one in queue.get_many(9)]
+    assert found == [(b"0", True), (b"1", True), (b"2", True)]
+    scene.node.close()
+
+
+def test_two_consumers_take_turns() -> None:
+    scene, queue = about_to_sync()
+    consumers = [queue.consume(prefetch=5) for _ in range(2)]
+    scene.run()
+    for number in range(4):
+        for consumer in consumers:
+            waits(consumer)
+        queue.publish(b"%d" % number)
+    scene.run()
+    taken = [[one.body for one in taken_now(consumer)] for consumer in consumers]
+    assert taken == [[b"0", b"2"], [b"1", b"3"]]
+    for consumer in consumers:
+        consumer.close()
+    scene.node.close()
+
+
+def test_what_comes_and_goes_is_counted() -> None:
+    scene, queue = about_to_sync()
+    actor = actor_of(queue)
+    actor.count()
+    for number in range(4):
+        queue.publish(b"%d" % number)
+        [one] = queue.get_many(1)
+        if number != 1:
+            one.ack()
+    scene.advance(0.05)
+    counts = actor.process.counts
+    assert counts is not None
+    assert (counts.published, counts.delivered, counts.got, counts.acked) == (4, 4, 4, 3)
+    scene.node.close()
+
+
+# ── interrupts ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("module", ["actors/queue_front_end.py", "actors/early_deliveries.py", "actors/inbox.py"])
+def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(module: str) -> None:
+    scene, queue = about_to_sync()
+    line, struck = 0, True
+    while struck:
+        line += 1
+        queue.publish(b"armed")
+        scene.run()
+        queue.get(auto_ack=True)
+        scene.run()
+        turns, got = actor_of(queue).turns, list[bytes]()
+
+        def work(got: list[bytes] = got) -> None:
+            queue.publish(b"1")
+            [one] = queue.get_many(1)
+            one.ack()
+            got.append(one.body)
+
+        struck = struck_at(line, module, work)
+        assert actor_of(queue).turns == turns
+        queue.release()
+        left = [one.body for one in queue.get_many(9, auto_ack=True)]
+        assert len(got + left) <= 1, line
+        if not struck:
+            assert (got, left) == ([b"1"], [])
+        scene.advance(0.05)
+        assert (len(queue), actor_of(queue).process.unacked) == (0, 0), line
+    assert line > 8
+    scene.node.close()
