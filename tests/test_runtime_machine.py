@@ -27,8 +27,10 @@ from tests.support.users_queue import Taker
 from warren import Consumer, Delivery, Queue
 from warren.actors.clock import HandClock
 from warren.actors.future import Confirm
+from warren.actors.looking import BrowsedMessage
 from warren.errors import PublishRefusedError
 from warren.messages import ReceivedMessage
+from warren.steps import run
 from warren.storage.errors import WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
@@ -596,7 +598,9 @@ class NodeMachine(RuleBasedStateMachine):
 
     def found(self, hand: HandNode) -> dict[str, list[Found]]:
         hand.run()
-        return {queue.name: [(key_of(one), one.unacked) for one in queue.browse()] for queue in hand.node.queues()}
+        return {
+            queue.name: [found_of(one) for one in run(queue._verbs.page(1000, None))] for queue in hand.node.queues()
+        }
 
     def go_on(self) -> None:
         self.model.now_us = self.clock.wall_us()
@@ -637,6 +641,11 @@ class NodeMachine(RuleBasedStateMachine):
 def key_of(one: ReceivedMessage) -> Key:
     deaths = one.headers.get("x-death", [])
     return number_of(one.body), tuple((death["queue"], death["reason"], death["count"]) for death in deaths)
+
+
+def found_of(one: BrowsedMessage) -> Found:
+    browsed = one.browsed
+    return Found(key_of(ReceivedMessage((browsed.term,))), browsed.unacked, browsed.properties.expiry_us)
 
 
 class GroupMachine(NodeMachine):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -26,8 +26,13 @@ Deaths = tuple[tuple[str, str, int], ...]
 Key = tuple[int, Deaths]
 """By which copies are told apart, where they can be."""
 
-Found = tuple[Key, bool]
-"""A copy that was found after a stop, and whether it is unacked."""
+
+class Found(NamedTuple):
+    """A copy that was found after a stop."""
+
+    key: Key
+    unacked: bool
+    expiry_us: int
 
 
 def number_of(body: bytes) -> int:
@@ -185,23 +190,24 @@ class NodeQueue(UsersQueue):
 
     def adopt(self, found: list[Found], known: list[Copy]) -> set[Copy]:
         """Go on from what was found; those that say unacked have died once more as their queue was brought up."""
-        copies = self.match([key for key, _ in found], sorted(known, key=place))
-        self.ready = [copy for copy, (_, unacked) in zip(copies, found, strict=True) if not unacked]
-        self.dying = [copy for copy, (_, unacked) in zip(copies, found, strict=True) if unacked]
+        copies = self.match(found, sorted(known, key=place))
+        self.ready = [copy for copy, one in zip(copies, found, strict=True) if not one.unacked]
+        self.dying = [copy for copy, one in zip(copies, found, strict=True) if one.unacked]
         return set(copies)
 
-    def match(self, found: list[Key], known: list[Copy]) -> list[Copy]:
+    def match(self, found: list[Found], known: list[Copy]) -> list[Copy]:
         """Which copies were found: those that are known, in their order."""
         left, copies, at = list(known), [], 0
-        for key in found:
+        for key, _, expiry_us in found:
             here = [n for n, copy in enumerate(left) if copy.key == key and (n >= at or copy.loose)]
             if not here:  # of what, and on which way, it died in a step that was cut off, nobody can tell
                 dead = [n for n, copy in enumerate(left) if copy.loose and copy.key[1] and copy.key[0] == key[0]]
                 here = dead if key[1] else []
             assert here, (
                 f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: "
-                f"found {found}, known {[copy.key for copy in known]}"
+                f"found {[one.key for one in found]}, known {[copy.key for copy in known]}"
             )
+            here = [n for n in here if left[n].expiry_us == expiry_us] or here  # of those that are alike
             n = min(here, key=lambda n: (left[n].loose, n < at, n))
             copies.append(left.pop(n))
             if n < at:
@@ -209,6 +215,12 @@ class NodeQueue(UsersQueue):
             elif not copies[-1].loose:
                 at = n
             copies[-1].message = attrs.evolve(copies[-1].message, deaths=key[1])
+            assert copies[-1].loose or copies[-1].expiry_us == expiry_us, f"{self.name}: {key} lives otherwise"
+            copies[-1].expiry_us = expiry_us
+        for level in {copy.level for copy in copies}:
+            equals = [copy for copy in copies if copy.level == level]
+            for copy, order in zip(equals, sorted(copy.order for copy in equals), strict=True):
+                copy.order = order
         return copies
 
 
