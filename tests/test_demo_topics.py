@@ -42,6 +42,7 @@ from examples.demo.topic_checking import GroupCheck, Orders, QueuePosition, comp
 from examples.demo.topics import TopicPlayed, play
 from tests.support import rocketmq_golden as golden
 from tests.support.topic_log import RECORD
+from warren.msg_store.packed_records import packed_again
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.topic_record import StoredMessage
 
@@ -226,7 +227,7 @@ def message(number: int, **changes: Any) -> StoredMessage:
         body=body_of(number),
         properties=b"KEYS\x01" + ORDERS.key(number).encode(),
     )
-    return StoredMessage(attrs.evolve(record, **changes))
+    return StoredMessage(packed_again(attrs.evolve(record, **changes)))
 
 
 def checked(read: Sequence[tuple[str, StoredMessage]]) -> tuple[int, int, int]:
