@@ -130,7 +130,7 @@ class VariableQueue:
             count, size = terms.persistent_count or 0, terms.persistent_bytes or 0
             state.length = state.persistent_count = count
             state.bytes = state.persistent_bytes = size
-            blank = terms.is_blank
+            blank = False
         else:
             store = parts.persistent_store
             has_body = store.store.contains if store is not None else lambda _: False
