@@ -40,7 +40,7 @@ class _Handle:
         self.file.close()
 
 
-@attrs.define
+@attrs.define(eq=False)
 class ReadHandles:
     """The files of a store, opened as they are needed; the least recently used are given up again."""
 
@@ -82,7 +82,7 @@ class ReadHandles:
         return handle
 
 
-@attrs.define
+@attrs.define(eq=False)
 class BodyReader:
     """Looks up and reads; owns nothing but the handles."""
 

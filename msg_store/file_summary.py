@@ -26,7 +26,7 @@ class FileEntry:
     damaged: bool = False
 
 
-@attrs.define
+@attrs.define(eq=False)
 class FileSummary:
     """File number → :class:`FileEntry`, oldest first."""
 

@@ -55,7 +55,7 @@ def unpack(place: int) -> Location:
     return Location(place >> 2 * _FIELD_BITS, place >> _FIELD_BITS & _FIELD, place & _FIELD)
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Locations:
     """msg_id → place and count."""
 

@@ -68,7 +68,7 @@ class StoreStatus:
     unreadable: tuple[DataError, ...]
 
 
-@attrs.define
+@attrs.define(eq=False)
 class MessageStore:
     """One directory of shared bodies; made by :meth:`create` or :meth:`open`."""
 

@@ -324,7 +324,7 @@ def surviving_terms(data: bytes, path: str) -> Iterator[bytes]:
         position += 1 << _block_log2(size)
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Space:
     """The bytes before the free lists, each to be claimed once."""
 

@@ -101,7 +101,7 @@ class Finding:
     detail: str
 
 
-@attrs.define
+@attrs.define(eq=False)
 class SegmentEntries:
     """One file's entries of a segment, by rel_seq, as far as it speaks of any: a short queue needs no long columns.
 

@@ -55,7 +55,7 @@ HasBody = Callable[[bytes], bool]
 """Whether the persistent store has a body of that msg_id."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Journal:
     data: bytes
     columns: Columns

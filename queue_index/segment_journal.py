@@ -38,7 +38,7 @@ Records = ColumnRecords | list[bytes]
 """Publish records: finished, or what they are made of."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Written:
     """Publish records of consecutive positions that were written to the journal together."""
 

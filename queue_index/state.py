@@ -32,7 +32,7 @@ Clock = Callable[[], int]
 """Monotonic time in nanoseconds."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class QueueState:
     """Everything that a queue knows. Counts in messages, ``bytes`` in payload bytes; ``None`` targets are infinite."""
 

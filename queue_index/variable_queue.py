@@ -42,7 +42,7 @@ def _no_grant() -> None:
     raise RuntimeError("blocked by a store, and nobody grants credit")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(eq=False, kw_only=True)
 class QueueFiles:
     """What a queue is made of: where its index lies, and what it is handed."""
 

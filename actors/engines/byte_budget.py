@@ -55,7 +55,7 @@ class Waiting:
     """Whether its bytes are on the way now."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class ByteBudget:
     """The bytes of one node. Its owner sees to it that one thread at a time is in it."""
 

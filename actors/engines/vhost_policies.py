@@ -18,7 +18,7 @@ from warren.actors.engines.policies import (
 )
 
 
-@attrs.define
+@attrs.define(eq=False)
 class VhostPolicies:
     """One caller at a time."""
 
