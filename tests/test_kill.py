@@ -29,7 +29,7 @@ from tests.support.effort import new_seed, times
 from tests.support.kill_child import QUEUES, SETTINGS, STREAMS, Nursery, name_of
 from tests.support.killing import each_kill
 
-KILLS = times(30, quick=10)
+KILLS = times(30, quick=6)
 
 
 @attrs.define

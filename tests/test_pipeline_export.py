@@ -163,7 +163,7 @@ def unreadable_record(seq_id: int) -> bytes:
 LOG_FILES = sorted((Path(rocketmq_node("crash-recovery")) / "commitlog").iterdir())[:4]
 
 
-@settings(max_examples=times(15))
+@settings(max_examples=times(15, quick=5))
 @given(
     chunk_bytes=st.integers(300, 20_000),
     partition_bytes=st.sampled_from([1, 1 << 30]),

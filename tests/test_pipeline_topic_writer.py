@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import warren
+from tests.support.effort import every
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.staging import WRITE_PROPERTY
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter
@@ -237,8 +238,12 @@ def _killed_at(operation: int, work: Callable[[], None]) -> int:
 
 
 def test_a_writer_killed_at_any_operation_has_written_once_after_the_retry(tmp_path: Path) -> None:
-    """The retry has cut its rows otherwise; a message of somebody else lies between. Every third operation a run."""
-    first = random.randrange(3)
+    """The retry has cut its rows otherwise; a message of somebody else lies between.
+
+    Every third operation a run, in a quick one every sixth.
+    """
+    step = 3 * every(2)
+    first = random.randrange(step)
     print("from operation", first)
     config = tmp_path / "warren.toml"
     config.write_text(TOML)
@@ -254,7 +259,7 @@ def test_a_writer_killed_at_any_operation_has_written_once_after_the_retry(tmp_p
     operations = _killed_at(-1, work(tmp_path / "counted"))
     assert operations > 20
     begun = 0
-    for operation in range(first, operations + 1, 3):
+    for operation in range(first, operations + 1, step):
         node = tmp_path / f"node-{operation}"
         shutil.copytree(base, node)
         _killed_at(operation, work(node))

@@ -28,7 +28,7 @@ from tests.support.kill_child import Nursery
 from tests.support.killing import each_kill
 from tests.support.topic_kill_child import GROUPS, QUEUES, SETTINGS, STREAMS, TOPIC, key_of, name_of
 
-KILLS = times(10)
+KILLS = times(10, quick=4)
 LOOKED_UP = 100
 """So many keys are looked up after each kill."""
 
