@@ -57,9 +57,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: no collection of garbage needs to look through it again."""
+    _freeze()
+
+
+def _freeze() -> None:
+    """What is there by now stays: no collection of garbage needs to look through it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_behind_each_module() -> Iterator[None]:
+    """What a module leaves behind, imports most of all, costs those that come after it no time."""
+    yield
+    _freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -423,15 +423,15 @@ def test_workers_of_multiprocessing_share_a_queue(tmp_path: Path, method: str) -
         DurableQueue(tmp_path / "data", "jobs", serializer="json") as jobs,
         DurableQueue(tmp_path / "data", "done", serializer="json") as done,
     ):
-        workers = [context.Process(target=_work_off, args=(jobs, done, 20)) for _ in range(2)]
+        workers = [context.Process(target=_work_off, args=(jobs, done, 20), daemon=True) for _ in range(2)]
         for worker in workers:
             worker.start()
         for number in range(40):
             jobs.put(number)
-        jobs.join()
-        for worker in workers:
+        for worker in workers:  # before the queue, which would wait for ever for one that has died
             worker.join(60)
             assert worker.exitcode == 0
+        jobs.join()
         found = [done.get(timeout=60) for _ in range(40)]
         assert sorted(number for _, number in found) == list(range(40))
         assert {process for process, _ in found} == {worker.pid for worker in workers}

@@ -404,8 +404,16 @@ def test_clients_are_told_of_the_end_and_find_all_after_it(tmp_path: Path) -> No
         assert channel.basic_get("jobs", auto_ack=True)[2] == b"kept"
 
 
+SAYS_WHAT_IS_FROZEN = """
+import atexit, gc
+from warren.cli import main
+atexit.register(lambda: print(gc.get_freeze_count()))
+main()
+"""
+
+
 def test_warren_serve_until_sigterm(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "node"), "--port", "0"]
+    command = [sys.executable, "-c", SAYS_WHAT_IS_FROZEN, "serve", str(tmp_path / "node"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().rpartition(":")[2])
@@ -416,6 +424,7 @@ def test_warren_serve_until_sigterm(tmp_path: Path) -> None:
             channel.basic_publish("", "jobs", b"kept", PERSISTENT)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+        assert int(process.stdout.read()) > 10_000  # of what was imported alone
     with warren.open(tmp_path / "node") as node:
         assert len(node.queue("jobs")) == 1
 

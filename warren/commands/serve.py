@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from typing import Annotated, Final
@@ -76,6 +77,7 @@ def serve(
             else:
                 shown = ", ".join(f"{one[0]}:{one[1]}" for one in server.addresses)
                 print(f"{node.path} listens on {shown}", *managed.values(), sep=", ", flush=True)
+            gc.freeze()  # collections of garbage, which hold all clients up, pass over what is there by now
             signal.sigwait(ends)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
