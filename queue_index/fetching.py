@@ -14,6 +14,7 @@ import attrs
 
 from warren.queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_addresses
 from warren.queue_index.paging import load_from_delta, room_for_load
+from warren.queue_index.properties import encode_properties
 from warren.queue_index.recovering import recover_all
 from warren.queue_index.run import DELIVERED, IN_RAM, Batch, Run, UnencodedTerms
 from warren.queue_index.run_queue import RunQueue
@@ -81,6 +82,19 @@ class Fetched:
         found = locate_addresses(self.term(index))
         return None if found is None else found.properties
 
+    def encoded_properties(self) -> list[bytes]:
+        """The messages' encoded properties. Raises :class:`~warren.storage.errors.MessageError` where one is
+        unreadable."""
+        run = self._run
+        terms = run.batch.terms
+        if self._terms is None and isinstance(terms, UnencodedTerms):
+            return terms.many_properties(run.low, run.high)
+        encoded = []
+        for term in self.terms:
+            found = locate_addresses(term)
+            encoded.append(encode_properties(decode_message(term).properties) if found is None else found.properties)
+        return encoded
+
     def part(self, offset: int, count: int) -> Fetched:
         """``count`` of the messages, from the ``offset``-th on, by themselves."""
         terms = None if self._terms is None else self._terms[offset : offset + count]
@@ -99,6 +113,8 @@ class Fetched:
         """The payloads alone; the cheap way. Raises :class:`~warren.storage.errors.MessageError` where one is
         unreadable."""
         bodies = self.readable_bodies()
+        if self.unencoded is not None:
+            return list(bodies)  # type: ignore[arg-type]
         return [decode_message(self.term(index)).body if body is None else body for index, body in enumerate(bodies)]
 
     def readable_bodies(self) -> Sequence[bytes | None]:

@@ -66,11 +66,12 @@ NAMES: Final = tuple(field.name for field in attrs.fields(Properties))
 """In AMQP's order, which is that of the flags, of the bytes and of ``'P_basic'``."""
 
 HEADERS: Final = "headers"
-_NOT_SET: Final = attrs.asdict(Properties())
+for _name in NAMES:  # here it stands for all that have no such property, which then need not
+    setattr(Properties, _name, None)
 _U16, _U64 = struct.Struct(">H"), struct.Struct(">Q")
 _HEADERS_BIT = 0x20  # of the first byte
-_OCTETS = frozenset({"delivery_mode", "priority"})
-SHORT_STRINGS: Final = frozenset(NAMES) - _OCTETS - {HEADERS, "timestamp"}
+OCTETS: Final = frozenset({"delivery_mode", "priority"})
+SHORT_STRINGS: Final = frozenset(NAMES) - OCTETS - {HEADERS, "timestamp"}
 _CACHED_BYTES = 32
 """So short, and without headers: decoded once, for most messages of a queue have the same few."""
 
@@ -88,7 +89,6 @@ def _decode(data: bytes) -> Properties:
     position, size = 2, len(data)
     properties = Properties.__new__(Properties)
     values = properties.__dict__
-    values.update(_NOT_SET)
     for name, read in _readers(data[:2]):
         if read is not None:
             values[name], position = read(data, position)
@@ -111,9 +111,14 @@ _decode_cached = functools.lru_cache(maxsize=1024)(_decode)
 @functools.lru_cache(maxsize=256)
 def _readers(flags: bytes) -> list[tuple[str, Callable[[bytes, int], tuple[Any, int]] | None]]:
     """The properties that are set, each with what reads it; ``None``: it is a short string."""
-    special = {HEADERS: _read_headers, "timestamp": _read_timestamp} | dict.fromkeys(_OCTETS, _read_octet)
+    special = {HEADERS: _read_headers, "timestamp": _read_timestamp} | dict.fromkeys(OCTETS, _read_octet)
+    return [(name, special.get(name)) for name in names_in(flags)]
+
+
+def names_in(flags: bytes) -> list[str]:
+    """The properties that are set, in their order."""
     bits = int.from_bytes(flags)
-    return [(name, special.get(name)) for bit, name in enumerate(NAMES) if bits & 0x8000 >> bit]
+    return [name for bit, name in enumerate(NAMES) if bits & 0x8000 >> bit]
 
 
 def _read_octet(data: bytes, position: int) -> tuple[int, int]:
@@ -171,7 +176,7 @@ def writers_of(names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, Callable[
     if unknown := set(names) - set(NAMES):
         raise MessageError(f"a publish knows no {', '.join(sorted(unknown))}")
     special: dict[str, Callable[[Any], bytes]] = {"headers": write_table, "timestamp": _write_timestamp}
-    special |= dict.fromkeys(_OCTETS, _write_octet)
+    special |= dict.fromkeys(OCTETS, _write_octet)
     ordered = [name for name in NAMES if name in names]
     flags = sum(0x8000 >> NAMES.index(name) for name in ordered)
     return _U16.pack(flags), [(name, special.get(name, write_short_string)) for name in ordered]
@@ -194,7 +199,7 @@ def _property_from_term(name: str, value: Term) -> Any:
         return table_from_term(value)
     if name == "timestamp":
         return checked_integer(value, 64)
-    if name in _OCTETS:
+    if name in OCTETS:
         return checked_integer(value, 8)
     if not isinstance(value, bytes):
         raise MessageError(f"{name} is {value!r:.100}")

@@ -22,7 +22,17 @@ from warren.queue_index.message_format import (
     body_at_in,
     encode_message,
 )
-from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, UnencodedTerms, open_batch
+from warren.queue_index.run import (
+    DELIVERED,
+    EMBEDDED,
+    IN_RAM,
+    PERSISTENT,
+    Batch,
+    Run,
+    UnencodedTerms,
+    open_batch,
+    properties_sizes,
+)
 from warren.queue_index.state import QueueState
 from warren.storage.errors import MessageError
 
@@ -116,7 +126,7 @@ def _measure(
             size = lengths[0] if lengths else 0
             return size, size < limit and size + len(envelope.properties) < limit
         return lengths, np.array(lengths) < min(limit, limit - len(envelope.properties))
-    heads = np.frombuffer(b"".join([content[:4] for content in bodies]), ">u4")
+    heads = properties_sizes(bodies)
     sizes = np.maximum(np.array(lengths) - CONTENT_OVERHEAD_BYTES - heads, 0)
     embedded = (sizes < limit) & (sizes + heads < limit)
     return sizes.tolist(), bool(embedded[0]) if embedded.all() or not embedded.any() else embedded

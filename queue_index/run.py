@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.queue_index.message_format import (
+    CONTENT_OVERHEAD_BYTES,
     Envelope,
-    body_at_in,
     encode_in_pieces,
     encode_many,
     encode_message,
@@ -118,12 +118,31 @@ class UnencodedTerms:
 
     def bodies(self, low: int, high: int) -> Sequence[bytes]:
         """The payloads of the messages ``low … high-1``."""
-        given = self.given if high - low == len(self.given) else self.given[low:high]
-        return [content[body_at_in(content) :] for content in given] if self.envelope.of_contents else given
+        given = self._given(low, high)
+        if not self.envelope.of_contents:
+            return given
+        starts = (properties_sizes(given) + CONTENT_OVERHEAD_BYTES).tolist()
+        return [content[start:] for content, start in zip(given, starts, strict=True)]
+
+    def many_properties(self, low: int, high: int) -> list[bytes]:
+        """The encoded properties of the messages ``low … high-1``."""
+        given = self._given(low, high)
+        if not self.envelope.of_contents:
+            return [self.envelope.properties] * len(given)
+        ends = (properties_sizes(given) + 4).tolist()
+        return [content[4:end] for content, end in zip(given, ends, strict=True)]
+
+    def _given(self, low: int, high: int) -> Sequence[bytes]:
+        return self.given if high - low == len(self.given) else self.given[low:high]
 
     def properties(self, index: int) -> bytes:
         """One message's encoded properties."""
         return properties_in(self.given[index]) if self.envelope.of_contents else self.envelope.properties
+
+
+def properties_sizes(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """Bytes of the properties of each content."""
+    return np.frombuffer(b"".join([content[:4] for content in contents]), ">u4").astype(np.int64)
 
 
 BatchTerms = list[bytes] | PackedTerms | UnencodedTerms

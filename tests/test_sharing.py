@@ -119,6 +119,19 @@ def test_batches_are_settled_in_any_pattern(guest: Node) -> None:
     assert [(int(one.body), one.redelivered) for one in again] == [(number, True) for number in expected]
 
 
+def test_a_batch_has_columns_and_is_settled_as_one(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"1", b"2", b"3"], message_id=["a", "b", "c"]).wait()
+    batch = queue.get_many(9)
+    assert (batch.bodies, batch.columns("message_id")) == ([b"1", b"2", b"3"], [["a", "b", "c"]])
+    queue.nack(batch)
+    again = queue.get_many(9)
+    assert (again.bodies, [one.redelivered for one in again]) == (batch.bodies, [True] * 3)
+    queue.ack(again)
+    queue.sync()
+    assert host.queue("q").stats()["messages"] == 0
+
+
 def test_the_host_refuses_to_settle_what_it_has_not_delivered(guest: Node) -> None:
     queue = guest.queue("q")
     queue.publish_many([b"x"] * 40).wait(60)

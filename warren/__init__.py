@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from warren.actors.future import Confirm
     from warren.config import Config
     from warren.consumer import Consumer, Delivery
+    from warren.delivery_batch import DeliveryBatch
     from warren.exchange import Exchange
     from warren.node import Node, Vhost, open
     from warren.queue import Queue
@@ -36,6 +37,7 @@ __all__ = [
     "Consumer",
     "DataError",
     "Delivery",
+    "DeliveryBatch",
     "Exchange",
     "Node",
     "Queue",
@@ -59,6 +61,7 @@ _HOMES: Final = {
     "Consumer": "warren.consumer",
     "DataError": "warren.storage.errors",
     "Delivery": "warren.consumer",
+    "DeliveryBatch": "warren.delivery_batch",
     "Exchange": "warren.exchange",
     "Node": "warren.node",
     "Queue": "warren.queue",

@@ -59,14 +59,14 @@ class Channel:
 
     def settle_all(self, outcome: str, tags: range) -> None:
         """Settle a whole batch."""
-        if len(tags) == 1:
-            self.settle(outcome, tags.start)
-        else:
-            self.settle_ranges(outcome, (tags,))
+        self.settle_ranges(outcome, (tags,))
 
     def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
         """Settle stretches of deliveries in one message."""
-        self.actor.settle_ranges(self.name, outcome, tags)
+        if len(tags) == 1 and len(tags[0]) == 1:
+            self.settle(outcome, tags[0].start)
+        else:
+            self.actor.settle_ranges(self.name, outcome, tags)
 
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""

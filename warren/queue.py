@@ -11,9 +11,9 @@ from typing import Unpack
 from warren.actors.future import Confirm
 from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_actor import QueueActor
-from warren.channel import settle
 from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
+from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.messages import PublishArguments, ReceivedMessage, as_body
 from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
@@ -32,13 +32,13 @@ class BrowsedDelivery(ReceivedMessage):
         """Whether a consumer has it."""
 
 
-def _deliveries(got: Got) -> list[Delivery]:
-    channel, batches = got
-    return [delivery for delivered in batches for delivery in spread(Delivery, channel, delivered)]
+def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
+    return DeliveryBatch(Delivery, got)
 
 
 def _delivery(got: Got) -> Delivery | None:
-    return next(iter(_deliveries(got)), None)
+    channel, batches = got
+    return next(spread(Delivery, channel, batches[0]), None) if batches else None
 
 
 class Queue(QueueHandle):
@@ -86,11 +86,11 @@ class Queue(QueueHandle):
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Ack many deliveries in one go."""
-        settle(deliveries, "ack")
+        settle_many(deliveries, "ack")
 
     def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
         """Give many deliveries back, or (without ``requeue``) reject them."""
-        settle(deliveries, "requeue" if requeue else "reject")
+        settle_many(deliveries, "requeue" if requeue else "reject")
 
     ack_up_to = blocking(QueueVerbs.ack_up_to)
     release = blocking(QueueVerbs.release)

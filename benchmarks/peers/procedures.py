@@ -11,6 +11,7 @@ import time
 from _queue import SimpleQueue
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import attrs
 
@@ -43,10 +44,12 @@ class Run:
 
     @contextmanager
     def opened(self, **known: int) -> Iterator[Peer]:
-        """The store, with the garbage collected, closed at the end."""
+        """The store, closed at the end. What was there before it is no matter of the garbage collector's meanwhile."""
         peer = self.open(**known)
         gc.collect()
+        gc.freeze()
         yield peer
+        gc.unfreeze()
         peer.close()
 
     def warm_up(self) -> None:
@@ -138,10 +141,17 @@ def fill_and_drain(
             if number % _SAMPLE_EVERY == 0:
                 watch.sample()
         if loops:
-            with watch.timing("consume", total - done):
-                rest = list(queue.consume(total - done))
-            watch.sample()
-            _check(rest, bodies.range(done, total - done))
+            rest = queue.consume(total - done)
+            while done < total:
+                wanted, number = min(batch, total - done), number + 1
+                with watch.timing("consume", wanted):
+                    found = list(islice(rest, wanted))
+                _check(found, bodies.range(done, wanted))
+                done += wanted
+                if number % _SAMPLE_EVERY == 0:
+                    watch.sample()
+            with watch.timing("consume"):
+                _check(list(rest), [])
         watch.values["memory"] = watch.grown_mb
 
 

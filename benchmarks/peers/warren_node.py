@@ -76,7 +76,7 @@ class _NodeQueue(Queue):
 
     def take_many(self, count: int) -> tuple[Sequence[Token], list[bytes]]:
         deliveries = self._queue.get_many(count)
-        return deliveries, [delivery.body for delivery in deliveries]
+        return deliveries, deliveries.bodies
 
     def ack_many(self, tokens: Sequence[Token]) -> None:
         self._queue.ack(tokens)
@@ -120,11 +120,8 @@ class _NodeQueue(Queue):
 
     def receive_many(self, count: int) -> tuple[Sequence[Token], list[Letter]]:
         deliveries = self._queue.get_many(count)
-        letters = []
-        for delivery in deliveries:
-            properties = delivery.properties
-            letters.append(Letter(delivery.body, properties.headers or {}, properties.message_id or ""))
-        return deliveries, letters
+        columns = deliveries.bodies, *deliveries.columns("headers", "message_id")
+        return deliveries, list(map(Letter, *columns))
 
 
 class _NodeTopic(Topic):

@@ -15,20 +15,20 @@ from warren import queue
 from warren.aio.bridge import awaited, awaited_safe, run, run_now
 from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
-from warren.channel import settle
 from warren.consumer_verbs import ConsumeArguments, spread
+from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.messages import PublishArguments
 from warren.queue import BrowsedDelivery
 from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 
 
-def _deliveries(got: Got) -> list[Delivery]:
-    channel, batches = got
-    return [delivery for delivered in batches for delivery in spread(Delivery, channel, delivered)]
+def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
+    return DeliveryBatch(Delivery, got)
 
 
 def _delivery(got: Got) -> Delivery | None:
-    return next(iter(_deliveries(got)), None)
+    channel, batches = got
+    return next(spread(Delivery, channel, batches[0]), None) if batches else None
 
 
 class Queue(QueueHandle):
@@ -59,11 +59,11 @@ class Queue(QueueHandle):
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Ack many deliveries in one go."""
-        settle(deliveries, "ack")
+        settle_many(deliveries, "ack")
 
     async def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
         """Give many deliveries back, or (without ``requeue``) reject them."""
-        settle(deliveries, "requeue" if requeue else "reject")
+        settle_many(deliveries, "requeue" if requeue else "reject")
 
     ack_up_to = awaited(QueueVerbs.ack_up_to)
     release = awaited(QueueVerbs.release)

@@ -214,7 +214,11 @@ class DeliveryChannel:
 
     def settle_all(self, outcome: str, tags: range) -> None:
         """Settle a whole batch."""
-        self._settle(outcome, (tags,), len(tags))
+        self.settle_ranges(outcome, (tags,))
+
+    def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
+        """Settle stretches of deliveries in one go."""
+        self._settle(outcome, tags, sum(map(len, tags)))
 
     def _settle(self, outcome: str, tags: Sequence[int | range], count: int) -> None:
         slot, link = self.slot, self.slot.link
