@@ -410,9 +410,12 @@ class QueueActor(QueueOutput):
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def quick_turn(self, asked: Asked | None = None) -> bool:
-        """What is in RAM comes and goes; a sync that somebody waits for is left to the next turn."""
+        """What is in RAM comes and goes; a sync that somebody waits for is left to the next turn, and what has gone out
+        early with it."""
         turn = self._queue_turn
         if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
+            return False
+        if asked is None and self._all_went_out():
             return False
         return uninterrupted(self._turn, TURN_ENTRIES, asked, True)
 

@@ -115,8 +115,8 @@ class QueueFrontEnd(FrontEnd):
         )
         if not self.coalesces:
             inbox.seal()
-        if here and self.deliveries and self.consumer_waits():
-            self.wake_consumer()
+        if self.deliveries and self.consumer_waits():
+            self.wake_consumer(here=here)
         elif key.expiration_ms is not None or self._needs_a_turn():
             self.get_in_line()
         return batch.confirm
@@ -141,10 +141,14 @@ class QueueFrontEnd(FrontEnd):
     def _new_batch(self, key: object) -> EarlyBatch:
         return EarlyBatch(key, Confirm(self))  # type: ignore[arg-type]
 
-    def wake_consumer(self) -> None:
-        """Let a consumer that waits have what was handed over, in this thread."""
-        if self.consumer_waits() and not uninterrupted(self._give_early):
+    def wake_consumer(self, *, here: bool = True) -> None:
+        """Let a consumer that waits have what was handed over; in this thread, if it may do the queue's work."""
+        if not self.consumer_waits() or uninterrupted(self._give_early):
+            return
+        if here:
             self.turn()
+        else:
+            self.get_in_line()
 
     def get_early(self, channel: str) -> Delivered | None:
         """The message that waits in the inbox, where nothing stands before it; ``None``: ask for a turn."""
@@ -192,6 +196,14 @@ class QueueFrontEnd(FrontEnd):
             return None
         self._early = batch
         return batch
+
+    def _all_went_out(self) -> bool:
+        """Whether nothing waits here but messages that went out early, for the next sync."""
+        batch, inbox = self._early, self.actor_inbox
+        if batch is None or batch.taken:
+            return False
+        with inbox.lock:
+            return not batch.waits and len(inbox.line) == 1
 
     def _ack_early(self, channel: str, tag: int) -> bool:
         """Let go of a message that went out early; whether it did, and no turn has taken it in."""

@@ -273,6 +273,31 @@ def test_the_one_consumer_that_waits_gets_it_before_a_turn() -> None:
     scene.node.close()
 
 
+def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread() -> None:
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=2)
+    scene.run()
+    actor = actor_of(queue)
+    turns, told = actor.turns, waits(consumer)
+    confirm = actor.publish(queue._verbs.plain, b"1", here=False)
+    assert told == [True]
+    confirm.hurry()
+    assert not actor.quick_turn()
+    assert actor.turns == turns
+    scene.run()
+    assert confirm.done
+    assert (actor.turns, actor.process.unacked) == (turns + 1, 1)
+    waits(consumer)
+    [one] = taken_now(consumer)
+    one.ack()
+    actor.publish(queue._verbs.plain, b"2", here=False)
+    actor.publish(queue._verbs.plain, b"3", here=False)
+    assert actor.quick_turn(), "not only what went out waits"
+    assert [one.body for one in taken_now(consumer)] == [b"2", b"3"]
+    consumer.close()
+    scene.node.close()
+
+
 def test_a_consumer_gets_no_more_than_its_prefetch_early() -> None:
     scene, queue = about_to_sync()
     consumer = queue.consume(prefetch=2)
