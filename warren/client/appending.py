@@ -18,8 +18,9 @@ from warren.actors.future import Confirm, Future
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import Call, CallError
-from warren.client.calls import batch_to_send, error_of, plain, result_of
+from warren.client.calls import error_of, plain, result_of
 from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel
+from warren.client.topic_batches import batch_to_send
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.message_batch import Batch
 from warren.storage.errors import WarrenError

@@ -20,8 +20,6 @@ from pamqp.base import Frame as Method
 
 from warren.amqp.own_methods import Call, CallError, CallOk
 from warren.client.errors import ServerError
-from warren.msg_store.commit_log_format import Host
-from warren.msg_store.message_batch import Batch
 from warren.steps import Steps
 from warren.storage.errors import DataError, WarrenError
 
@@ -129,27 +127,3 @@ def result_of(answer: Method) -> Any:
 def call(remote: Asker, verb: str, /, **arguments: Any) -> Steps[Any]:
     """Call a verb in the host's process. Raises what it raises."""
     return result_of((yield from remote.ask(Call(verb, plain(arguments)))))
-
-
-def batch_to_send(batch: Batch) -> dict[str, Any]:
-    """Messages for a topic as an argument; :func:`batch_of` reads it."""
-    properties = batch.properties
-    return {
-        **attrs.asdict(batch, recurse=False),
-        "bodies": packed(batch.bodies),
-        "properties": properties if isinstance(properties, bytes) else [packed(properties)],
-        "born_host": attrs.asdict(batch.born_host),
-        "store_host": attrs.asdict(batch.store_host),
-    }
-
-
-def batch_of(said: dict[str, Any]) -> Batch:
-    """The other way round."""
-    properties = said.pop("properties")
-    return Batch(
-        bodies=unpacked(said.pop("bodies")),
-        properties=unpacked(properties[0]) if isinstance(properties, list) else properties,
-        born_host=Host(**said.pop("born_host")),
-        store_host=Host(**said.pop("store_host")),
-        **said,
-    )

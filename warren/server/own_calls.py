@@ -17,7 +17,8 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
-from warren.client.calls import batch_of, plain, refusal_of, restored
+from warren.client.calls import plain, refusal_of, restored
+from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
 from warren.msg_store.packed_records import PackedRecords
