@@ -166,6 +166,11 @@ class Inbox:
         """The data lane, in order. To be asked with the lock."""
         return self._data or ()
 
+    def holds_only(self, kind: Callable[[Entry], bool]) -> bool:
+        """Whether all that waits is of this kind."""
+        with self.lock:
+            return not self._control and all(map(kind, self.line))
+
     def seal(self) -> None:
         """Let nothing join the entry at the tail any more."""
         self._open = None

@@ -361,6 +361,10 @@ class PooledActor(pykka.Actor):
         """
         return uninterrupted(self._turn, entries)
 
+    def has_work(self) -> bool:
+        """Whether something waits that is for a turn now."""
+        return not self.actor_inbox.empty()
+
     def quick_turn(self, asked: Asked | None = None) -> bool:
         """Run a turn if it is short and waits for no disk, as an event loop's thread may; whether it has had one."""
         return False
@@ -380,7 +384,7 @@ class PooledActor(pykka.Actor):
         """Let the next one have a turn; get in line for it if something waits."""
         self._turn_thread = None
         self._turn_lock.release()
-        if not self.actor_inbox.empty() or self.wants_turn():
+        if self.has_work() or self.wants_turn():
             self.get_in_line()
 
     def _work(self, entries: int, asked: Asked | None) -> None:

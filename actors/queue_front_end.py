@@ -198,12 +198,11 @@ class QueueFrontEnd(FrontEnd):
         return batch
 
     def _all_went_out(self) -> bool:
-        """Whether nothing waits here but messages that went out early, for the next sync."""
+        """Whether nothing waits here but messages that went out early, for the next sync, and acks."""
         batch, inbox = self._early, self.actor_inbox
-        if batch is None or batch.taken:
+        if batch is None or batch.taken or batch.waits:
             return False
-        with inbox.lock:
-            return not batch.waits and len(inbox.line) == 1
+        return inbox.holds_only(lambda entry: entry is batch or is_ack(entry))
 
     def _ack_early(self, channel: str, tag: int) -> bool:
         """Let go of a message that went out early; whether it did, and no turn has taken it in."""
@@ -283,6 +282,11 @@ class QueueFrontEnd(FrontEnd):
     def _ack_needs_a_turn(self) -> bool:
         """Whether acks would wait for longer than the sync interval, or a message waits for the room that they make."""
         return not self._turn_comes_soon() or (bool(self.deliveries) and self._has_ready())
+
+    def has_work(self) -> bool:
+        """Acks that have come during a turn wait as those do that come behind it."""
+        inbox = self.actor_inbox
+        return not inbox.empty() and (not inbox.holds_only(is_ack) or self._ack_needs_a_turn())
 
     def _turn_comes_soon(self) -> bool:
         """Not where the queue has just ended: what comes now is answered by who brings it."""

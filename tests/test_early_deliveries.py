@@ -298,6 +298,34 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     scene.node.close()
 
 
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_an_ack_that_comes_during_a_turn_waits_where_no_message_waits_for_its_room(waiting: int) -> None:
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=2 - waiting)
+    scene.run()
+    actor = actor_of(queue)
+    queue.publish_many([b"1", b"2"][: 1 + waiting])
+    scene.run()
+    waits(consumer)
+    [one] = taken_now(consumer)
+    turns, inbox = actor.turns, actor.actor_inbox
+    inbox.scheduled = True
+    actor.call_soon(one.ack)
+    inbox.scheduled = False
+    actor.turn(1)  # it ends before it comes to the ack
+    assert actor.turns == turns
+    scene.run()
+    assert (actor.turns - turns, actor.process.unacked, [two.body for two in taken_now(consumer)]) == (
+        (1, 1, [b"2"]) if waiting else (0, 1, [])
+    )
+    told = waits(consumer)
+    actor.publish(queue._verbs.plain, b"3", here=False)
+    assert told == ([] if waiting else [True]), "what stands before it is acks"
+    assert actor.quick_turn() is bool(waiting)
+    consumer.close()
+    scene.node.close()
+
+
 def test_a_consumer_gets_no_more_than_its_prefetch_early() -> None:
     scene, queue = about_to_sync()
     consumer = queue.consume(prefetch=2)

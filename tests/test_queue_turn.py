@@ -95,6 +95,9 @@ class Host:
     def has_more(self) -> bool:
         return self.more
 
+    def has_work(self) -> bool:
+        return self.more
+
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
         self.timers[key], self.due[key] = self.now_ns() + wait_ns, work
 
@@ -189,6 +192,29 @@ def test_acks_are_synced_by_the_timer_under_any_setting() -> None:
     assert "sync" in host.timers
     host.later(host.settings.sync_interval_ms)
     assert not host.turn.settled
+
+
+def test_the_timer_goes_on_waiting_where_a_sync_for_somebody_has_come_between() -> None:
+    host = Host(sync="always")
+    host.publish("a", b"1", b"2")
+    host.run()
+    got = host.turn.get_many("c", 2, ack_required=True)
+    tags = [tag for one in got for tag in one.tags]
+    host.turn.settle("c", "ack", [range(tags[0], tags[0] + 1)])
+    host.run()
+    due_ns = host.timers["sync"]
+    host.later(20)
+    host.publish("b", b"3")
+    host.run(hurry=True)
+    host.turn.settle("c", "ack", [range(tags[1], tags[1] + 1)])
+    host.run()
+    host.later(5)
+    assert host.turn.settled, "it came after the sync of five milliseconds ago"
+    assert host.turn.comes_soon
+    assert host.timers["sync"] == due_ns + 20 * MS_NS
+    host.later(20)
+    assert not host.turn.settled
+    assert "sync" not in host.timers
 
 
 def test_many_queues_with_a_sync_on_its_way_wait_longer_up_to_a_bound() -> None:

@@ -74,8 +74,8 @@ def test_a_broker_pages_as_the_simulation_does(tmp_path: Path) -> None:
         with Broker(place / "broker", settings()) as broker:
             broker.start()
             recording = record(Looking(broker, place), WORKLOAD)
-        assert observed(recording)["delta"].max() > 0, "it was to go on until messages are on disk alone"
         with nullcontext() if attempt == ATTEMPTS - 1 else suppress(AssertionError):
+            assert observed(recording)["delta"].max() > 0, "it was to go on until messages are on disk alone"
             check(recording)
             return
 

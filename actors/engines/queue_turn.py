@@ -91,6 +91,7 @@ class QueueTurn:
     _unused_told: bool = False
     _deadline_us: int | None = None
     _last_work_ns: int = 0
+    _synced_ns: int = 0
     _full_disk: FullDisk | None = None
 
     # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
@@ -269,7 +270,7 @@ class QueueTurn:
             self._hand_over_deliveries(process.effects)  # a consumer waits for no sync
         if self._sync_now:
             hurry, self._sync_now = True, False
-        if hurry and self._host.has_more():
+        if hurry and self._host.has_work():
             self._sync_now = True  # what somebody waits for may still be in the inbox
         mode = self._settings.sync
         if not may_wait and mode != "os" and (hurry or mode == "always") and (self.waiting or self.settled):
@@ -304,12 +305,17 @@ class QueueTurn:
             for store in self.stores:
                 store.sync()
             self.settled = False
+            self._synced_ns = self._clock.now_ns()
             self._sync_group.discard(self._name)
-        elif not self._sync_armed:
-            self._sync_armed = True
-            self._host.call_later("sync", self._sync_group.delay_ns(), self.sync_due)
+        else:
+            if not self._sync_armed:
+                self._arm_sync(self._sync_group.delay_ns())
             self._sync_group.add(self._name)
         process.drain_confirms()
+
+    def _arm_sync(self, wait_ns: int) -> None:
+        self._sync_armed = True
+        self._host.call_later("sync", wait_ns, self.sync_due)
 
     def sync_index(self) -> None:
         """Make safe what was settled, now. What was published is safe when its tokens have been answered.
@@ -356,8 +362,7 @@ class QueueTurn:
             self._full_disk = FullDisk()
         self.settled = True  # so that it is tried again
         if not self._sync_armed:
-            self._sync_armed = True
-            self._host.call_later("sync", self._full_disk.next_wait_ns(), self.sync_due)
+            self._arm_sync(self._full_disk.next_wait_ns())
         self._host.disk_is_full(error, since_now=since_now)
         self._fail_waiting(error)
 
@@ -450,9 +455,13 @@ class QueueTurn:
             self._host.call_later("deadline", wait_ns, self.deadline_due, first=True)
 
     def sync_due(self) -> None:
-        """Make safe what waits for it, at this turn's end."""
-        self.worked = self._sync_now = True
+        """Make safe what waits for it, at this turn's end; later, where a sync for somebody has come between."""
         self._sync_armed = False
+        wait_ns = self._synced_ns + self._sync_group.delay_ns() - self._clock.now_ns()
+        if wait_ns > 0 and self._full_disk is None:
+            self._arm_sync(wait_ns)
+        else:
+            self.worked = self._sync_now = True
 
     def report_due(self) -> None:
         """Tell the memory monitor how long what is in RAM lasts."""

@@ -49,6 +49,9 @@ class QueueTurnHost(Protocol):
     def has_more(self) -> bool:
         """Whether something waits in the inbox."""
 
+    def has_work(self) -> bool:
+        """Whether something waits there that is for a turn now."""
+
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a later turn, behind what is in the inbox."""
 

@@ -318,6 +318,9 @@ class SimulatedQueue(NeverFull):
     def has_more(self) -> bool:
         return bool(self._control or self._inbox)
 
+    def has_work(self) -> bool:
+        return self.has_more()
+
     def call_soon(self, work: Callable[[], object]) -> None:
         self.tell(work)
 
