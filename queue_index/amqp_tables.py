@@ -227,6 +227,8 @@ def write_table(table: Table, depth_left: int = MAX_DEPTH) -> bytes:
             data = value.encode()
             add(_STRING.pack(b"S", len(data)))
             add(data)
+        elif type(value) in _IN_PARTS:
+            parts += _parts_of_value(value, depth_left)
         else:
             add(_write_value(value, depth_left))
     return _counted(b"".join(parts))
@@ -256,18 +258,30 @@ def _write_value(value: Value, depth_left: int) -> bytes:
             return b"V"
         case str():
             return b"S" + encode.long_string(value)
-        case LongString():
-            return b"S" + _counted(value)
-        case bytes() | bytearray():
-            return b"x" + _counted(bytes(value))
+        case bytes() | bytearray() | list() | tuple():
+            return b"".join(_parts_of_value(value, depth_left))
         case Mapping():
             return b"F" + write_table(value, depth_left - 1)
-        case list() | tuple():
-            return b"A" + _counted(b"".join([_write_value(element, depth_left - 1) for element in value]))
         case datetime():
             return b"T" + encode.timestamp(value)
         case _:
             return _write_number(value)
+
+
+def _parts_of_value(value: Value, depth_left: int) -> Sequence[bytes]:
+    """The same in parts; what is large is one by itself, and not copied."""
+    _check_depth(depth_left)
+    match value:
+        case bytes() | bytearray():
+            return _STRING.pack(b"S" if isinstance(value, LongString) else b"x", len(value)), bytes(value)
+        case list() | tuple():
+            parts = [part for element in value for part in _parts_of_value(element, depth_left - 1)]
+            return _STRING.pack(b"A", sum(map(len, parts))), *parts
+        case _:
+            return (_write_value(value, depth_left),)
+
+
+_IN_PARTS: Final = frozenset({bytes, bytearray, LongString, list, tuple})
 
 
 def _write_number(value: Value) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import memory_limit, plot, report, serving
+from benchmarks import memory_limit, plot, report, serving, sharing
 from benchmarks.__main__ import measure
 from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
@@ -189,3 +189,9 @@ def test_the_server_is_measured_by_a_client_that_gets_what_it_published(tmp_path
         server.close()
     assert set(found) == {"publish", "acks", "auto-ack", "p50", "p99", "connection", "grown", "started"}
     assert all(found[name] > 0 for name in found.keys() - {"connection", "grown"})
+
+
+def test_a_guest_is_measured_beside_its_host_and_an_echo() -> None:
+    figures = sharing.measure(0.0, 1).figures
+    assert [figure.title for figure in figures] == [title for title, _ in sharing.TITLES.values()]
+    assert all(figure.ours.low > 0 and figure.ratio is not None and figure.ratio.low > 0 for figure in figures)

@@ -224,7 +224,7 @@ class Connection:
 
     def _known_method(self, payload: bytes) -> Method:
         """The method with this payload, read once for all."""
-        method = self._methods.get(payload)
+        method = self._methods.get(payload) if len(payload) <= _CACHED_BYTES else None
         return self._new_method(payload) if method is None else method
 
     def _new_method(self, payload: bytes) -> Method:

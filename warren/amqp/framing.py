@@ -312,9 +312,9 @@ def content_header(payload: bytes) -> tuple[int, int, int, bytes]:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """One frame's bytes."""
-    return b"".join((_START.pack(kind, channel, len(payload)), payload, END))
+def frame(kind: int, channel: int, *payload: bytes) -> bytes:
+    """One frame's bytes; the payload may come in pieces."""
+    return b"".join((_START.pack(kind, channel, sum(map(len, payload))), *payload, END))
 
 
 class ContentFrames:

@@ -69,11 +69,11 @@ def method_index(payload: bytes) -> int:
 
 def decode_method(payload: bytes) -> Method:
     """The method in a method frame of at least 4 bytes. Raises as :func:`decode_arguments`."""
-    return decode_arguments(method_index(payload), payload[_INDEX.size :])
+    return decode_arguments(method_index(payload), payload, _INDEX.size)
 
 
-def decode_arguments(index: int, data: bytes) -> Method:
-    """The method with this index (class id and method id, 16 bits each) and these bytes behind it.
+def decode_arguments(index: int, data: bytes, at: int = 0) -> Method:
+    """The method with this index (class id and method id, 16 bits each) and, from ``at`` on, these bytes behind it.
 
     Raises :class:`UnknownMethodError`, and :class:`ProtocolError` for one that is malformed.
     """
@@ -82,10 +82,10 @@ def decode_arguments(index: int, data: bytes) -> Method:
         raise UnknownMethodError(index)
     method: Method = object.__new__(kind)  # every argument is read: none has its default
     try:
-        for name, value in _read(kind, data):
+        for name, value in _read(kind, data, at):
             setattr(method, name, value)
     except (struct.error, IndexError, MessageError):
-        raise ProtocolError(FRAME_ERROR, f"cannot decode <<{','.join(map(str, data))}>>", index) from None
+        raise ProtocolError(FRAME_ERROR, f"cannot decode <<{','.join(map(str, data[at:]))}>>", index) from None
     return method
 
 
@@ -102,8 +102,8 @@ def _is_utf8(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
-    at, bit = 0, 8
+def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]:
+    bit = 8
     for name, wanted in _ARGUMENTS[kind]:
         if wanted == "bit":
             if bit == 8:
@@ -178,7 +178,7 @@ def encode_payload(method: Method) -> bytes:
 
 def encode_method(channel: int, method: Method) -> bytes:
     """The method's frame."""
-    return frame(METHOD, channel, encode_payload(method))
+    return frame(METHOD, channel, _INDEX.pack(method.index), encode_arguments(method))
 
 
 def dotted_name(method: Method | type[Method]) -> str:
