@@ -1,13 +1,16 @@
-"""Early deliveries: messages that go out before the queue has taken them in.
+"""Early deliveries: messages that go out, or are written, before the queue has taken them in.
 
 A message that waits in the inbox of an empty queue, where nothing stands before it, can be handed to one who asks for
 it, or to the one consumer that waits, at once. The next turn takes in what was handed out so, as delivered; it comes
 within the sync interval, or as soon as somebody waits for a confirm. What was acked by then is gone: nothing of it is
 encoded, written or counted one by one. RabbitMQ does the same with a message that is acked before it was written.
 
+In the same way messages that somebody waits for are *written ahead*: into the journal, at the places that they will
+have, and the turn that takes them in finds them there. What of them was acked meanwhile it marks as acked.
+
 So little is done for a message that comes and goes: it joins an :class:`EarlyBatch`, a number says how many of that
 were handed out, and an ack takes its body out. All of it happens under the inbox's lock, while nobody runs a turn; a
-turn begins by taking out of the inbox, and so finds it done or not.
+turn begins by taking out of the inbox, and so finds it done or not. To write takes a turn of its own, a short one.
 """
 
 from __future__ import annotations
@@ -23,16 +26,20 @@ from warren.actors.inbox import Entry, Inbox, PendingBatch
 from warren.queue_index.fetching import fetched_alone
 
 MOST_EARLY: Final = 8192
-"""So many of one batch go out early, settled or not, before a turn has to come."""
+"""So many of one batch go out early, settled or not, or are written, before a turn has to come."""
+
+MOST_AT_ONCE: Final = 16
+"""So many are written ahead together; more are quicker taken in."""
 
 
 class EarlyBatch(PublishBatch):
     """Single publishes that wait together, the first of which may have been handed out.
 
-    They have consecutive delivery tags of one channel. In ``items`` stands ``None`` for one that was acked.
+    They have consecutive delivery tags of one channel. In ``items`` stands ``None`` for one that was acked. The first
+    ``written`` of them were written ahead, or are being written.
     """
 
-    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes")
+    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes", "written")
 
     def __init__(self, key: PublishKey, confirm: Confirm) -> None:
         super().__init__(key, confirm)
@@ -44,7 +51,8 @@ class EarlyBatch(PublishBatch):
         self.gone = 0
         """How many were acked."""
         self.gone_bytes = 0
-        """The bytes of their bodies."""
+        """The bytes of the bodies of those that were not written."""
+        self.written = 0
 
     @property
     def lasts(self) -> bool:
@@ -57,11 +65,39 @@ class EarlyBatch(PublishBatch):
         """Whether one of them was not handed out."""
         return self.delivered < len(self.items)
 
-    def early(self) -> DeliveredEarly:
-        """Those that were handed out, as the queue takes them in."""
-        return DeliveredEarly(
-            self.channel, self.consumer, self.first_tag, self.items[: self.delivered], self.gone_bytes
-        )
+    def early_written(self) -> DeliveredEarly | None:
+        """Those that were handed out and written, as the queue takes them in; ``None`` where there are none."""
+        return self._early(0, min(self.written, self.delivered))
+
+    def early(self) -> DeliveredEarly | None:
+        """Those that were handed out and not written, as the queue takes them in; ``None`` where there are none."""
+        return self._early(self.written, self.delivered)
+
+    def _early(self, low: int, high: int) -> DeliveredEarly | None:
+        if low >= high:
+            return None
+        gone_bytes = self.gone_bytes if low == self.written else 0
+        return DeliveredEarly(self.channel, self.consumer, self.first_tag + low, self.items[low:high], gone_bytes)
+
+    def begin_writing(self) -> tuple[list[bytes], Confirm] | None:
+        """The messages that are still to be written, and their confirm; others that join get another one.
+
+        ``None`` where they cannot be written ahead. The inbox's lock is held.
+        """
+        bodies = self.items[self.written :]
+        if len(bodies) > MOST_AT_ONCE or self.written >= MOST_EARLY or None in bodies:
+            return None
+        confirm, self.confirm = self.confirm, Confirm(self.confirm._helper)
+        self.written += len(bodies)
+        return bodies, confirm
+
+    def were_not_written(self, bodies: list[bytes], confirm: Confirm) -> None:
+        """They are to be taken in as they are; who waits for them does so with those that joined."""
+        key: PublishKey = self.key  # type: ignore[assignment]
+        self.written -= len(bodies)
+        gone = [body for body, item in zip(bodies, self.items[self.written :], strict=False) if item is None]
+        self.gone_bytes += key.envelope.bodies_bytes(gone)
+        self.confirm.on_done(confirm.follow)
 
     def deliver(self, channel: str, consumer: str | None, tags: DeliveryTags[Any]) -> Delivered | None:
         """Hand out the next one to a channel with these tags; ``None``: that cannot be. The inbox's lock is held."""
@@ -92,7 +128,8 @@ class EarlyBatch(PublishBatch):
         # No call from here on: no interrupt comes between.
         self.items[at] = None
         self.gone += 1
-        self.gone_bytes += size_bytes
+        if at >= self.written:
+            self.gone_bytes += size_bytes
         self.room_bytes += on_the_way_bytes  # for those that will join
         inbox.weight -= 1
         return True

@@ -162,6 +162,11 @@ class Inbox:
         return self._open
 
     @property
+    def has_control(self) -> bool:
+        """Whether a control message waits. To be asked with the lock."""
+        return bool(self._control)
+
+    @property
     def line(self) -> Collection[Entry]:
         """The data lane, in order. To be asked with the lock."""
         return self._data or ()
@@ -210,6 +215,14 @@ class Inbox:
                 if entry.items:  # else an interrupt struck who began it
                     return entry
             return None
+
+    def take_this(self, entry: PendingBatch) -> None:
+        """Take an entry out of its place in the data lane."""
+        with self.lock:
+            self._data_lane().remove(entry)
+            if entry is self._open:
+                self._open = None
+            entry.taken = True
 
     def get(self) -> Envelope[Any]:
         """Pykka's way out; here an actor is run only when something waits."""

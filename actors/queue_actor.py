@@ -69,6 +69,7 @@ class QueueActor(QueueOutput):
         "_recovered",
         "_recovering_armed",
         "_to_be_counted",
+        "_written",
         "policies",
     )
 
@@ -90,6 +91,8 @@ class QueueActor(QueueOutput):
         """Whether something was published to it since it was started."""
         self._recovering_armed = False
         self._recovered: Callable[[], None] | None = None
+        self._written: EarlyBatch | None = None
+        """What was written ahead, and waits in the inbox."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages are found that a crash has left."""
 
@@ -252,21 +255,71 @@ class QueueActor(QueueOutput):
             self._context.gate.leave(message.reserved_bytes)
 
     def _take_in(self, batch: EarlyBatch) -> None:
-        """What single publishes have gathered: first those of it that have gone out already."""
+        """What single publishes have gathered: first those of it that were written, or have gone out already."""
         key: PublishKey = batch.key  # type: ignore[assignment]
-        bodies = batch.items
-        if batch.delivered:
-            bodies = bodies[batch.delivered :]
+        bodies = batch.items[max(batch.delivered, batch.written) :]
+        if batch.written:
+            self.queue_turn.enter_written(key.envelope, batch.early_written())
+        early = batch.early()
+        if early is not None:
             try:
                 self._check_files()
-                ids = self.msg_ids.many(batch.delivered - batch.gone)
-                self.queue_turn.publish_delivered(key.envelope, ids, batch.early(), None if bodies else batch.confirm)
+                ids = self.msg_ids.many(len(early.bodies) - early.bodies.count(None))
+                self.queue_turn.publish_delivered(key.envelope, ids, early, None if bodies else batch.confirm)
             except WarrenError as error:
                 batch.confirm.fail(error)
                 raise
+        elif not bodies:  # whoever has it joined while his message was being written
+            batch.confirm.offer(None)
         if bodies:
             ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
             self._publish(key.envelope, ids, bodies, key.expiration_ms, key.priority, batch.confirm)
+
+    # ── messages that are written before they are taken in ──────────────────────────────────────────────────────
+
+    def _work(self, entries: int, asked: Asked | None) -> None:
+        """A turn. Where somebody waits for a few messages to be safe, and there is no more to do, they are written."""
+        stopped = self.actor_stopped
+        hurried = asked is None and self._hurry and not stopped.is_set()
+        if hurried and self._guard(None, self._write_ahead, refusable=False):
+            return
+        written = self._written
+        if written is not None and not stopped.is_set():  # before anything else happens in the queue
+            self._written = None
+            if not written.taken:
+                self.actor_inbox.take_this(written)
+                self._guard(None, self.on_batch, written)
+        super()._work(entries, asked)
+
+    def _write_ahead(self) -> bool:
+        """Make safe what waits in the inbox and nothing more; whether that was done."""
+        if not self._has_files or (self._turn_is_quick and self._context.settings.sync != "os"):
+            return False
+        with self.actor_inbox.lock:
+            batch = self._batch_to_write()
+            begun = None if batch is None else batch.begin_writing()
+        if batch is None or begun is None:
+            return False
+        bodies, confirm = begun
+        key: PublishKey = batch.key  # type: ignore[assignment]
+        self._hurry = False
+        try:
+            ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
+            done = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
+        except WarrenError:  # taken in, they meet it again
+            done = False
+        if not done:
+            self._hurry = True
+            batch.were_not_written(bodies, confirm)
+            return False
+        self._written = batch
+        try:
+            self._context.check_directory()
+        except BaseException:
+            batch.confirm.on_done(confirm.follow)
+            raise
+        confirm.set()
+        return True
 
     def _check_files(self) -> None:
         """Before the first message, which makes files and the directories above them: not where those were removed."""

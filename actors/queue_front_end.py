@@ -31,7 +31,7 @@ from warren.actors.handing_over import (
     QueueGoneError,
     SettleKey,
 )
-from warren.actors.inbox import Call, PendingBatch
+from warren.actors.inbox import Call, Entry, PendingBatch
 from warren.actors.interrupts import uninterrupted
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import ActorStoppedError, WrongProcessError
@@ -197,6 +197,17 @@ class QueueFrontEnd(FrontEnd):
         self._early = batch
         return batch
 
+    def _batch_to_write(self) -> EarlyBatch | None:
+        """What waits in the inbox and may be written ahead: nothing else but acks is there, and nobody is to get it
+        now. The inbox's lock is held, and the turn is the caller's."""
+        inbox, turn = self.actor_inbox, self._queue_turn
+        batch = inbox.open_entry
+        if not isinstance(batch, EarlyBatch) or not batch.lasts or (batch.waits and self.deliveries):
+            return None
+        if turn is None or not turn.takes_ahead or inbox.has_control:
+            return None
+        return batch if all(entry is batch or is_ack(entry) for entry in inbox.line) else None
+
     def _all_went_out(self) -> bool:
         """Whether nothing waits here but messages that went out early, for the next sync, and acks."""
         batch, inbox = self._early, self.actor_inbox
@@ -284,9 +295,16 @@ class QueueFrontEnd(FrontEnd):
         return not self._turn_comes_soon() or (bool(self.deliveries) and self._has_ready())
 
     def has_work(self) -> bool:
-        """Acks that have come during a turn wait as those do that come behind it."""
+        """Acks that have come during a turn, and messages that were written, wait as those do that come behind it."""
         inbox = self.actor_inbox
-        return not inbox.empty() and (not inbox.holds_only(is_ack) or self._ack_needs_a_turn())
+        return not inbox.empty() and (not inbox.holds_only(self._waits_on) or self._ack_needs_a_turn())
+
+    def _waits_on(self, entry: Entry) -> bool:
+        return is_ack(entry) or (
+            isinstance(entry, EarlyBatch)
+            and entry.written == len(entry.items)
+            and not (entry.waits and bool(self.deliveries))
+        )
 
     def _turn_comes_soon(self) -> bool:
         """Not where the queue has just ended: what comes now is answered by who brings it."""

@@ -143,6 +143,10 @@ class _RecordedFile:
         self._handle = handle
         self._file = file
 
+    @property
+    def end(self) -> int:
+        return self._file.end
+
     def append(self, data: bytes | bytearray | memoryview) -> int:
         offset = self._file.append(data)
         self._recorder.note(Operation("write", handle=self._handle, data=bytes(data), number=offset))

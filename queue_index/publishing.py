@@ -20,6 +20,7 @@ from warren.queue_index.message_format import (
     MSG_ID_BYTES,
     Envelope,
     body_at_in,
+    encode_many,
     encode_message,
 )
 from warren.queue_index.run import (
@@ -61,6 +62,44 @@ def publish(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expir
     _enter(s, run, envelope, batch=False)
     s.rates.in_count += 1
     return seq_id
+
+
+def write_ahead(s: QueueState, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> bool:
+    """Write some small messages to the journal, and make them safe; :func:`enter_written` publishes them.
+
+    Nothing else may be published meanwhile, and no journal flushed. ``False``, and nothing is done: these cannot be
+    written so. Raises what a sync raises; then they are not written.
+    """
+    if s.mode != "default" or s.recovery is not None or not (s.durable and envelope.persistent):
+        return False
+    ahead, size = s.written_ahead, s.index.segment_entry_count
+    first = s.next_seq_id if ahead is None else ahead.end
+    if (s.next_seq_id // size) != (first + len(bodies) - 1) // size:  # a run is of one segment
+        return False
+    sizes, embedded = _measure(s, envelope, bodies)
+    if embedded is not True:
+        return False
+    count = len(bodies)
+    each = [sizes] * count if isinstance(sizes, int) else sizes
+    batch = Batch(count, bytearray(msg_ids), each, [0] * count, encode_many(envelope, msg_ids, bodies))
+    run = Run(first, batch, 0, count, IN_RAM | PERSISTENT | EMBEDDED)
+    s.index.write_ahead(run)
+    if ahead is None:
+        s.written_ahead = run
+    else:
+        ahead.batch.join(batch)
+        ahead.count += count
+    return True
+
+
+def enter_written(s: QueueState, envelope: Envelope) -> range:
+    """Publish what was written ahead; returns the seq_ids."""
+    run, s.written_ahead = s.written_ahead, None
+    if run is None:
+        return range(s.next_seq_id, s.next_seq_id)
+    _enter(s, run, envelope, batch=False, written=True)
+    s.rates.in_count += run.count
+    return range(s.next_seq_id - run.count, s.next_seq_id)
 
 
 def publish_delivered(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int) -> int:
@@ -132,13 +171,19 @@ def _measure(
     return sizes.tolist(), bool(embedded[0]) if embedded.all() or not embedded.any() else embedded
 
 
-def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:
-    """Write a run where it has to be written, and put it in its place."""
+def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool, written: bool = False) -> None:
+    """Write a run where it has to be written, and put it in its place. ``written``: ahead, by :func:`write_ahead`."""
     s.next_seq_id += run.count
     lazy = s.mode == "lazy"
     if lazy or run.persistent:
         s.write_payloads(run)
-        (s.batch_positions if batch else s.write_position)(run)
+        if written:
+            s.index.enter_written(run, s.target_ram_count)
+            s.note_indexed(run)
+        elif batch:
+            s.batch_positions(run)
+        else:
+            s.write_position(run)
     if lazy:
         s.delta.expand(run.start, run.count, transient=not envelope.persistent)
         s.count(run, before=False, after=False, ready=1, paged=True, to_delta=True)
@@ -154,7 +199,7 @@ def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:
         and isinstance(tail.batch.ids, bytearray)
         and run.start % s.index.segment_entry_count
     ):
-        tail.batch.append(bytes(run.batch.ids), run.batch.size(0), run.batch.expiry(0), run.batch.term(0))
+        tail.batch.join(run.batch)
         queue.grow_tail()
     else:
         queue.append(run)

@@ -24,7 +24,7 @@ can appear.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -67,6 +67,7 @@ class QueueIndex:
     """The journal and the segments of one queue. Not thread-safe; files are handed in."""
 
     __slots__ = (
+        "_ahead",
         "_buffered",
         "_failure",
         "_files",
@@ -119,6 +120,8 @@ class QueueIndex:
         self._journal: File | None = None
         self._buffered: list[bytes] = []
         self._waiting: _Waiting | None = None
+        self._ahead: list[bytes] = []
+        """Records of publishes that were written before they were noted."""
         self._last_read: tuple[int, SegmentFile] | None = None
         self._failure: StorageError | None = None
         self.no_room: NoRoomError | None = None
@@ -133,9 +136,34 @@ class QueueIndex:
     def publish(self, run: Run, target_ram_count: int | None) -> None:
         """Write positions alone: publish, then a deliver record where the message has been delivered."""
         self._append(self._add_publishes(run))
+        self._published(run, target_ram_count)
+
+    def _published(self, run: Run, target_ram_count: int | None) -> None:
         self._flush_if_above(target_ram_count)
         if self._marks_delivered(run):
             self.deliver([range(run.start, run.end)])
+
+    def write_ahead(self, run: Run) -> None:
+        """Write a run's publishes, and what waits, and make it safe, as safe as this index was told to be.
+
+        :meth:`enter_written` notes them. Raises :class:`NoRoomError` where the disk is full, and has not written.
+        """
+        records = _records_of(run)
+        with _Writing(self):
+            journal = self._open_journal()
+            append_whole(journal, ((*self._buffered, *records),))
+            self._buffered.clear()
+            self.no_room = None
+            self._ahead += records
+            if self.syncs:
+                journal.sync()
+        self.safe_ticket = self.written_ticket
+
+    def enter_written(self, run: Run, target_ram_count: int | None) -> None:
+        """Publish a run that :meth:`write_ahead` has written."""
+        records, self._ahead = self._ahead, []
+        self._note_published(run, records)
+        self._published(run, target_ram_count)
 
     def pre_publish(self, run: Run, target_ram_count: int | None, *, descending: bool = False) -> None:
         """Let positions join the batch that waits; ``descending``: taken from their highest on."""
@@ -207,35 +235,22 @@ class QueueIndex:
 
     def _add_publishes(self, run: Run) -> list[bytes]:
         """Note positions as published; returns what the journal gets."""
-        number, rel_seq = divmod(run.start, self.segment_entry_count)
+        if self._ahead:
+            raise RuntimeError(f"{self.path}: a publish came between one that is written and its place")
         records = journal_records(run)
+        self._note_published(run, records)
+        return records if isinstance(records, list) else [self._matrix.journal_bytes(records)]
+
+    def _note_published(self, run: Run, records: Records) -> None:
+        number, rel_seq = divmod(run.start, self.segment_entry_count)
         self._add(PUBLISHED, run.start, run.end)
         self._segment(number).hold(rel_seq, records)
-        return records if isinstance(records, list) else [self._matrix.journal_bytes(records)]
 
     def _segment(self, number: int) -> SegmentJournal:
         segment = self.segments.get(number)
         if segment is None:
             segment = self.segments[number] = SegmentJournal(number, self.segment_entry_count)
         return segment
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Refuse to go on after a write or a sync that failed: nothing tells what of it is on the disk.
-
-        Appending behind a torn record would make all that follows unreadable, and a later fsync that succeeds proves
-        nothing about the one that failed. What the files hold is whole: recover from them.
-        """
-        if self._failure is not None:
-            raise StorageError(f"{self.path}: unusable since: {self._failure}") from self._failure
-        try:
-            yield
-        except NoRoomError as error:
-            self.no_room = error
-            raise
-        except StorageError as error:
-            self._failure = error
-            raise
 
     # ── the journal's file ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -290,7 +305,7 @@ class QueueIndex:
 
         Raises :class:`NoRoomError` where the disk is full: everything waits on, and the index goes on.
         """
-        with self._writing():
+        with _Writing(self):
             if self._buffered:
                 append_whole(self._open_journal(), (self._buffered,))
                 self._buffered.clear()
@@ -301,7 +316,7 @@ class QueueIndex:
     def sync(self) -> None:
         """Make what was written safe, as safe as this index was told to be."""
         self.write_out()
-        with self._writing():
+        with _Writing(self):
             if self.syncs and self.safe_ticket < self.written_ticket:
                 self._open_journal().sync()  # what was written out before a ``release`` too
         self.safe_ticket = self.written_ticket
@@ -328,7 +343,7 @@ class QueueIndex:
             return
         self._uncut_end = max(self._uncut_end, (max(self.segments, default=-1) + 1) * self.segment_entry_count)
         try:
-            with self._writing():
+            with _Writing(self):
                 self._flush()
         except NoRoomError:
             self._flush_again_at = self.dirty_count + self.segment_entry_count
@@ -364,6 +379,8 @@ class QueueIndex:
                 self._append_to_segment(number, segment.segment_pieces(self._matrix))
                 self._note_flushed(segment)
             segment.forget()
+        if self._ahead:
+            raise RuntimeError(f"{self.path}: flushed before what was written ahead had its place")
         journal = self._open_journal()
         if self.syncs:
             self._files.sync_directory(self.path)
@@ -531,6 +548,7 @@ class QueueIndex:
     def abandon(self) -> None:
         """Give up file handles and what waits to be written, as a crash of the process would."""
         self._buffered.clear()
+        self._ahead.clear()
         self._waiting = None
         self._named = False
         self._last_read = None
@@ -551,11 +569,37 @@ class QueueIndex:
             raise RuntimeError("more is safe than was written")
 
 
+class _Writing:
+    """Refuse to go on after a write or a sync that failed: nothing tells what of it is on the disk.
+
+    Appending behind a torn record would make all that follows unreadable, and a later fsync that succeeds proves
+    nothing about the one that failed. What the files hold is whole: recover from them.
+    """
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: QueueIndex) -> None:
+        self._index = index
+
+    def __enter__(self) -> None:
+        failure = self._index._failure
+        if failure is not None:
+            raise StorageError(f"{self._index.path}: unusable since: {failure}") from failure
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, NoRoomError):
+            self._index.no_room = error
+        elif isinstance(error, StorageError):
+            self._index._failure = error
+
+
 def journal_records(run: Run) -> Records:
     """The journal records of a run's publishes."""
     columns = ColumnRecords.of(run)
-    if columns is not None:
-        return columns
+    return _records_of(run) if columns is None else columns
+
+
+def _records_of(run: Run) -> list[bytes]:
     batch = run.batch
     persistent, ids, low = run.persistent, batch.ids, run.low
     terms = run.terms() if run.embedded else [b""] * run.count

@@ -209,16 +209,17 @@ class Batch:
             terms=terms,
         )
 
-    def append(self, msg_id: bytes, size: int, expiry_us: int, term: bytes) -> None:
-        """Let one more message join; for the open batch only, whose columns are lists."""
+    def join(self, other: Batch) -> None:
+        """Let other messages join; for the open batch only, whose columns are lists."""
         if not (isinstance(self.ids, bytearray) and isinstance(self.sizes, list) and isinstance(self.expiries, list)):
             raise RuntimeError("a sealed batch was appended to")  # noqa: TRY004 - a bug, whatever shows it
-        self.ids += msg_id
-        self.sizes.append(size)
-        self.expiries.append(expiry_us)
+        count = other.count
+        self.ids += other.ids
+        self.sizes += [other.sizes] * count if isinstance(other.sizes, int) else other.sizes
+        self.expiries += [other.expiries] * count if isinstance(other.expiries, int) else other.expiries
         if isinstance(self.terms, list):
-            self.terms.append(term)
-        self.count += 1
+            self.terms += other.slice_terms(0, count)
+        self.count += count
 
 
 def open_batch(msg_id: bytes, size: int, expiry_us: int, term: bytes) -> Batch:

@@ -77,6 +77,8 @@ class QueueState:
     calls_since_reduce: int = 0
     waiting_bump: bool = False
     recovery: DirtyRecovery | None = None
+    written_ahead: Run | None = None
+    """What the journal has, and the queue has not yet: from ``next_seq_id`` on."""
 
     @property
     def ram_ack_count(self) -> int:
@@ -282,6 +284,8 @@ class QueueState:
             problems.append(f"{self.ram_bytes} of {self.bytes} + {self.unacked_bytes} bytes in RAM")
         if min(self.unacked_bytes, self.persistent_count, self.persistent_bytes) < 0:
             problems.append("a negative counter")
+        if self.written_ahead is not None and self.written_ahead.start != self.next_seq_id:
+            problems.append("something was published since messages were written ahead")
         problems += self._misplaced()
         if problems:
             raise RuntimeError("; ".join(problems))

@@ -268,6 +268,19 @@ class VariableQueue:
         self.fetch_many(len(seq_ids))
         return seq_ids
 
+    def write_ahead(self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> bool:
+        """Make some small messages safe before they are published; ``False``: that cannot be, publish them.
+
+        The next call but for others like it is :meth:`enter_written`. Raises what :meth:`sync_index` raises.
+        """
+        return publishing.write_ahead(self._state, envelope, msg_ids, bodies)
+
+    def enter_written(self, envelope: Envelope) -> range:
+        """Publish what was written ahead, all with this envelope; returns the seq_ids."""
+        seq_ids = publishing.enter_written(self._state, envelope)
+        self._published(seq_ids, confirm=False)
+        return seq_ids
+
     def note_passed(self, count: int) -> None:
         """So many messages came, were delivered and acked, and were never here: the rates count them."""
         rates = self._state.rates

@@ -79,8 +79,12 @@ class CountedFile:
         self._writable = writable
         self._open = True
 
+    @property
+    def end(self) -> int:
+        return self._content.size
+
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        start = self._content.size
+        start = self.end
         self.pwrite(data, start)
         return start
 

@@ -202,7 +202,7 @@ class BoundedFile(RealFile):
         self.pinned = False
         self.unsynced = False
         found = os.fstat(descriptor)
-        self._end = found.st_size
+        self.end = found.st_size
         self.identity: _Identity = (found.st_dev, found.st_ino)
 
     @property

@@ -31,6 +31,10 @@ class File(Protocol):
     A file has one writer at a time and any number of readers. A write that failed may have left a prefix of its data.
     """
 
+    @property
+    def end(self) -> int:
+        """Where the next append goes: the size, as far as the one writer knows it."""
+
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` at the end; returns the offset at which it begins."""
 
@@ -178,7 +182,7 @@ def append_whole(file: File, writes: Iterable[Sequence[bytes | bytearray | memor
 
     Raises :class:`NoRoomError` then; a torn end would hide from a scan whatever is appended behind it, and keep room.
     """
-    size = file.size()
+    size = file.end
     try:
         for pieces in writes:
             file.appendv(pieces)

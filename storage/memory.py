@@ -118,19 +118,19 @@ def _make_durable(change: Change) -> None:
 class MemoryFile:
     """A handle on a file node."""
 
-    __slots__ = ("_end", "_node", "_open", "_owner", "_plan", "_writable", "path")
+    __slots__ = ("_node", "_open", "_owner", "_plan", "_writable", "end", "path")
 
     def __init__(self, owner: MemoryFileSystem, path: str, node: FileNode, *, writable: bool) -> None:
         self.path = path
         self._owner = owner
         self._plan = owner.plan
         self._node = node
-        self._end = len(node.issued)
+        self.end = len(node.issued)
         self._writable = writable
         self._open = True
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        start = self._end
+        start = self.end
         if start != len(self._node.issued) and self._writable:
             raise RuntimeError(f"{self.path}: has another writer beside the one that appends")
         self._write("append", bytes(data), start)
@@ -159,7 +159,7 @@ class MemoryFile:
         if chunk:
             self._node.change(offset, chunk)
             self._node.modified_ms = self._owner.now_ms()
-            self._end = len(self._node.issued)
+            self.end = len(self._node.issued)
         if strike is not None:
             raise strike.error
 
@@ -181,7 +181,7 @@ class MemoryFile:
             raise DiskFullError(f"{self.path}: no space left on device")
         self._node.change(size, None)
         self._node.modified_ms = self._owner.now_ms()
-        self._end = size
+        self.end = size
 
     def size(self) -> int:
         if not self._open:

@@ -67,24 +67,24 @@ _KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device",
 class RealFile:
     """An open file; see :class:`warren.storage.filesystem.File`."""
 
-    __slots__ = ("_descriptor", "_end", "path")
+    __slots__ = ("_descriptor", "end", "path")
 
     def __init__(self, path: str, flags: int) -> None:
         self.path = path
         self._descriptor = -1
         try:
             self._descriptor = open_regular(path, flags)
-            self._end = os.fstat(self._descriptor).st_size
+            self.end = os.fstat(self._descriptor).st_size
         except OSError as error:
             raise refused(path, error) from error
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        start = self._end
+        start = self.end
         self.pwrite(data, start)
         return start
 
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
-        start = self._end
+        start = self.end
         if len(pieces) == 1:
             self.pwrite(pieces[0], start)
         else:
@@ -101,7 +101,7 @@ class RealFile:
                 written = os.pwritev(self._descriptor, pieces[:_MOST_PIECES], offset)
                 size -= written
                 offset += written
-                self._end = max(self._end, offset)
+                self.end = max(self.end, offset)
                 if size:
                     pieces = _behind(pieces, written)
         except OSError as error:
@@ -111,8 +111,8 @@ class RealFile:
         try:
             written = os.pwrite(self._descriptor, data, offset)
             size = len(data) if type(data) is bytes else memoryview(data).nbytes
-            if written > 0 and self._end < offset + written:
-                self._end = offset + written
+            if written > 0 and self.end < offset + written:
+                self.end = offset + written
             if written < size:
                 self._write_rest(memoryview(data).cast("B"), written, offset)
         except OSError as error:
@@ -122,7 +122,7 @@ class RealFile:
         """Go on behind the first ``written`` bytes, where the system cut a write short."""
         while written < len(view):
             written += os.pwrite(self._descriptor, view[written:], offset + written)
-            self._end = max(self._end, offset + written)
+            self.end = max(self.end, offset + written)
 
     def pread(self, size: int, offset: int) -> bytes:
         try:
@@ -153,11 +153,11 @@ class RealFile:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
             raise refused(self.path, error) from error
-        self._end = size
+        self.end = size
 
     def size(self) -> int:
         try:
-            return os.fstat(self._descriptor).st_size  # not _end: a reader's file grows under it
+            return os.fstat(self._descriptor).st_size  # not end: a reader's file grows under it
         except OSError as error:
             raise refused(self.path, error) from error
 

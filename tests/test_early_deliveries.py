@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import shutil
+import threading
+from pathlib import Path
 
 import pytest
 
+import warren
 from tests.support.runtime_tools import BIG, HandNode, actor_of, bodies, hand_node
 from tests.support.striking import struck_at
 from warren import Consumer, Delivery, Queue
 from warren.actors.early_deliveries import MOST_EARLY
-from warren.errors import UnknownTagError
+from warren.actors.messages import SetDurationTarget
+from warren.errors import DirectoryLostError, DiskFullError, QueueDownError, UnknownTagError
 
 
 def about_to_sync(name: str = "q", **declared: object) -> tuple[HandNode, Queue]:
@@ -444,3 +449,206 @@ def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(
         assert (len(queue), actor_of(queue).process.unacked) == (0, 0), line
     assert line > 8
     scene.node.close()
+
+
+# ── messages that are written before they are taken in ───────────────────────────────────────────────────────────────
+
+
+def safe(queue: Queue) -> None:
+    """Let all be safe that came before: what is published now is the first that somebody waits for."""
+    queue.publish(b"before").wait()
+    queue.get(auto_ack=True)
+
+
+def journal_of(scene: HandNode) -> int:
+    """Bytes in the only queue's journal."""
+    [size] = [len(data) for path, data in scene.files.contents().items() if path.endswith("journal.jif")]
+    return size
+
+
+def test_what_somebody_waits_for_is_written_and_waits_on() -> None:
+    scene, queue = about_to_sync()
+    safe(queue)
+    turns, written = actor_of(queue).turns, journal_of(scene)
+    for number in range(5):
+        queue.publish(b"%d" % number).wait()
+        assert journal_of(scene) > written
+        written = journal_of(scene)
+        delivery = queue.get()
+        assert delivery is not None
+        assert delivery.body == b"%d" % number
+        if number != 3:
+            delivery.ack()
+    queue.publish(b"5").wait()
+    assert actor_of(queue).turns == turns
+    scene.advance(0.05)
+    assert actor_of(queue).turns > turns
+    assert (len(queue), actor_of(queue).process.unacked) == (1, 1)
+    stats = queue.stats()
+    assert (stats["message_bytes_ready"], stats["message_bytes_unacknowledged"]) == (1, 1)
+    scene.node.close()
+    scene = hand_node(scene.files)
+    found = scene.node.queue("q").get_many(9)
+    assert [(one.body, one.redelivered) for one in found] == [(b"3", True), (b"5", False)]
+    scene.node.close()
+
+
+@pytest.mark.parametrize("sync", ["os", "group", "always"])
+@pytest.mark.parametrize("entered", [False, True])
+def test_what_was_written_ahead_survives_whatever_comes(sync: str, entered: bool) -> None:
+    scene = hand_node(sync=sync)
+    queue = scene.node.queue("q")
+    safe(queue)
+    scene.advance(0.05)
+    held = []
+    for number in range(4):
+        queue.publish(b"%d" % number).wait()
+        held += queue.get_many(1)
+    held[1].ack()
+    queue.publish(b"4").wait()
+    if entered:
+        scene.advance(0.05)
+    files = scene.kill() if sync == "os" else scene.lose_power(random.Random(1))
+    scene = hand_node(files)
+    found = [one.body for one in scene.node.queue("q").get_many(9)]
+    assert found == ([b"0", b"2", b"3", b"4"] if entered else [b"0", b"1", b"2", b"3", b"4"])
+    scene.node.close()
+
+
+@pytest.mark.parametrize("use", ["len", "publish_many", "browse", "purge", "nack", "consume", "delete", "close"])
+def test_whatever_the_queue_is_asked_then_it_has_what_was_written(use: str) -> None:
+    scene, queue = about_to_sync()
+    safe(queue)
+    queue.publish(b"1").wait()
+    [one] = queue.get_many(1)
+    queue.publish(b"2").wait()
+    if use == "len":
+        assert len(queue) == 1
+    elif use == "publish_many":
+        queue.publish_many([b"3", b"4"]).wait()
+        assert bodies(queue) == [b"1", b"2", b"3", b"4"]
+    elif use == "browse":
+        assert [(each.body, each.unacked) for each in queue.browse()] == [(b"1", True), (b"2", False)]
+    elif use == "purge":
+        assert queue.purge() == 1
+    elif use == "nack":
+        one.nack()
+        assert [(each.body, each.redelivered) for each in queue.get_many(9)] == [(b"1", True), (b"2", False)]
+    elif use == "consume":
+        consumer = queue.consume(prefetch=9)
+        scene.run()
+        assert [each.body for each in taken_now(consumer)] == [b"2"]
+        consumer.close()
+    elif use == "delete":
+        assert queue.delete() == 1
+    scene.node.close()
+
+
+def test_memory_that_runs_short_finds_what_was_written_in_its_place() -> None:
+    scene, queue = about_to_sync()
+    safe(queue)
+    queue.publish(b"1").wait()
+    queue.publish(b"2").wait()
+    actor_of(queue).actor_ref.tell(SetDurationTarget(0.0))
+    scene.run()
+    assert actor_of(queue).process.backing.single.state.target_ram_count == 0
+    assert bodies(queue) == [b"1", b"2"]
+    scene.node.close()
+
+
+def test_what_came_and_went_before_is_taken_in_with_what_somebody_waits_for() -> None:
+    scene, queue = about_to_sync()
+    safe(queue)
+    turns = actor_of(queue).turns
+    queue.publish(b"1")
+    queue.get_many(1)[0].ack()
+    queue.publish(b"2").wait()
+    assert actor_of(queue).turns == turns + 1
+    assert bodies(queue) == [b"2"]
+    scene.node.close()
+
+
+def test_a_message_that_is_not_small_or_not_persistent_is_taken_in() -> None:
+    scene, queue = about_to_sync()
+    safe(queue)
+    for body, properties in ((BIG, {}), (b"small", {"persistent": False}), (b"ttl", {"expiration": 9.0})):
+        turns = actor_of(queue).turns
+        queue.publish(body, **properties).wait()  # type: ignore[arg-type]
+        assert actor_of(queue).turns > turns
+    scene.node.close()
+
+
+def test_a_segment_ends_where_it_ends() -> None:
+    scene = hand_node(segment_entry_count=8)
+    queue = scene.node.queue("q")
+    for number in range(20):
+        queue.publish(b"%d" % number).wait()
+    assert bodies(queue) == [b"%d" % number for number in range(20)]
+    scene = hand_node(scene.kill(), segment_entry_count=8)
+    assert bodies(scene.node.queue("q")) == [b"%d" % number for number in range(20)]
+    scene.node.close()
+
+
+def test_a_full_disk_is_met_as_ever_and_nothing_that_was_safe_is_lost() -> None:
+    scene, queue = about_to_sync()
+    safe(queue)
+    queue.publish(b"1").wait()
+    scene.files.capacity_bytes = scene.files.used_bytes
+    refused = queue.publish(b"2" * 100)
+    with pytest.raises(DiskFullError):
+        refused.wait()
+    scene.files.capacity_bytes = None
+    queue.publish(b"3").wait()
+    assert [body[:1] for body in bodies(queue)] == [b"1", b"2", b"3"]
+    files = scene.kill()
+    scene = hand_node(files)
+    assert [body[:1] for body in bodies(scene.node.queue("q"))] == [b"1", b"2", b"3"]
+    scene.node.close()
+
+
+def test_a_directory_that_is_gone_confirms_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    node = warren.open(path, sync="os")
+    queue = node.queue("q")
+    for _ in range(2):
+        queue.publish(b"1").wait()
+    shutil.rmtree(path)
+    for confirm in (queue.publish(b"2"), queue.publish(b"3")):
+        with pytest.raises(QueueDownError, match="removed or replaced"):
+            confirm.wait()
+    with pytest.raises(DirectoryLostError):
+        node.close()
+
+
+def test_many_threads_wait_each_for_its_own(tmp_path: Path) -> None:
+    found: list[bytes] = []
+    with warren.open(tmp_path, sync="os") as node:
+        queue = node.queue("q")
+        total = 8 * 200
+
+        def publish(who: int) -> None:
+            for number in range(200):
+                queue.publish(b"%d-%d" % (who, number)).wait(timeout=60)
+
+        def take() -> None:
+            own = node.queue("q")
+            while len(found) < total:
+                delivery = own.get()
+                if delivery is not None:
+                    found.append(delivery.body)
+                    delivery.ack()
+
+        threads = [threading.Thread(target=publish, args=(who,)) for who in range(8)]
+        threads += [threading.Thread(target=take)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        assert not any(thread.is_alive() for thread in threads)
+        assert len(queue) == 0
+    assert sorted(found) == sorted(b"%d-%d" % (who, number) for who in range(8) for number in range(200))
+    for who in range(8):
+        own = [body for body in found if body.startswith(b"%d-" % who)]
+        assert own == [b"%d-%d" % (who, number) for number in range(200)]
+    with warren.open(tmp_path) as node:
+        assert len(node.queue("q")) == 0

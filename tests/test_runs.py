@@ -92,7 +92,7 @@ def test_terms_of_different_lengths_lie_in_one_buffer() -> None:
 def test_single_messages_join_the_open_batch() -> None:
     batch = open_batch(msg_id(0), SIZE, 0, term(0))
     run = Run(0, batch, 0, 1, IN_RAM)
-    batch.append(msg_id(1), SIZE + 5, 77, term(1))
+    batch.join(open_batch(msg_id(1), SIZE + 5, 77, term(1)))
     run.count += 1
     assert run.msg_ids() == [msg_id(0), msg_id(1)]
     assert (run.terms(), run.bytes) == ([term(0), term(1)], 2 * SIZE + 5)
@@ -101,7 +101,7 @@ def test_single_messages_join_the_open_batch() -> None:
 
 def test_a_sealed_batch_is_not_joined() -> None:
     with pytest.raises(RuntimeError, match="sealed"):
-        run_of(0, 3).batch.append(msg_id(3), SIZE, 0, term(3))
+        run_of(0, 3).batch.join(open_batch(msg_id(3), SIZE, 0, term(3)))
 
 
 def test_a_run_goes_on_only_in_its_own_batch_as_the_same_kind() -> None:
@@ -136,7 +136,7 @@ def test_a_queue_gives_at_most_one_run_at_a_time() -> None:
 
 def test_a_single_message_grows_the_tail() -> None:
     queue = RunQueue([Run(0, open_batch(msg_id(0), SIZE, 0, term(0)), 0, 1, IN_RAM)])
-    queue.tail.batch.append(msg_id(1), SIZE, 0, term(1))
+    queue.tail.batch.join(open_batch(msg_id(1), SIZE, 0, term(1)))
     queue.grow_tail()
     assert (len(queue), all_of(queue)) == (2, [0, 1])
 

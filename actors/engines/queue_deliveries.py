@@ -7,7 +7,7 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -15,7 +15,6 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run, Shared
 from warren.actors.engines.counts import Counts
-from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.expiry import Expiry, WallClock
@@ -107,22 +106,6 @@ class QueueDeliveries:
             self.counts.note_published(1, len(body), envelope.persistent)
             self.counts.note_delivered(1, False, False)
         return Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, body))
-
-    # ── messages out before they were in ────────────────────────────────────────────────────────────────────────
-
-    @property
-    def takes_early(self) -> bool:
-        """Whether a message that comes now may go out before it was taken in (:meth:`publish_delivered`)."""
-        single = self.backing.single
-        return single is not None and single.is_empty_in_ram
-
-    def lone_consumer(self, held: int) -> Consumer | None:
-        """The only consumer there is, if it acks what it gets and has room for more than ``held`` messages."""
-        return self._consumers.lone(held)
-
-    def tags(self, channel: str) -> DeliveryTags[Any]:
-        """A channel's delivery tags, for a message that it gets early."""
-        return self._consumers.channel(channel)
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""

@@ -26,12 +26,11 @@ import attrs
 
 from warren.actors.engines.backing import RandomBytes
 from warren.actors.engines.consumers import Consumer, Consumers
-from warren.actors.engines.effects import DeliveredEarly, Effects
+from warren.actors.engines.effects import Effects
 from warren.actors.engines.errors import PreconditionFailedError
-from warren.actors.engines.pending_confirms import PendingConfirms
 from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.queue_arguments import effective
-from warren.actors.engines.queue_deliveries import QueueDeliveries
+from warren.actors.engines.queue_early import QueueEarly
 from warren.actors.engines.queue_stats import queue_stats
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.recovery_terms import RecoveryTerms
@@ -39,12 +38,8 @@ from warren.queue_index.variable_queue import VariableQueue
 
 
 @attrs.define(eq=False)
-class QueueProcess(QueueDeliveries):
+class QueueProcess(QueueEarly):
     """One queue. See the module's prose."""
-
-    _pending_confirms: PendingConfirms | None = attrs.field(init=False, default=None)
-    is_plain: bool = attrs.field(init=False)
-    """Nothing to be looked at when messages come: no time to live of its own, no limits, no levels."""
 
     single_below_bytes: ClassVar[int] = 1 << 62
     """A message that comes alone joins the one before it, encoded, if its body is smaller than this.
@@ -53,7 +48,7 @@ class QueueProcess(QueueDeliveries):
     """
 
     def __attrs_post_init__(self) -> None:
-        QueueDeliveries.__attrs_post_init__(self)
+        QueueEarly.__attrs_post_init__(self)
         self._note_arguments()
 
     def _note_arguments(self) -> None:
@@ -114,44 +109,6 @@ class QueueProcess(QueueDeliveries):
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
         if token is not None:
             self._note_confirm(0, token, confirm=confirm)
-
-    def publish_delivered(
-        self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: object | None
-    ) -> None:
-        """Take in messages that have gone out already, while the queue was empty. ``msg_ids``: of those not acked yet.
-
-        ``token``: as with :meth:`publish_many`, where no others of its publish follow.
-        """
-        queue, bodies = self.backing.level(0), early.bodies
-        stretches = _not_gone(bodies)
-        confirm = token is not None and bool(stretches) and envelope.persistent and self.backing.durable
-        bytes_before, given = queue.state.unacked_bytes, []
-        for part in stretches:
-            some: Sequence[bytes] = bodies[part.start : part.stop]  # type: ignore[assignment]
-            ids, msg_ids = msg_ids[: 16 * len(part)], msg_ids[16 * len(part) :]
-            seq_ids = queue.publish_delivered_many(envelope, ids, some, confirm=confirm and not msg_ids)
-            given.append((early.first_tag + part.start, seq_ids))
-        self._consumers.have(early.channel, early.consumer, given)
-        gone = len(bodies) - sum(map(len, stretches))
-        queue.note_passed(gone)
-        self.touch()
-        if (counts := self.counts) is not None:
-            size_bytes = queue.state.unacked_bytes - bytes_before + early.gone_bytes
-            counts.note_published(len(bodies), size_bytes, envelope.persistent)
-            counts.note_delivered(len(bodies), False, True)
-            counts.got += len(bodies) if early.consumer is None else 0
-            counts.acked += gone
-        if token is not None:
-            self._note_confirm(0, token, confirm=confirm)
-
-    def _note_confirm(self, level: int, token: object, *, confirm: bool) -> None:
-        """Answer a publish: when it is safe, or at once where it never can be."""
-        if not confirm:
-            self.effects.confirmed.append(token)
-            return
-        if self._pending_confirms is None:
-            self._pending_confirms = PendingConfirms()
-        self._pending_confirms.add(level, token)
 
     def _publish_carefully(
         self,
@@ -269,10 +226,6 @@ class QueueProcess(QueueDeliveries):
         if expires_ms is None or len(self._consumers):
             return None
         return self._used_at_us + expires_ms * 1000
-
-    def touch(self) -> None:
-        """Somebody declared it again, or asked how it is: that is use."""
-        self._used_at_us = self._wall_clock()
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -401,13 +354,3 @@ class QueueProcess(QueueDeliveries):
                 raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
         if any(held.values()):
             raise RuntimeError("channels or dead letters hold messages of levels that are asleep")
-
-
-def _not_gone(bodies: Sequence[bytes | None]) -> list[range]:
-    """Where those stand that were not acked: stretches, in order."""
-    stretches, low = [], 0
-    for end in [*(at for at, body in enumerate(bodies) if body is None), len(bodies)]:
-        if low < end:
-            stretches.append(range(low, end))
-        low = end + 1
-    return stretches

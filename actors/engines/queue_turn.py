@@ -129,6 +129,31 @@ class QueueTurn:
         """Whether a message may go out before a turn has taken it in. Any thread may ask while nobody has a turn."""
         return self.comes_soon and self.process.takes_early
 
+    @property
+    def takes_ahead(self) -> bool:
+        """Whether a message that somebody waits for may be made safe before a turn takes it in: where it is the first
+        that is to be so. But once in a sync interval a turn takes in what is there, while somebody waits anyway."""
+        if self.waiting or self._sync_now or self.resting or self.waits_for_room or not self.process.takes_ahead:
+            return False
+        return self._clock.now_ns() < self._synced_ns + self._sync_group.delay_ns()
+
+    def write_ahead(self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> bool:
+        """Make some messages safe; the next turn that has more to do begins with :meth:`enter_written`.
+
+        ``False``, and nothing is done: they have to be taken in first. Raises what a sync raises.
+        """
+        if not self.process.write_ahead(envelope, msg_ids, bodies):
+            return False
+        if not self._sync_armed:
+            self._arm_sync(self._sync_group.delay_ns())
+        return True
+
+    def enter_written(self, envelope: Envelope, early: DeliveredEarly | None) -> None:
+        """Take in what was written ahead. ``early``: the first of it, where it has gone out."""
+        self.worked = True
+        self.settled = self.settled or early is not None
+        self.process.enter_written(envelope, early)
+
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
         """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest."""
         self.hand_out()

@@ -178,6 +178,24 @@ class VhostMachine(RuleBasedStateMachine):
         )
         assert list(seq_ids) == [one.seq_id for one in sent]
 
+    @rule(name=st.sampled_from(DURABLE), parts=st.lists(st.integers(1, 3), max_size=4), size=sizes, dies=rarely)
+    def publish_written(self, name: bytes, parts: list[int], size: int, dies: bool) -> None:
+        """Messages that are safe before they are in the queue. ``dies``: the process does, in between."""
+        queue, model = self.both(name)
+        first = model.next_seq_id
+        for count in parts:
+            sent = [model.send(id_of(n), body_of(n, size), True) for n in self.number(count)]
+            ids, bodies = b"".join(one.msg_id for one in sent), [one.body for one in sent]
+            if not queue.write_ahead(ENVELOPES[True], ids, bodies):
+                assert queue.enter_written(ENVELOPES[True]) == range(first, sent[0].seq_id)
+                queue.publish_many(ENVELOPES[True], ids, bodies, confirm=True)
+                return
+            model.confirm([range(sent[0].seq_id, model.next_seq_id)])
+        if dies:
+            self.start_after_a_crash(self.files.after_process_crash(), eager=True)
+        else:
+            assert queue.enter_written(ENVELOPES[True]) == range(first, model.next_seq_id)
+
     @rule(size=sizes, count=counts, persistent=mostly_true)
     def publish_to_all(self, size: int, count: int, persistent: bool) -> None:
         """What an exchange does: one body, one id, several queues."""

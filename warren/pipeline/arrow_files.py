@@ -254,6 +254,10 @@ class ArrowFile:
     def close(self) -> None:
         self._file.close()
 
+    @property
+    def end(self) -> int:
+        return self.size()
+
     def append(self, data: bytes | bytearray | memoryview) -> NoReturn:
         refuse(self.path)
 
