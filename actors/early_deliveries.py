@@ -79,15 +79,15 @@ class EarlyBatch(PublishBatch):
         gone_bytes = self.gone_bytes if low == self.written else 0
         return DeliveredEarly(self.channel, self.consumer, self.first_tag + low, self.items[low:high], gone_bytes)
 
-    def begin_writing(self) -> tuple[list[bytes], Confirm] | None:
-        """The messages that are still to be written, and their confirm; others that join get another one.
+    def begin_writing(self, confirm_of_next: Confirm) -> tuple[list[bytes], Confirm] | None:
+        """The messages that are still to be written, and their confirm; others that join get ``confirm_of_next``.
 
         ``None`` where they cannot be written ahead. The inbox's lock is held.
         """
         bodies = self.items[self.written :]
         if len(bodies) > MOST_AT_ONCE or self.written >= MOST_EARLY or None in bodies:
             return None
-        confirm, self.confirm = self.confirm, Confirm(self.confirm._helper)
+        confirm, self.confirm = self.confirm, confirm_of_next
         self.written += len(bodies)
         return bodies, confirm
 

@@ -26,7 +26,7 @@ from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.front_end import PublishBatch
-from warren.actors.future import CountDown, Future
+from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
 from warren.actors.inbox import PendingBatch
 from warren.actors.interrupts import uninterrupted
@@ -297,7 +297,7 @@ class QueueActor(QueueOutput):
             return False
         with self.actor_inbox.lock:
             batch = self._batch_to_write()
-            begun = None if batch is None else batch.begin_writing()
+            begun = None if batch is None else batch.begin_writing(Confirm(self))
         if batch is None or begun is None:
             return False
         bodies, confirm = begun

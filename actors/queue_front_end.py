@@ -198,13 +198,15 @@ class QueueFrontEnd(FrontEnd):
         return batch
 
     def _batch_to_write(self) -> EarlyBatch | None:
-        """What waits in the inbox and may be written ahead: nothing else but acks is there, and nobody is to get it
-        now. The inbox's lock is held, and the turn is the caller's."""
+        """What waits in the inbox and may be written ahead: nothing else but acks is there, nobody is to get it now,
+        and no publisher waits until it has left. The inbox's lock is held, and the turn is the caller's."""
         inbox, turn = self.actor_inbox, self._queue_turn
         batch = inbox.open_entry
         if not isinstance(batch, EarlyBatch) or not batch.lasts or (batch.waits and self.deliveries):
             return None
         if turn is None or not turn.takes_ahead or inbox.has_control:
+            return None
+        if inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held:
             return None
         return batch if all(entry is batch or is_ack(entry) for entry in inbox.line) else None
 

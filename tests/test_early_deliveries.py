@@ -606,6 +606,23 @@ def test_a_full_disk_is_met_as_ever_and_nothing_that_was_safe_is_lost() -> None:
     scene.node.close()
 
 
+def test_publishers_that_wait_for_room_do_not_wait_for_the_next_sync() -> None:
+    scene = hand_node(credit_flow_default_credit=(3, 2))
+    queue = scene.node.queue("q")
+    safe(queue)
+    actor = actor_of(queue)
+    for number in range(3):
+        confirm = actor.publish(queue._verbs.plain, b"%d" % number, here=False)
+        confirm.hurry()
+        scene.run()
+        assert confirm.done
+    assert actor.actor_inbox.weight < 3, "the third one takes a turn that makes room"
+    room = actor.backpressure_wait()
+    scene.run()
+    assert room.done
+    scene.node.close()
+
+
 def test_a_directory_that_is_gone_confirms_nothing(tmp_path: Path) -> None:
     path = tmp_path / "data"
     node = warren.open(path, sync="os")
