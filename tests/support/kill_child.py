@@ -125,11 +125,26 @@ class Child:
             elif rng.random() < 0.5:
                 confirm = queues[names[0]].publish_many(bodies)
             else:
-                confirm = CountDown([queues[names[0]].publish(body) for body in bodies])
+                confirm = CountDown(
+                    self.publish_singly(queues[names[0]], bodies, waiting if rng.random() < 0.5 else None)
+                )
             confirm.on_done(functools.partial(self.confirmed, stream, first, number - 1))
             waiting.append(confirm)
             while len(waiting) > AHEAD or (waiting and any(len(queues[name]) > BACKLOG for name in names)):
                 waiting.popleft().wait()
+
+    @staticmethod
+    def publish_singly(queue: warren.Queue, bodies: list[bytes], waiting: deque[Confirm] | None) -> list[Future]:
+        """One at a time. ``waiting``: what is to be waited for before, and then for each."""
+        while waiting:
+            waiting.popleft().wait()
+        confirms: list[Future] = []
+        for body in bodies:
+            confirm = queue.publish(body)
+            confirms.append(confirm)
+            if waiting is not None:
+                confirm.wait()
+        return confirms
 
     def confirmed(self, stream: str, first: int, last: int, confirm: Future) -> None:
         if confirm.error is None:
