@@ -289,7 +289,16 @@ class QueueActor(QueueOutput):
             if not written.taken:
                 self.actor_inbox.take_this(written)
                 self._guard(None, self.on_batch, written)
+        if self._read_ahead is not None and not stopped.is_set():
+            self._guard(None, self._take_off, refusable=False)
         super()._work(entries, asked)
+
+    def _take_off(self) -> None:
+        """Take off what was read ahead and went out."""
+        with self.actor_inbox.lock:
+            ahead, self._read_ahead = self._read_ahead, None
+        if ahead is not None and ahead.delivered:
+            self.queue_turn.take_off(ahead)
 
     def _write_ahead(self) -> bool:
         """Make safe what waits in the inbox and nothing more; whether that was done."""
@@ -488,6 +497,7 @@ class QueueActor(QueueOutput):
         if turn.worked:
             self.rest_number = 0
             turn.finish()
+        self._read_ahead = turn.read_ahead()
         while self._abandoned:  # behind what was sent through the channel
             self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft()))
         if self._context.check_invariants:

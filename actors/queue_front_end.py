@@ -22,6 +22,7 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
+from warren.actors.engines.read_ahead import ReadAhead
 from warren.actors.front_end import FrontEnd
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import (
@@ -56,6 +57,7 @@ class QueueFrontEnd(FrontEnd):
         "_error",
         "_process",
         "_queue_turn",
+        "_read_ahead",
         "_stores",
         "alive",
         "coalesces",
@@ -78,6 +80,8 @@ class QueueFrontEnd(FrontEnd):
         self._abandoned: deque[str] = deque()
         self._early: EarlyBatch | None = None
         """The last batch of which something went out early."""
+        self._read_ahead: ReadAhead | None = None
+        """What a turn has left for gets; the next one takes off what they got."""
         self._error: BaseException | None = None
 
     def describe(self) -> str:
@@ -151,18 +155,27 @@ class QueueFrontEnd(FrontEnd):
             self.get_in_line()
 
     def get_early(self, channel: str) -> Delivered | None:
-        """The message that waits in the inbox, where nothing stands before it; ``None``: ask for a turn."""
+        """The message at the head, where that was read ahead or waits in the inbox; ``None``: ask for a turn."""
         delivered = None
         try:
             with self.actor_inbox.lock:
-                batch = self._early_batch()
-                if batch is not None and self._process is not None and not self.deliveries:
+                ahead = self._read_ahead
+                if ahead is not None:
+                    if self._may_read_on():
+                        delivered = ahead.deliver(channel)
+                elif (batch := self._early_batch()) is not None and self._process is not None and not self.deliveries:
                     delivered = batch.deliver(channel, None, self._process.tags(channel))
         except BaseException:
             if delivered is not None:
                 self.settle(SettleKey(channel, "requeue"), delivered.first_tag)
             raise
         return delivered
+
+    def _may_read_on(self) -> bool:
+        """Whether nothing waits that has to be done before a get. The inbox's lock is held."""
+        if not self.alive or self._turn_lock.locked() or self.actor_inbox.has_control:
+            return False
+        return all(isinstance(entry, EarlyBatch) or is_ack(entry) for entry in self.actor_inbox.line)
 
     def _give_early(self) -> bool:
         """Give what waits in the inbox to the one consumer, where nothing stands before it; whether that was done."""
@@ -219,10 +232,14 @@ class QueueFrontEnd(FrontEnd):
 
     def _ack_early(self, channel: str, tag: int) -> bool:
         """Let go of a message that went out early; whether it did, and no turn has taken it in."""
-        inbox, batch = self.actor_inbox, self._early
-        if batch is None:
+        inbox, batch, ahead = self.actor_inbox, self._early, self._read_ahead
+        if batch is None and ahead is None:
             return False
         with inbox.lock:
+            if ahead is not None and ahead is self._read_ahead and ahead.ack(channel, tag):
+                return True
+            if batch is None:
+                return False
             if batch.taken or not batch.ack(channel, tag, inbox):
                 return False
             makes_room = batch.consumer is not None and batch.waits

@@ -166,6 +166,16 @@ def fetch_many(s: QueueState, count: int, *, ack_required: bool) -> list[Fetched
     return fetched
 
 
+def peek(s: QueueState, count: int) -> Fetched | None:
+    """At most ``count`` messages at the head, as the next :func:`fetch_many` will find them; ``None``: not in RAM."""
+    queue = s.q4 or s.q3
+    if not queue or not queue.head.in_ram:
+        return None
+    head = queue.head
+    part, redelivered = next(_by_redelivery(s, head.window(0, min(count, head.count))))
+    return Fetched(range(part.start, part.end), redelivered, part, None)
+
+
 def _hand_over(s: QueueState, run: Run, *, ack_required: bool) -> Iterator[Fetched]:
     """Give a run that was taken to a consumer."""
     terms = None if run.in_ram else s.read_terms(run)

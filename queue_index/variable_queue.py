@@ -310,6 +310,10 @@ class VariableQueue:
         paging.reduce_after_operation(self._state, publishing=False)
         return fetched
 
+    def peek(self, count: int) -> Fetched | None:
+        """At most ``count`` messages at the head, left where they are; ``None`` where they are not in RAM."""
+        return fetching.peek(self._state, count)
+
     def drop(self, *, ack_required: bool = False) -> tuple[int, bytes] | None:
         """Take the message at the head without reading it; its seq_id and msg_id."""
         dropped = fetching.drop_one(self._state, ack_required=ack_required)

@@ -294,20 +294,31 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(name=names, persistent=mostly_true, ends=ends, data=st.data())
     def come_and_go(self, name: str, persistent: bool, ends: list[End], data: st.DataObject) -> None:
         self.tick()
-        self.held += self.fetch_each(name, persistent, ends, data)
+        self.held += self.fetch_each(name, ends, data, persistent=persistent)
         self.run()
 
-    def fetch_each(self, name: str, persistent: bool, ends: list[End], data: st.DataObject) -> list[Held]:
-        """Fetch each message as soon as it is published, and settle some, before the queue has its turn."""
+    @rule(name=names, ends=ends, data=st.data())
+    def get_one_by_one(self, name: str, ends: list[End], data: st.DataObject) -> None:
+        self.tick()
+        self.held += self.fetch_each(name, ends, data)
+        self.run()
+
+    def fetch_each(
+        self, name: str, ends: list[End], data: st.DataObject, *, persistent: bool | None = None
+    ) -> list[Held]:
+        """Fetch messages one by one, and settle some, while the queue has no turn of its own; ``persistent``: publish
+        each before."""
         held: list[Held] = []
         for end in ends:
-            messages, taken = self.messages([8], persistent, 0), list[list[Copy]]()
             expected: list[tuple[int, Copy, frozenset[bool]]] = []
-            self.model.tell(name, lambda model: taken.append(model.publish(messages, None)))  # noqa: B023
-            self.model.run()
+            if persistent is not None:
+                messages, taken = self.messages([8], persistent, 0), list[list[Copy]]()
+                self.model.tell(name, lambda model: taken.append(model.publish(messages, None)))  # noqa: B023
+                self.model.run()
             self.model.tell(name, lambda model: expected.extend(model.get("get", 1, ack_required=True)))  # noqa: B023
             self.model.run()
-            self.note(self.handles[name].publish(messages[0].body, persistent=persistent), taken, 1)
+            if persistent is not None:
+                self.note(self.handles[name].publish(messages[0].body, persistent=persistent), taken, 1)
             given = self.handles[name].get_many(1)
             if not self.model.loose:
                 self.compare(given, expected)
@@ -546,7 +557,9 @@ class NodeMachine(RuleBasedStateMachine):
             chosen = data.draw(st.sampled_from(self.held))
             self.settle_held([chosen], data.draw(st.sampled_from(["ack", "requeue", "reject"])), chosen, 0)
         elif step == "come_and_go":
-            self.fetch_each(name, data.draw(mostly_true), data.draw(ends), data)
+            self.fetch_each(
+                name, data.draw(ends), data, persistent=data.draw(st.sampled_from([True, True, False, None]))
+            )
         elif step == "sync":
             self.handles[name].sync()
             self.take_confirms()

@@ -1,8 +1,9 @@
-"""QueueEarly: messages that a queue takes in after it has handed them out, or after they were written.
+"""QueueEarly: what happened to messages while nobody ran their queue.
 
-The part of a queue (:class:`~warren.actors.engines.queue_process.QueueProcess`) for those that came while nobody ran
-it; :mod:`warren.actors.early_deliveries` says how that comes about. Both are short ways for a message that comes alone:
-one that is *written ahead* is safe before it is in the queue; one *delivered early* is with its consumer before.
+The part of a queue (:class:`~warren.actors.engines.queue_process.QueueProcess`) that takes note of it afterwards;
+:mod:`warren.actors.early_deliveries` and :mod:`warren.actors.read_ahead` say how it comes about. All are short ways for
+messages that come or go one by one: one that is *written ahead* is safe before it is in the queue, one *delivered
+early* is with its consumer before, and one *read ahead* is there before it has left its place.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.effects import DeliveredEarly
 from warren.actors.engines.pending_confirms import PendingConfirms
 from warren.actors.engines.queue_deliveries import QueueDeliveries
+from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope
 
 
@@ -63,15 +65,24 @@ class QueueEarly(QueueDeliveries):
         self.touch()
         if (counts := self.counts) is not None:
             counts.note_published(len(seq_ids), queue.state.bytes - bytes_before, envelope.persistent)
-        if early is None:
-            return
-        count, first = len(early.bodies), early.first_tag
-        queue.fetch_many(count)
-        self._consumers.have(early.channel, early.consumer, [(first, seq_ids[:count])])
-        self._note_early(early)
-        gone = [range(first + part.start, first + part.stop) for part in _stretches(early.bodies, gone=True)]
-        if gone:
-            self.ack(early.channel, gone)
+        if early is not None:
+            self.take_off(early.channel, early.consumer, early.first_tag, [body is None for body in early.bodies])
+
+    def read_ahead(self, count: int) -> Fetched | None:
+        """At most ``count`` messages at the head that gets may have before :meth:`take_off` takes them."""
+        single = self.backing.single
+        return None if single is None or not self.is_plain or self._expiry.expiring else single.peek(count)
+
+    def take_off(self, channel: str, consumer: str | None, first_tag: int, gone: Sequence[bool]) -> None:
+        """Take off the head what a channel has got already, under consecutive tags; ``gone``: which of it was acked."""
+        given, tag = [], first_tag
+        for fetched in self.backing.level(0).fetch_many(len(gone)):
+            given.append((tag, fetched.seq_ids))
+            tag += fetched.count
+            self._note_early(fetched.count, consumer, redelivered=fetched.redelivered)
+        self._consumers.have(channel, consumer, given)
+        if acked := [range(first_tag + part.start, first_tag + part.stop) for part in _stretches(gone, of=True)]:
+            self.ack(channel, acked)
 
     def publish_delivered(
         self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: object | None
@@ -81,7 +92,7 @@ class QueueEarly(QueueDeliveries):
         ``token``: as with :meth:`publish_many`, where no others of its publish follow.
         """
         queue, bodies = self.backing.level(0), early.bodies
-        stretches = _stretches(bodies, gone=False)
+        stretches = _stretches([body is None for body in bodies], of=False)
         confirm = token is not None and bool(stretches) and envelope.persistent and self.backing.durable
         bytes_before, given = queue.state.unacked_bytes, []
         for part in stretches:
@@ -97,14 +108,14 @@ class QueueEarly(QueueDeliveries):
             size_bytes = queue.state.unacked_bytes - bytes_before + early.gone_bytes
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
             counts.acked += gone
-        self._note_early(early)
+        self._note_early(len(bodies), early.consumer, redelivered=False)
         if token is not None:
             self._note_confirm(0, token, confirm=confirm)
 
-    def _note_early(self, early: DeliveredEarly) -> None:
+    def _note_early(self, count: int, consumer: str | None, *, redelivered: bool) -> None:
         if (counts := self.counts) is not None:
-            counts.note_delivered(len(early.bodies), False, True)
-            counts.got += len(early.bodies) if early.consumer is None else 0
+            counts.note_delivered(count, redelivered, True)
+            counts.got += count if consumer is None else 0
 
     def _note_confirm(self, level: int, token: object, *, confirm: bool) -> None:
         """Answer a publish: when it is safe, or at once where it never can be."""
@@ -120,10 +131,10 @@ class QueueEarly(QueueDeliveries):
         self._used_at_us = self._wall_clock()
 
 
-def _stretches(bodies: Sequence[bytes | None], *, gone: bool) -> list[range]:
+def _stretches(gone: Sequence[bool], *, of: bool) -> list[range]:
     """Where those stand that were acked, or that were not: stretches, in order."""
     stretches, low = [], 0
-    for end in [*(at for at, body in enumerate(bodies) if (body is None) is not gone), len(bodies)]:
+    for end in [*(at for at, acked in enumerate(gone) if acked is not of), len(gone)]:
         if low < end:
             stretches.append(range(low, end))
         low = end + 1

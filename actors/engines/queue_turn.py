@@ -41,6 +41,7 @@ from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn_host import Clock, QueueStore, QueueTurnHost, Receiver
+from warren.actors.engines.read_ahead import MOST_AHEAD, ReadAhead
 from warren.actors.engines.sync_group import SyncGroup
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import NoRoomError, WarrenError
@@ -52,6 +53,7 @@ BUFFER_BYTES: Final = 1 << 20
 """The same, in bytes of their bodies, by what the queue's messages have on average."""
 
 _MS_NS: Final = 1_000_000
+_FOREVER_NS: Final = 1 << 62
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -92,6 +94,10 @@ class QueueTurn:
     _deadline_us: int | None = None
     _last_work_ns: int = 0
     _synced_ns: int = 0
+    _got_ns: int = -_FOREVER_NS
+    """When somebody last asked for one message and got it."""
+    _reads_on: str | None = None
+    """His channel, where that was soon after he had got another."""
     _full_disk: FullDisk | None = None
 
     # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
@@ -162,7 +168,32 @@ class QueueTurn:
             self.worked = True
             if not ack_required:
                 self.settled = True
+            elif count == 1:
+                now_ns = self._clock.now_ns()
+                self._reads_on = channel if now_ns < self._got_ns + self._sync_group.delay_ns() else None
+                self._got_ns = now_ns
         return found
+
+    def read_ahead(self) -> ReadAhead | None:
+        """At a turn's end: messages at the head for one who has got two within the sync interval, one by one, and may
+        ask for more; the next turn, which comes soon, begins with :meth:`take_off`."""
+        channel, self._reads_on = self._reads_on, None
+        if channel is None or self.receivers or self.waits_for_room:
+            return None
+        fetched = self.process.read_ahead(MOST_AHEAD)
+        if fetched is None:
+            return None
+        if not self._sync_armed:
+            self._arm_sync(self._sync_group.delay_ns())
+        return ReadAhead(channel, self.process.tags(channel), fetched)
+
+    def take_off(self, ahead: ReadAhead) -> None:
+        """Take off what was read ahead and went out."""
+        gone = ahead.gone
+        self.worked = True
+        self.settled = self.settled or any(gone)
+        self.process.touch()
+        self.process.take_off(ahead.channel, None, ahead.first_tag, gone)
 
     def hand_out(self) -> None:
         """Let consumers have what came before in this turn, before somebody else takes it or looks."""
