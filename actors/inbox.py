@@ -142,17 +142,17 @@ class Inbox:
             raise
         return tail  # type: ignore[return-value]
 
-    def join(self, key: object, item: Any, size_bytes: int) -> PendingBatch | None:
-        """The fast path for a message of weight 1: let it join the entry at the tail.
+    def join(self, key: object, item: Any, size_bytes: int, weight: int = 1) -> PendingBatch | None:
+        """The fast path: let one join the entry at the tail, and tell nobody.
 
-        If that is of its kind, and bytes enough are reserved for it. Whoever began the entry has told the owner.
+        If that is of its kind, and bytes enough are reserved for it.
         """
         with self.lock:
             tail = self._open
             if tail is None or tail.key is not key or tail.room_bytes < size_bytes:
                 return None
             tail.room_bytes -= size_bytes
-            self.weight += 1
+            self.weight += weight
             tail.items.append(item)
         return tail
 

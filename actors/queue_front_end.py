@@ -292,11 +292,12 @@ class QueueFrontEnd(FrontEnd):
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
-        if key.outcome == "ack" and self._ack_early(key.channel, tag):
+        inbox = self.actor_inbox
+        acks = key.outcome == "ack"
+        if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
             return
-        self.actor_inbox.gather(
-            key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if key.outcome == "ack" else None
-        )
+        if not inbox.scheduled or inbox.join(key, tag, 0, weight=0) is None:
+            inbox.gather(key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if acks else None)
 
     def settle_ranges(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
         """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""

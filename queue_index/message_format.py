@@ -72,6 +72,9 @@ _TAIL = _NIL + _BINARY + _U32.pack(MSG_ID_BYTES)
 _TAIL_WITHOUT_ID = _NIL + _BINARY + _U32.pack(0)
 _PERSISTENT, _TRANSIENT = _atom("true"), _atom("false")
 
+LENGTH_BYTES: Final = 4
+"""Of a length, which stands before the bytes whose length it is."""
+
 # From the start of a constant to the start of the bytes whose length follows it.
 _ELEMENT_START = len(_ONE_ELEMENT) + 4
 
@@ -339,6 +342,13 @@ def locate_body(term: bytes) -> tuple[int, int, int] | None:
     return located.body_at, located.body_bytes, located.msg_id_at
 
 
+def addresses_of(term: bytes) -> bytes | None:
+    """What a term of the plain shape begins with, up to the length of its properties: where it was sent. A term that
+    begins so too has its properties at the same place (:func:`locate_content`). ``None``: another shape."""
+    plain = _locate(term)
+    return None if plain is None else term[: plain.properties - LENGTH_BYTES]
+
+
 class Parts(NamedTuple):
     """Where what differs between the messages of one publisher stands in a term of the plain shape."""
 
@@ -419,10 +429,7 @@ def _locate(term: bytes) -> _Plain | None:
     constants = _BY_ATOM_TAG.get(term[_ATOM_TAG])
     if constants is None:
         return None
-    (
-        to_vhost, vhost, to_exchange, exchange_start, to_properties, properties_start, to_fragments, fragments_start,
-        ends, _,
-    ) = constants  # fmt: skip
+    to_vhost, vhost, to_exchange, exchange_start, to_properties, properties_start, *_ = constants
     u32_at, starts_with = _U32.unpack_from, term.startswith
     try:
         vhost_end = vhost + u32_at(term, vhost - 4)[0]
@@ -430,9 +437,40 @@ def _locate(term: bytes) -> _Plain | None:
         exchange_end = exchange + u32_at(term, exchange - 4)[0]
         routing_key = exchange_end + _ELEMENT_START
         routing_key_end = routing_key + u32_at(term, routing_key - 4)[0]
-        properties = routing_key_end + properties_start
+    except struct.error:
+        return None
+    properties = routing_key_end + properties_start
+    if (
+        starts_with(to_vhost)
+        and starts_with(to_exchange, vhost_end)
+        and starts_with(_ONE_ELEMENT, exchange_end)
+        and starts_with(to_properties, routing_key_end)
+        and (content := locate_content(term, properties)) is not None
+    ):
+        return _Plain(vhost, vhost_end, exchange, exchange_end, routing_key, routing_key_end, properties, *content)
+    return None
+
+
+class Content(NamedTuple):
+    """Where what stands behind a plain term's addresses begins and ends; and whether the message is persistent."""
+
+    properties_end: int
+    body: int
+    body_end: int
+    msg_id: int
+    end: int
+    persistent: bool
+
+
+def locate_content(term: bytes, properties: int) -> Content | None:
+    """The parts of a plain term whose encoded properties begin at ``properties``; ``None``: its shape is another."""
+    constants = _BY_ATOM_TAG.get(term[_ATOM_TAG])
+    if constants is None:
+        return None
+    u32_at, starts_with = _U32.unpack_from, term.startswith
+    try:
         properties_end = properties + u32_at(term, properties - 4)[0]
-        body = body_end = properties_end + fragments_start
+        body = body_end = properties_end + constants.fragments_start
         if starts_with(_ONE_ELEMENT, body):
             body += _ELEMENT_START
             body_end = body + u32_at(term, body - 4)[0]
@@ -443,19 +481,10 @@ def _locate(term: bytes) -> _Plain | None:
         end += MSG_ID_BYTES
     elif not starts_with(_TAIL_WITHOUT_ID, body_end):
         return None
-    if (
-        starts_with(to_vhost)
-        and starts_with(to_exchange, vhost_end)
-        and starts_with(_ONE_ELEMENT, exchange_end)
-        and starts_with(to_properties, routing_key_end)
-        and starts_with(to_fragments, properties_end)
-        and (persistent := ends.get(term[end:])) is not None
-    ):
-        return _Plain(
-            vhost, vhost_end, exchange, exchange_end, routing_key, routing_key_end, properties, properties_end,
-            body, body_end, msg_id, end, persistent,
-        )  # fmt: skip
-    return None
+    persistent = constants.ends.get(term[end:])
+    if persistent is None or not starts_with(constants.to_fragments, properties_end):
+        return None
+    return Content(properties_end, body, body_end, msg_id, end, persistent)
 
 
 @attrs.frozen

@@ -15,9 +15,6 @@ from warren.queue_index.message_format import MSG_ID_BYTES, locate_body
 
 Octets = npt.NDArray[np.uint8]
 
-_LENGTH_BYTES = 4
-"""Of the body's length, which stands before it."""
-
 
 @attrs.frozen(eq=False)
 class MessageTemplate:
@@ -43,16 +40,6 @@ class MessageTemplate:
             slice(self.msg_id_at + MSG_ID_BYTES, len(self.sample)),
         )
         return all(bool((rows[:, columns] == sample[columns]).all()) for columns in around)
-
-    def around_body(self) -> tuple[bytes, bytes, bytes]:
-        """What a message with a body of another length has as well: up to the body's length, from there to the id,
-        and behind the id."""
-        body_end = self.body_at + self.body_bytes
-        return (
-            self.sample[: self.body_at - _LENGTH_BYTES],
-            self.sample[body_end : self.msg_id_at],
-            self.sample[self.msg_id_at + MSG_ID_BYTES :],
-        )
 
     def bodies(self, rows: Octets) -> Octets:
         """Of rows that fit."""

@@ -71,12 +71,18 @@ class PackedTerms:
 
     def column(self, low: int, high: int, at: int, size: int) -> npt.NDArray[np.void]:
         """Bytes ``at … at+size-1`` of each of the terms ``low … high-1``, in an array of their own."""
+        return self.pieces(self.places(low, high) + at, size)
+
+    def places(self, low: int, high: int) -> npt.NDArray[np.int64]:
+        """Where the terms ``low … high-1`` begin."""
         offsets = self.offsets[low:high]
         if isinstance(offsets, range):
-            places = np.arange(offsets.start, offsets.stop, offsets.step)
-        else:
-            places = np.asarray(offsets, np.int64)
-        anywhere: npt.NDArray[np.void] = np.ndarray((len(self.blob) - at - size + 1,), f"V{size}", self.blob, at, (1,))
+            return np.arange(offsets.start, offsets.stop, offsets.step)
+        return np.asarray(offsets, np.int64)
+
+    def pieces(self, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
+        """``size`` bytes at each of some places of the buffer."""
+        anywhere: npt.NDArray[np.void] = np.ndarray((len(self.blob) - size + 1,), f"V{size}", self.blob, 0, (1,))
         return anywhere[places]
 
     def many(self, low: int, high: int) -> list[bytes]:

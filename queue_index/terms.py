@@ -7,17 +7,21 @@ of them. For a batch that lies in one buffer this is checked once, column by col
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from warren.queue_index.message_format import decode_message, locate_body
+from warren.queue_index.message_format import LENGTH_BYTES, Content, addresses_of, decode_message, locate_content
 from warren.queue_index.message_template import MessageTemplate
 from warren.queue_index.run import PackedTerms, Run, UnencodedTerms
 from warren.storage.errors import MessageError
 
 _NOWHERE: Final = (-1, 0)
+_NOTHING: Final = b"\0"
+"""What no encoded message begins with."""
 _ROWS_AT_A_TIME: Final = 1024
+_MISSES: Final = 16
+"""Where each message has properties of its own, what is around a body is looked at only so often."""
 
 
 def bodies_of(run: Run, terms: Sequence[bytes] | None) -> Sequence[bytes | None]:
@@ -36,14 +40,60 @@ def bodies_of(run: Run, terms: Sequence[bytes] | None) -> Sequence[bytes | None]
         if at >= 0 and size:
             bodies: list[bytes | None] = packed.column(run.low, run.high, at, size).tolist()
             return bodies
+    if terms is None and isinstance(packed, PackedTerms) and (found := _unequal_bodies(packed, run.low, run.high)):
+        return found
     return _bodies(run.terms() if terms is None else terms)
 
 
+class _Around(NamedTuple):
+    """What stands around a message's body: up to its length, from there to the id, and behind that."""
+
+    head: bytes
+    tail: bytes
+    id_bytes: int
+    end: bytes
+    size: int
+    """Of all of it, length and id included."""
+
+    @classmethod
+    def of(cls, term: bytes, content: Content) -> _Around | None:
+        """``None``: the body is empty, and has no length."""
+        _, body_at, body_end, msg_id_at, msg_id_end, _ = content
+        if body_at == body_end:
+            return None
+        head, tail = term[: body_at - LENGTH_BYTES], term[body_end:msg_id_at]
+        return cls(head, tail, msg_id_end - msg_id_at, term[msg_id_end:], len(term) - (body_end - body_at))
+
+
+def _unequal_bodies(packed: PackedTerms, low: int, high: int) -> list[bytes | None] | None:
+    """Bodies of several lengths, of messages that have all but them and their ids in common; else ``None``."""
+    first = packed.one(low)
+    addresses = addresses_of(first)
+    content = None if addresses is None else locate_content(first, len(addresses) + LENGTH_BYTES)
+    around = None if content is None else _Around.of(first, content)
+    if around is None or isinstance(packed.lengths, int):
+        return None
+    head, tail, end = around.head, around.tail, around.end
+    begins = packed.places(low, high)
+    starts = begins + (len(head) + LENGTH_BYTES)
+    sizes = np.asarray(packed.lengths[low:high], np.int64) - around.size
+    ends = starts + sizes
+    if sizes.min() < 1 or not (
+        (packed.pieces(begins, len(head)) == np.void(head)).all()
+        and (packed.pieces(starts - LENGTH_BYTES, LENGTH_BYTES).view(">u4") == sizes).all()
+        and (packed.pieces(ends, len(tail)) == np.void(tail)).all()
+        and (packed.pieces(ends + (len(tail) + around.id_bytes), len(end)) == np.void(end)).all()
+    ):
+        return None
+    blob = packed.blob
+    return [blob[start:stop] for start, stop in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
 def _bodies(terms: Sequence[bytes]) -> list[bytes | None]:
-    """Bodies one by one; what the message before had around its body is tried first."""
+    """Bodies one by one; what the message before had around its body is tried first, then its addresses."""
     bodies: list[bytes | None] = []
-    head = tail = end = b"\0"
-    head_size = around = 0
+    addresses = head = tail = end = _NOTHING
+    head_size = around = misses = 0
     for term in terms:
         size = len(term) - around
         body_end = head_size + size
@@ -52,26 +102,30 @@ def _bodies(terms: Sequence[bytes]) -> list[bytes | None]:
             and term.startswith(head)
             and term.startswith(tail, body_end)
             and term.endswith(end)
-            and int.from_bytes(term[head_size - 4 : head_size], "big") == size
+            and int.from_bytes(term[head_size - LENGTH_BYTES : head_size], "big") == size
         ):
             bodies.append(term[head_size:body_end])
+            misses = 0
             continue
-        try:
-            bodies.append(body_of(term))
-        except MessageError:
-            bodies.append(None)
+        if not term.startswith(addresses):
+            addresses = addresses_of(term) or _NOTHING
+        content = locate_content(term, len(addresses) + LENGTH_BYTES) if addresses is not _NOTHING else None
+        if content is None:
+            bodies.append(_decoded_body(term))
             continue
-        template = MessageTemplate.of(term)
-        if template is not None and template.body_bytes:
-            head, tail, end = template.around_body()
-            head_size, around = template.body_at, len(term) - template.body_bytes
+        bodies.append(term[content.body : content.body_end])
+        if misses % _MISSES == 0 and (found := _Around.of(term, content)) is not None:
+            head, tail, _, end, around = found
+            head_size = content.body
+        misses += 1
     return bodies
 
 
-def body_of(term: bytes) -> bytes:
-    """One encoded message's payload."""
-    place = locate_body(term)
-    return decode_message(term).body if place is None else term[place[0] : place[0] + place[1]]
+def _decoded_body(term: bytes) -> bytes | None:
+    try:
+        return decode_message(term).body
+    except MessageError:
+        return None
 
 
 def _common_place(packed: PackedTerms) -> tuple[int, int] | None:

@@ -23,7 +23,8 @@ from warren.queue_index.amqp10 import NULL, encode_section
 from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.message_format import Message, decode_message, properties_size
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
-from warren.queue_index.terms import body_of
+from warren.queue_index.run import IN_RAM, Batch, Run
+from warren.queue_index.terms import bodies_of
 from warren.salvage.envelopes import Envelopes
 from warren.salvage.export import Selection, export_source
 from warren.salvage.needed_body import contents_of
@@ -503,7 +504,7 @@ def test_a_changed_bit_is_read_or_refused(term: bytes) -> None:
 @pytest.mark.parametrize("term", ALL.values(), ids=ALL.keys())
 def test_all_that_takes_messages_takes_containers(term: bytes) -> None:
     message = decode_message(term)
-    assert body_of(term) == message.body
+    assert bodies_of(Run(0, Batch(1, b"", 0, 0, [term]), 0, 1, IN_RAM), None) == [message.body]
     envelope, body = Envelopes().split(term)
     said = json.loads(b"{%b}" % envelope.json.rstrip(b", "))
     assert (said["exchange"], said["routing_keys"]) == ("logs", ["info", "copy"])

@@ -30,7 +30,7 @@ KEYS = [field.name for field in attrs.fields(NodeSettings)]
 
 
 def load(text: str) -> tuple[NodeSettings, Settings]:
-    return load_settings(text.encode(), PATH)[:2]
+    return load_settings(text.encode(), PATH, Settings())[:2]
 
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,13 +253,25 @@ def test_a_file_that_is_wrong_is_refused_by_path_key_and_reason(text: str, reaso
 
 def test_a_file_that_is_no_text_is_refused() -> None:
     with pytest.raises(SettingsError, match=rf"^{PATH}: no TOML: 'utf-8' codec can't decode byte 0xff"):
-        load_settings(b"[node]\n# \xff", PATH)
+        load_settings(b"[node]\n# \xff", PATH, Settings())
+
+
+def test_a_node_keeps_a_backlog_on_the_disk_unless_it_names_a_profile_or_says_so(tmp_path: Path) -> None:
+    def most(text: str = "", **settings: Any) -> int | None:
+        (tmp_path / "warren.toml").write_text(text)
+        return Config.of(tmp_path / "warren.toml", **settings).engine.target_ram_count_max
+
+    assert Config().engine.target_ram_count_max == Config.of(None).engine.target_ram_count_max == 24_576
+    assert most() == most("[node]\nsync = 'os'\n[engine]\nsegment_entry_count = 2048\n") == 24_576
+    assert most("[engine]\ntarget_ram_count_max = 9\n") == most(target_ram_count_max=9) == 9
+    assert most("[engine]\nprofile = 'default'\n") is most("[engine]\nprofile = 'rabbitmq-3.10'\n") is None
+    assert most(target_ram_count_max=None) is Config(engine=Settings()).engine.target_ram_count_max is None
 
 
 @given(st.binary(max_size=40) | st.text(alphabet="[]nodegi=.\n\"'{}1", max_size=40).map(str.encode))
 def test_whatever_a_file_holds_it_is_taken_or_refused(data: bytes) -> None:
     try:
-        assert isinstance(load_settings(data, PATH)[0], NodeSettings)
+        assert isinstance(load_settings(data, PATH, Settings())[0], NodeSettings)
     except SettingsError as error:
         assert str(error).startswith(f"{PATH}: ")  # noqa: PT017 — both ways are right
 

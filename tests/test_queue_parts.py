@@ -17,7 +17,7 @@ from warren.queue_index.delta import Delta
 from warren.queue_index.message_format import Envelope, encode_many
 from warren.queue_index.rates import Rates, moving_average
 from warren.queue_index.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run
-from warren.queue_index.terms import bodies_of, body_of
+from warren.queue_index.terms import bodies_of
 from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.errors import DataError, SettingsError
 from warren.storage.memory import MemoryFileSystem
@@ -272,12 +272,16 @@ def test_segments_are_numbered_by_name_and_other_files_are_not() -> None:
 
 @st.composite
 def encoded(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
-    """Bodies, and their messages: of one envelope and length, of one length alone, or all different."""
-    alike, count = draw(st.sampled_from(["all", "length", "nothing"])), draw(st.integers(1, 12))
-    size = draw(st.integers(0, 20))
-    bodies = [draw(st.binary(min_size=size, max_size=size if alike != "nothing" else size + 9)) for _ in range(count)]
+    """Bodies, and their messages: of one envelope and length, of one of the two, of one address, or all different."""
+    alike = draw(st.sampled_from(["all", "length", "envelope", "address", "nothing"]))
+    size, count = draw(st.integers(0, 20)), draw(st.integers(1, 40))
+    varies = 0 if alike in {"all", "length"} else 9
+    bodies = [draw(st.binary(min_size=size, max_size=size + varies)) for _ in range(count)]
     envelopes = [ENVELOPE] * count
-    if alike != "all":
+    if alike == "address":
+        own = st.sampled_from([b"\x10\0\x02", b"\x18\0\x02\x05", b"\0\0"])
+        envelopes = [attrs.evolve(ENVELOPE, properties=draw(own)) for _ in range(count)]
+    elif alike in {"length", "nothing"}:
         keys = st.sampled_from([b"k", b"j"] if alike == "length" else [b"k", b"jj", b"iii"])
         envelopes = [attrs.evolve(ENVELOPE, routing_keys=(draw(keys),)) for _ in range(count)]
     pairs = zip(envelopes, bodies, strict=True)
@@ -304,7 +308,6 @@ def test_bodies_are_taken_out_of_messages_however_they_lie(
     assert bodies_of(window, None) == bodies[low : window.high]
     assert bodies_of(Run(0, batch, 0, count, IN_RAM | EMBEDDED), None) == bodies
     assert bodies_of(window, terms[low : window.high]) == bodies[low : window.high]
-    assert body_of(terms[low]) == bodies[low]
 
 
 def test_messages_of_one_length_can_hold_their_bodies_in_different_places() -> None:

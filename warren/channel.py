@@ -46,7 +46,8 @@ class Channel:
 
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
-        self.actor.settle(self._keys[outcome], tag)
+        actor = self._actor if self._actor.alive else self.actor
+        actor.settle(self._keys[outcome], tag)
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
         """Settle all deliveries up to one."""

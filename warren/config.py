@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import attrs
 
@@ -21,6 +21,9 @@ from warren.storage.errors import SettingsError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import Settings
 from warren.storage.topic_settings import TopicSettings
+
+ENGINE: Final = Settings(target_ram_count_max=24_576)
+"""The engine of a node that names no profile: its queues keep a backlog on the disk, whatever memory there is."""
 
 _NODE = {field.name for field in attrs.fields(NodeSettings)}
 _ENGINE = {field.name for field in attrs.fields(Settings)}
@@ -36,7 +39,7 @@ class Config:
     """A node's settings."""
 
     node: NodeSettings = attrs.Factory(NodeSettings)
-    engine: Settings = attrs.Factory(Settings)
+    engine: Settings = ENGINE
     topics: TopicSettings = attrs.Factory(TopicSettings)
 
     @property
@@ -65,5 +68,5 @@ class Config:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Config:
         """What a file says in its tables ``[node]``, ``[engine]`` and ``[topics]``."""
-        node, engine, topics = load_settings(RealFileSystem().read(os.fspath(path)), os.fspath(path))
+        node, engine, topics = load_settings(RealFileSystem().read(os.fspath(path)), os.fspath(path), ENGINE)
         return cls(node=node, engine=engine, topics=topics)

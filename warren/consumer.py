@@ -25,7 +25,11 @@ class Delivery(DeliveredMessage):
 
     def ack(self, *, multiple: bool = False) -> None:
         """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
-        self._settle("ack", multiple)
+        if multiple or self._settled:
+            self._settle("ack", multiple)
+        else:  # what most do, and for every message
+            self._settled = True
+            self._channel.settle("ack", self.delivery_tag)
 
     def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
         """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""

@@ -8,6 +8,7 @@ settled goes back to its old place in the queue when the consumer is closed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count, repeat
 from typing import TypedDict, TypeVar
 
 import attrs
@@ -114,5 +115,4 @@ class ConsumerVerbs:
 
 def spread(new: NewDelivery[D], channel: Channel, delivered: Delivered) -> Iterator[D]:
     """The messages of a batch, one by one; one that cannot be read says so when it is asked for its body."""
-    for index, body in enumerate(delivered.fetched.readable_bodies()):
-        yield new(channel, delivered, index, body)
+    return map(new, repeat(channel), repeat(delivered), count(), delivered.fetched.readable_bodies())

@@ -42,8 +42,9 @@ _KINDS: Final = {int: "a whole number", float: "a number", bool: "true or false"
 S = TypeVar("S")
 
 
-def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings, TopicSettings]:
-    """The settings that a file's bytes stand for; ``path`` is for what errors say."""
+def load_settings(data: bytes, path: str, base: Settings) -> tuple[NodeSettings, Settings, TopicSettings]:
+    """The settings that a file's bytes stand for; ``path`` is for what errors say, ``base`` for an engine of which the
+    file names no profile."""
     try:
         tables = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # not text, no TOML, a number of 5,000 digits; nested too deep
@@ -57,7 +58,7 @@ def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings, Topic
             if key not in _TABLES[name]:
                 raise SettingsError(f"{path}: [{name}] {_unknown(key, name)}")
     node = _made(path, "node", lambda: NodeSettings(**tables.get("node", {})))
-    engine = _made(path, "engine", lambda: engine_settings(tables.get("engine", {})))
+    engine = _made(path, "engine", lambda: engine_settings(tables.get("engine", {}), base))
     return node, engine, _made(path, "topics", lambda: topic_settings(tables.get("topics", {})))
 
 
@@ -89,14 +90,18 @@ def _unknown(key: str, table: str) -> str:
 # ── settings whose classes leave the kinds of values to the type checker ────────────────────────────────────────────
 
 
-def engine_settings(table: Mapping[str, Any]) -> Settings:
-    """The settings of a table, ``profile`` in it or the default one; raises :class:`SettingsError`."""
+def engine_settings(table: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """What a table says, and for the rest its ``profile``, or else ``base`` (by default the profile ``default``).
+
+    Raises :class:`SettingsError`.
+    """
     profile = table.get(_PROFILE, "default")
     if not isinstance(profile, str) or profile not in PROFILES:
         raise SettingsError(f"{_PROFILE} must be one of {', '.join(map(repr, PROFILES))}, not {profile!r}")
+    before = PROFILES[profile] if base is None or _PROFILE in table else base
     hints = typing.get_type_hints(Settings)
     values = {key: _of_kind(key, hints[key], value) for key, value in table.items() if key != _PROFILE}
-    return attrs.evolve(PROFILES[profile], **values)
+    return attrs.evolve(before, **values)
 
 
 def topic_settings(table: Mapping[str, Any], base: TopicSettings | None = None) -> TopicSettings:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
-from warren.config import Config
 from warren.management.settings import ManagementSettings
 from warren.node import open as open_node
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
-
-MAX_RAM_COUNT: Final = 131_072
-"""Messages that a queue keeps in RAM, unless a file of settings says something else: a backlog is for the disk."""
 
 
 def serve(
@@ -68,8 +64,7 @@ def serve(
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:
-        chosen = Config.of(config) if config is not None else Config.of(None, target_ram_count_max=MAX_RAM_COUNT)
-        with open_node(path, chosen, adopt=adopt, share=True) as node:
+        with open_node(path, config, adopt=adopt, share=True) as node:
             server = node.serve(settings)
             managed = {} if server.management is None else {"management": server.management.url}
             if as_json:
