@@ -81,6 +81,13 @@ class QueueState:
     """What the journal has, and the queue has not yet: from ``next_seq_id`` on."""
 
     @property
+    def told_ram_count(self) -> int | None:
+        """The target that the memory monitor's answer comes to, as RabbitMQ says it; ``None``: none, or no less than
+        the queue may have in any case."""
+        target = self.target_ram_count
+        return None if target == self.settings.target_ram_count_max else target
+
+    @property
     def ram_ack_count(self) -> int:
         """Pending acks whose payload is in RAM."""
         return len(self.ram_pending) + len(self.index_pending)

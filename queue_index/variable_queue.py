@@ -515,7 +515,7 @@ class VariableQueue:
             "q3": len(s.q3),
             "q4": len(s.q4),
             "len": s.length,
-            "target_ram_count": "infinity" if s.target_ram_count is None else s.target_ram_count,
+            "target_ram_count": "infinity" if s.told_ram_count is None else s.told_ram_count,
             "next_seq_id": s.next_seq_id,
             "next_deliver_seq_id": s.next_deliver_seq_id,
             "avg_ingress_rate": rates.ingress,

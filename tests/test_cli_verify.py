@@ -7,7 +7,7 @@ import os
 import random
 import resource
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ from warren.msg_store.rdq_format import encode_record
 from warren.queue_index import directory as disk
 from warren.queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
 from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
+from warren.salvage import message_runs, queue_reader
 from warren.salvage.archive import unpack
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.inspect_tables import tables
+from warren.salvage.needed_body import Reference
+from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.salvage.source import open_source
 from warren.salvage.verify import Account, verify_source
 
@@ -240,6 +243,61 @@ def test_damage(situation: str, queue: QueueOnDisk) -> None:
     below_queues = {(kind, f"queues/{path}" if path[:1] == "Q" else path, offset) for kind, path, offset in expected}
     damage = {(kind, path, offset) for kind, severity, path, offset in found(queue) if severity == "damage"}
     assert damage == below_queues
+
+
+# ── messages that are looked at together ─────────────────────────────────────────────────────────────────────────────
+
+MANY = 80
+TOGETHER: dict[str, Callable[[QueueOnDisk, int], bytes]] = {
+    "sound": lambda queue, n: queue.message(n, b"body"),
+    "another body": lambda queue, n: queue.message(n, b"BODY"),
+    "another id": lambda queue, n: encoded_message(N, b"body"),
+    "another persistence": lambda queue, n: queue.message(n, b"body", persistent=False)[:-4] + b"true",
+    "other properties": lambda queue, n: queue.message(n, b"body").replace(b"amq.direct", b"amq.topics"),
+    "no message": lambda queue, n: queue.message(n, b"body").replace(b"amq.direct", b"amq.direcT")[:-1] + b"\0",
+}
+"""What stands in place of one of many messages, of the same length where it can be."""
+
+
+@pytest.mark.parametrize("in_journal", [False, True])
+@pytest.mark.parametrize("what", TOGETHER)
+@pytest.mark.parametrize("told", ["as it is", "of another size", "transient"])
+def test_one_of_many_that_are_looked_at_together_is_found_as_it_is_alone(
+    what: str, told: str, in_journal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = VhostOnDisk(tmp_path, entries=100).queue(b"q")
+    for number in range(MANY):
+        is_it = number == 50
+        queue.publish(
+            number,
+            b"longer" if is_it and told == "of another size" else b"body",
+            embedded=TOGETHER[what if is_it else "sound"](queue, number),
+            persistent=not (is_it and told == "transient"),
+            in_journal=in_journal,
+        )
+    together = found(queue)
+    monkeypatch.setattr(message_runs, "RUN_MESSAGES", MANY + 1)
+    assert together == found(queue)
+    is_sound = told == "as it is" and what in {"sound", "another body", "other properties"}
+    assert bool(together) != is_sound
+
+
+def test_many_messages_whose_segment_was_written_in_two_goes_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_runs, "RUN_BYTES", 1 << 14)
+    queue = VhostOnDisk(tmp_path, entries=2000).queue(b"q")
+    for number in [*range(900, 1000), *range(300), *range(300, 900)]:
+        queue.segment(number, shorts=0)
+    alone, one_by_one = list[int](), queue_reader._compared_one_by_one
+
+    def counted(columns: SegmentColumns, *, is_durable: bool) -> Iterator[Finding | Reference]:
+        alone.append(len(columns))
+        return one_by_one(columns, is_durable=is_durable)
+
+    monkeypatch.setattr(queue_reader, "_compared_one_by_one", counted)
+    assert found(queue) == set()
+    assert sum(alone) < 100
 
 
 LEFTOVERS: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {

@@ -564,7 +564,8 @@ def test_a_stream_is_listed_among_the_queues(api: Api) -> None:
         assert api.ask("POST", "/exchanges/%2F/amq.default/publish", sent).document == {"routed": True}
     found = api.get("/queues/%2F/stream")
     [among] = [one for one in api.get("/queues/%2F") if one["name"] == "stream"]
-    assert {name: found[name] for name in among} == among
+    fixed = {name: value for name, value in among.items() if not name.endswith("_details")}  # rates are of the moment
+    assert {name: found[name] for name in fixed} == fixed
     assert (found["type"], found["state"], found["messages"], found["messages_ready"]) == ("stream", "running", 3, 3)
     assert (found["consumers"], found["consumer_details"], found["policy"]) == (0, [], None)
     assert found["members"] == found["online"] == [found["node"]]

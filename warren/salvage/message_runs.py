@@ -13,6 +13,9 @@ from warren.queue_index.record_format import Bools, Ints, Octets
 RUN_MESSAGES: Final = 32
 """Fewer messages of one length are taken one by one."""
 
+_JUMPS: Final = 4
+"""So many places at most where a run goes on elsewhere in its file."""
+
 RUN_BYTES: Final = 1 << 20
 """So many bytes of encoded messages, about, make a run: it is held in memory a few times over."""
 
@@ -51,10 +54,14 @@ class Readable(Protocol):
 
 
 def rows_at(file: Readable, at: Ints, size: int) -> Octets | None:
-    """``size`` bytes from each of these offsets; ``None``: too far apart to be read at once, or not all there."""
+    """``size`` bytes from each of these offsets; ``None``: too far apart to be read in a few goes, or not all there."""
     low, high = int(at.min()), int(at.max()) + size
     if high - low > 4 * RUN_BYTES:
-        return None
+        jumps = np.flatnonzero(np.abs(np.diff(at)) > RUN_BYTES) + 1  # where what one flush has written ends
+        if not 0 < len(jumps) <= _JUMPS:
+            return None
+        parts = [found for part in np.split(at, jumps) if (found := rows_at(file, part, size)) is not None]
+        return np.concatenate(parts) if len(parts) > len(jumps) else None
     window = np.frombuffer(file.read(high - low, low), np.uint8)
     if len(window) < high - low:
         return None

@@ -217,6 +217,29 @@ def messages_of(columns: SegmentColumns, bodies: BodySource) -> Iterator[tuple[i
 def compared(columns: SegmentColumns, *, is_durable: bool) -> Iterator[Finding | Reference]:
     """Of all rows: each message that stands in the queue's own files against its record, and each body that is in the
     vhost's store."""
+    for part, is_run in cut_runs(columns.encoded_sizes, columns.stored, columns.stored, (columns.path_of,)):
+        its_columns = columns.rows(part)
+        if not is_run or not _all_agree(its_columns, is_durable=is_durable):
+            yield from _compared_one_by_one(its_columns, is_durable=is_durable)
+
+
+def _all_agree(columns: SegmentColumns, *, is_durable: bool) -> bool:
+    """Whether these are messages of one publisher and length, each the one that its record says."""
+    encoded = columns.segment.read_uniform(columns)
+    template = None if encoded is None else MessageTemplate.of(encoded[0].tobytes())
+    if encoded is None or template is None or not template.fits(encoded):
+        return False
+    first = contents_of(template.sample)
+    ids_differ = (template.msg_ids(encoded) != columns.msg_ids).any(axis=1) & columns.has_msg_id
+    return bool(
+        first.problem is None
+        and (columns.sizes == template.body_bytes).all()
+        and not ids_differ.any()
+        and (not is_durable or (columns.persistent == first.persistent).all())
+    )
+
+
+def _compared_one_by_one(columns: SegmentColumns, *, is_durable: bool) -> Iterator[Finding | Reference]:
     own = columns.segment.read_each(columns.rows(np.flatnonzero(~columns.stored)))
     rows = zip(
         columns.seq_ids.tolist(),

@@ -185,7 +185,7 @@ class SimulatedNode:
             state = level.state
             on_disk = state.length - state.ram_msg_count
             paged += state.length - len(state.q1) - len(state.q4)
-            told |= state.target_ram_count is not None
+            told |= state.told_ram_count is not None
             total += state.ram_bytes
             in_ram += state.ram_bytes
             total += memory.alpha * state.ram_msg_count + memory.unacked * state.ram_ack_count

@@ -222,7 +222,7 @@ def _seen(queue: SimulatedQueue, ram_bytes: int) -> tuple[list[int], list[float]
         ingress, egress = ingress + rates.ingress, egress + rates.egress
         ack_ingress, ack_egress = ack_ingress + rates.ack_ingress, ack_egress + rates.ack_egress
         size, size_in_ram = size + s.bytes + s.unacked_bytes, size_in_ram + s.ram_bytes
-        target += _infinite(s.target_ram_count)
+        target += _infinite(s.told_ram_count)
         if not rates.idle:
             duration = min(duration, (s.ram_msg_count + s.ram_ack_count) / rates.total)
     whole = [
