@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.msg_store.rdq_format import END_MARKER, HEADER, MSG_ID_BYTES, OVERHEAD_BYTES, SIZE_BYTES, UNCOUNTED_BYTES
-from warren.msg_store.strided import Longs, Mask, gather_rows
 from warren.storage.filesystem import File, data_windows
+from warren.storage.strided import Longs, Mask, gather_rows
 
 WINDOW_BYTES: Final = 1 << 20
 

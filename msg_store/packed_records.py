@@ -17,6 +17,7 @@ from warren.msg_store.commit_log_format import (
     CRC_MASK,
     FIXED_BYTES,
     MESSAGE_MAGIC,
+    Located,
     Record,
     RecordError,
     decode,
@@ -27,7 +28,7 @@ from warren.msg_store.commit_log_format import (
     topic_text,
 )
 from warren.msg_store.record_spans import RecordSpans
-from warren.msg_store.strided import Longs
+from warren.storage.strided import Longs
 
 _HEAD = np.dtype(head_type(0)[:7])
 _MOST_FEW_RECORDS = 16
@@ -40,13 +41,20 @@ class PackedRecords:
     They share the bytes that they were read with.
     """
 
-    __slots__ = ("_data", "_starts", "bodies", "end", "queue_offsets")
+    __slots__ = ("_data", "_first", "_starts", "bodies", "end", "queue_offsets")
 
     def __init__(
-        self, data: bytes, starts: Sequence[int] | Longs, bodies: list[bytes], queue_offsets: list[int]
+        self,
+        data: bytes,
+        starts: Sequence[int] | Longs,
+        bodies: list[bytes],
+        queue_offsets: list[int],
+        first: Located | None = None,
     ) -> None:
         self._data = data
         self._starts = starts
+        self._first = first
+        """Where the parts of the first one lie, if that is known."""
         self.bodies = bodies
         self.queue_offsets = queue_offsets
         self.end = queue_offsets[-1] + 1 if queue_offsets else 0
@@ -66,24 +74,27 @@ class PackedRecords:
     def _start(self, row: int) -> int:
         return int(self._starts[row])
 
+    def _located(self, row: int) -> Located:
+        return self._first if self._first is not None and not row else locate(self._data, self._start(row))
+
     def data(self, row: int = 0) -> bytes:
         """All of a record."""
         start = self._start(row)
-        return self._data[start : start + locate(self._data, start)[0]]
+        return self._data[start : start + self._located(row)[0]]
 
     def queue_id(self, row: int = 0) -> int:
-        return locate(self._data, self._start(row))[2]
+        return self._located(row)[2]
 
     def properties(self, row: int = 0) -> bytes:
         """In their stored form."""
         start = self._start(row)
-        size, _, _, _, _, _, _, properties_start = locate(self._data, start)
+        size, _, _, _, _, _, _, properties_start = self._located(row)
         return self._data[properties_start : start + size]
 
     def topic_and_properties(self, row: int = 0) -> tuple[str, bytes]:
         """Both in one go."""
         start = self._start(row)
-        size, _, _, _, _, body_start, body_size, properties_start = locate(self._data, start)
+        size, _, _, _, _, body_start, body_size, properties_start = self._located(row)
         topic = topic_text(self._data, body_start + body_size + 1, properties_start - 2)
         return topic, self._data[properties_start : start + size]
 
@@ -121,9 +132,10 @@ def pack_unchecked(data: bytes) -> tuple[PackedRecords, bool]:
 
     Raises :class:`RecordError` where it is not all there, or its parts do not add up to its size.
     """
-    size, crc, _, queue_offset, _, body_start, body_size, _ = locate(data)
+    located = size, crc, _, queue_offset, _, body_start, body_size, _ = locate(data)
     body = data[body_start : body_start + body_size]
-    return PackedRecords(data[:size], (0,), [body], [queue_offset]), not body or crc32(body) & CRC_MASK == crc
+    is_sound = not body or crc32(body) & CRC_MASK == crc
+    return PackedRecords(data[:size], (0,), [body], [queue_offset], located), is_sound
 
 
 def sound_records(data: bytes, starts: Longs, sizes: Longs) -> PackedRecords:

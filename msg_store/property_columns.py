@@ -30,8 +30,8 @@ from warren.msg_store.commit_log_format import (
 from warren.msg_store.property_entries import DELAY, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, WANTED, find_values
 from warren.msg_store.record_check import delivery_time
 from warren.msg_store.record_spans import RecordSpans
-from warren.msg_store.strided import Bytes, Ints, Longs, Mask, by_value, gather_rows
 from warren.storage.java_hash import Hashes, hash_rows, java_hash, to_index_hashes, to_tags_codes
+from warren.storage.strided import Bytes, Ints, Longs, Mask, by_value, gather_rows
 
 _FEWEST_ROWS: Final = 16
 _MOST_PATTERNS: Final = 4

@@ -21,9 +21,9 @@ from warren.msg_store.commit_log_format import Blank, Record, decode
 from warren.msg_store.record_check import Failure, Read, RecordHeader, check
 from warren.msg_store.record_columns import ColumnRequest, RecordColumns, columns_of
 from warren.msg_store.record_spans import RecordSpans, record_starts
-from warren.msg_store.strided import Longs
 from warren.storage.errors import DataError
 from warren.storage.mapped_files import MappedFiles
+from warren.storage.strided import Longs
 
 WINDOW_BYTES: Final = 4 << 20
 """Read at once; a record that is longer is read as a whole."""

@@ -14,12 +14,11 @@ import attrs
 
 from warren.queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_addresses
 from warren.queue_index.paging import load_from_delta, room_for_load
-from warren.queue_index.properties import encode_properties
 from warren.queue_index.recovering import recover_all
 from warren.queue_index.run import DELIVERED, IN_RAM, Batch, Run, UnencodedTerms
 from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.state import QueueState
-from warren.queue_index.terms import bodies_of
+from warren.queue_index.terms import bodies_of, properties_of
 
 _NO_ID: Final = bytes(MSG_ID_BYTES)
 
@@ -85,15 +84,7 @@ class Fetched:
     def encoded_properties(self) -> list[bytes]:
         """The messages' encoded properties. Raises :class:`~warren.storage.errors.MessageError` where one is
         unreadable."""
-        run = self._run
-        terms = run.batch.terms
-        if self._terms is None and isinstance(terms, UnencodedTerms):
-            return terms.many_properties(run.low, run.high)
-        encoded = []
-        for term in self.terms:
-            found = locate_addresses(term)
-            encoded.append(encode_properties(decode_message(term).properties) if found is None else found.properties)
-        return encoded
+        return properties_of(self._run, self._terms)
 
     def part(self, offset: int, count: int) -> Fetched:
         """``count`` of the messages, from the ``offset``-th on, by themselves."""

@@ -40,7 +40,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from warren.storage.columns import is_rising
 from warren.storage.filesystem import File
+from warren.storage.strided import gather
+
+_U32 = struct.Struct(">L")
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -48,13 +52,13 @@ Octets = npt.NDArray[np.uint8]
 
 BODY = struct.Struct(">16sQLL")
 BODY_SIZE: Final = BODY.size
+EMBEDDED_SIZE_AT: Final = BODY_SIZE - 4
 PERSISTENT_PUBLISH, TRANSIENT_PUBLISH, DELIVER, ACK = range(4)
 SEGMENT_SHORT: Final = 1
 READ_WINDOW_BYTES: Final = 8 << 20
 
 _STRETCH_FIRST_GUESS: Final = 32
-_SAME_BEFORE_MATRIX: Final = 8  # a matrix costs as much as some twenty single records: first see that they are the same
-_HEAD_CODES: Final = {2: "H", 8: "Q"}
+_SAME_BEFORE_MATRIX: Final = 32  # a matrix costs as much as a hundred single records: first see that they are the same
 
 
 @attrs.frozen
@@ -155,20 +159,19 @@ class _Collector:
         self.layout = layout
         self.publishes: list[tuple[Ints, Bools, Ints, Ints]] = []
         self.shorts: dict[int, list[Ints]] = {kind: [] for kind in layout.short_kinds}
-        self.single_publishes: list[tuple[int, bool, int, int]] = []
         self.single_shorts: list[tuple[int, int]] = []
 
+    def take_singles(self, data: bytes, positions: list[int], base: int) -> None:
+        """Publishes that were found one by one in ``data``, which begins at ``base`` of the file."""
+        layout, at = self.layout, np.array(positions, np.int64)
+        heads = gather(data, at, np.dtype(layout.head)).astype(np.uint64)
+        body_at = at + layout.head_size
+        embedded = gather(data, body_at + EMBEDDED_SIZE_AT, np.dtype(">u4")).astype(np.int64)
+        shift = np.uint64(layout.number_bits)
+        numbers = (heads & np.uint64((1 << layout.number_bits) - 1)).astype(np.int64)
+        self.publishes.append((numbers, heads >> shift == layout.persistent_kind, base + body_at, embedded))
+
     def columns(self, end: int, reason: EndReason) -> Columns:
-        if self.single_publishes:
-            numbers, persistent, at, embedded = zip(*self.single_publishes, strict=True)
-            self.publishes.append(
-                (
-                    np.array(numbers, np.int64),
-                    np.array(persistent, np.bool_),
-                    np.array(at, np.int64),
-                    np.array(embedded, np.int64),
-                )
-            )
         for kind in self.shorts:
             self.shorts[kind].append(np.array([n for k, n in self.single_shorts if k == kind], np.int64))
         empty = np.empty(0, np.int64)
@@ -178,7 +181,7 @@ class _Collector:
             empty,
             empty,
         ]
-        if self.single_publishes and len(self.publishes) > 1:
+        if not is_rising(joined[2]):
             in_file_order = np.argsort(joined[2], kind="stable")  # quick where they nearly are
             joined = [column[in_file_order] for column in joined]
         shorts = [np.concatenate(parts) for parts in self.shorts.values()]
@@ -217,12 +220,12 @@ class Parser:
     def feed(self, data: bytes, *, final: bool) -> int:  # noqa: PLR0912, PLR0915 - one loop: a call a record is too many
         layout, collected = self._layout, self._collected
         head_size, mask = layout.head_size, (1 << layout.number_bits) - 1
-        publish_size = head_size + BODY_SIZE
-        read_publish = struct.Struct(">" + _HEAD_CODES[head_size] + "28xL").unpack_from
-        add_publish, add_short = collected.single_publishes.append, collected.single_shorts.append
-        first_publish_kind, last_publish_kind = layout.publish_kinds
-        persistent_kind, short_kinds, zeros_end = layout.persistent_kind, layout.short_kinds, layout.zero_record_ends
-        position, size, base = 0, len(data), self._base
+        publish_size, read_size = head_size + BODY_SIZE, _U32.unpack_from
+        first_publish, behind_publishes = layout.publish_kinds[0] << 6, layout.publish_kinds[-1] + 1 << 6
+        singles: list[int] = []
+        add_publish, add_short = singles.append, collected.single_shorts.append
+        short_kinds, zeros_end = layout.short_kinds, layout.zero_record_ends
+        position, size = 0, len(data)
         in_a_row, last_embedded, short_streak = 0, -1, 0
         reason: EndReason | None = None
         while True:
@@ -230,14 +233,14 @@ class Parser:
             if body > size:
                 reason = "torn" if position < size else None
                 break
-            kind = data[position] >> 6
-            if first_publish_kind <= kind <= last_publish_kind:
-                end = body + BODY_SIZE
+            octet = data[position]
+            if first_publish <= octet < behind_publishes:
+                end = position + publish_size
                 if end > size:
                     reason = "torn"
                     break
-                head, embedded = read_publish(data, position)
-                if zeros_end and not head and not embedded and not any(data[body:end]):
+                (embedded,) = read_size(data, end - 4)
+                if zeros_end and not octet and not embedded and not any(data[position:end]):
                     reason = "zeros"
                     break
                 end += embedded
@@ -245,16 +248,18 @@ class Parser:
                     reason = "torn"
                     break
                 short_streak = 0
-                in_a_row = in_a_row + 1 if embedded == last_embedded else 0
-                last_embedded = embedded
-                if in_a_row >= _SAME_BEFORE_MATRIX:
-                    in_a_row = 0
-                    if taken := self._stretch_of_publishes(data, position, publish_size + embedded):
-                        position += taken
-                        continue
-                add_publish((head & mask, kind == persistent_kind, base + body, embedded))
+                if embedded != last_embedded:
+                    in_a_row, last_embedded = 0, embedded
+                else:
+                    in_a_row += 1
+                    if in_a_row >= _SAME_BEFORE_MATRIX:
+                        in_a_row = 0
+                        if taken := self._stretch_of_publishes(data, position, publish_size + embedded):
+                            position += taken
+                            continue
+                add_publish(position)
                 position = end
-            elif kind in short_kinds:
+            elif (kind := octet >> 6) in short_kinds:
                 short_streak += 1
                 if short_streak > _SAME_BEFORE_MATRIX:
                     short_streak = 0
@@ -265,6 +270,8 @@ class Parser:
             else:
                 reason = "not a record"
                 break
+        if singles:
+            collected.take_singles(data, singles, self._base)
         self._base += position
         if reason is not None and (final or reason != "torn"):
             self._reason = reason

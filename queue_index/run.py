@@ -39,6 +39,7 @@ from warren.queue_index.message_format import (
     properties_in,
 )
 from warren.storage.pieces import Whole
+from warren.storage.strided import gather
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2
@@ -81,9 +82,17 @@ class PackedTerms:
         return np.asarray(offsets, np.int64)
 
     def pieces(self, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
-        """``size`` bytes at each of some places of the buffer."""
-        anywhere: npt.NDArray[np.void] = np.ndarray((len(self.blob) - size + 1,), f"V{size}", self.blob, 0, (1,))
-        return anywhere[places]
+        """``size`` bytes at each of some places of the buffer; of one that is too far behind, those at its end."""
+        return gather(self.blob, np.minimum(places, len(self.blob) - size), np.dtype((np.void, size)))
+
+    def numbers(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers of 32 bits that stand there."""
+        return self.pieces(places, 4).view(">u4").astype(np.int64)
+
+    def holds(self, constant: bytes, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Where these bytes stand."""
+        found: npt.NDArray[np.bool_] = self.pieces(places, len(constant)) == np.void(constant)
+        return found
 
     def many(self, low: int, high: int) -> list[bytes]:
         blob = self.blob

@@ -100,7 +100,7 @@ SERVE = "import warren.cli, warren.commands.serve"
     [
         (PUBLISH, 180, 165, TOPICS | {"psutil", "asyncio", "ssl", "typer", "zlib_ng", "warren.top.snapshots"}),
         (INSPECT, 90, 65, TOPICS | {"asyncio", "pykka", "rich", "warren.node", "numpy.ma"}),
-        (SERVE, 225, 195, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (SERVE, 226, 195, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish", "inspect", "serve"],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import attrs
 import pytest
@@ -14,12 +16,13 @@ from warren.queue_index import directory as names
 from warren.queue_index.confirms import Confirms
 from warren.queue_index.credit import CreditFlow, UnlimitedCredit
 from warren.queue_index.delta import Delta
-from warren.queue_index.message_format import Envelope, encode_many
+from warren.queue_index.message_format import Envelope, decode_message, encode_many, locate_addresses
+from warren.queue_index.properties import encode_properties
 from warren.queue_index.rates import Rates, moving_average
 from warren.queue_index.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run
-from warren.queue_index.terms import bodies_of
+from warren.queue_index.terms import bodies_of, properties_of
 from warren.queue_index.variable_queue import VariableQueue
-from warren.storage.errors import DataError, SettingsError
+from warren.storage.errors import DataError, MessageError, SettingsError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import PROFILES, RABBITMQ_3_10, Settings
 
@@ -270,8 +273,13 @@ def test_segments_are_numbered_by_name_and_other_files_are_not() -> None:
 # Bodies of many messages
 
 
+class PlainMessage(NamedTuple):
+    properties: bytes
+    body: bytes
+
+
 @st.composite
-def encoded(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
+def encoded(draw: st.DrawFn) -> tuple[list[bytes | None], list[bytes]]:
     """Bodies, and their messages: of one envelope and length, of one of the two, of one address, or all different."""
     alike = draw(st.sampled_from(["all", "length", "envelope", "address", "nothing"]))
     size, count = draw(st.integers(0, 20)), draw(st.integers(1, 40))
@@ -288,11 +296,28 @@ def encoded(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
     return bodies, [encode_many(one, msg_id(n), [body])[0] for n, (one, body) in enumerate(pairs)]
 
 
+def _alone(term: bytes, part: Callable[[PlainMessage], bytes]) -> bytes | None:
+    """A part of a message, read by itself; ``None``: it is no message."""
+    located = locate_addresses(term)
+    if located is not None:
+        return part(PlainMessage(located.properties, term[located.body_at : located.body_end]))
+    try:
+        decoded = decode_message(term)
+    except MessageError:
+        return None
+    return part(PlainMessage(encode_properties(decoded.properties), decoded.body))
+
+
 @given(encoded(), st.sampled_from(["list", "packed", "ascending", "descending"]), st.data())
-def test_bodies_are_taken_out_of_messages_however_they_lie(
-    messages: tuple[list[bytes], list[bytes]], form: str, data: st.DataObject
+def test_bodies_and_properties_are_taken_out_of_messages_however_they_lie(
+    messages: tuple[list[bytes | None], list[bytes]], form: str, data: st.DataObject
 ) -> None:
     bodies, terms = messages
+    for index in data.draw(st.lists(st.integers(0, len(terms) - 1), max_size=2)):
+        place = data.draw(st.integers(0, len(terms[index]) - 1))
+        octet = data.draw(st.binary(min_size=1, max_size=1))
+        terms[index] = terms[index][:place] + octet + terms[index][place + 1 :]
+        bodies[index] = _alone(terms[index], lambda found: found.body)
     count, lengths = len(terms), [len(term) for term in terms]
     starts = [sum(lengths[:index]) for index in range(count)]
     packed: list[bytes] | PackedTerms = terms
@@ -305,9 +330,15 @@ def test_bodies_are_taken_out_of_messages_however_they_lie(
     batch = Batch(count, b"".join(map(msg_id, range(count))), 0, 0, packed)
     low = data.draw(st.integers(0, count - 1))
     window = Run(low, batch, low, data.draw(st.integers(1, count - low)), IN_RAM | EMBEDDED)
-    assert bodies_of(window, None) == bodies[low : window.high]
-    assert bodies_of(Run(0, batch, 0, count, IN_RAM | EMBEDDED), None) == bodies
-    assert bodies_of(window, terms[low : window.high]) == bodies[low : window.high]
+    for run, chosen in ((window, slice(low, window.high)), (Run(0, batch, 0, count, IN_RAM | EMBEDDED), slice(None))):
+        for given_terms in (None, terms[chosen]):
+            assert bodies_of(run, given_terms) == bodies[chosen]
+            each = [_alone(term, lambda found: found.properties) for term in terms[chosen]]
+            if None in each:
+                with pytest.raises(MessageError):
+                    properties_of(run, given_terms)
+            else:
+                assert properties_of(run, given_terms) == each
 
 
 def test_messages_of_one_length_can_hold_their_bodies_in_different_places() -> None:
