@@ -245,7 +245,10 @@ class CommitLog:
 
     def packed(self, physical_offset: int) -> tuple[PackedRecords, bool]:
         """The same, not taken apart; and whether its body is what was stored."""
-        data = self._record_data(physical_offset, None)
+        try:
+            return pack_unchecked(self.read(physical_offset, _FIRST_READ_BYTES))
+        except RecordError:
+            data = self._record_data(physical_offset, None)  # a longer one, or there is none
         try:
             return pack_unchecked(data)
         except RecordError as error:

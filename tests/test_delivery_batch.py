@@ -146,6 +146,20 @@ def test_a_batch_that_is_acked_as_it_is_got_needs_no_more(tmp_path: Path) -> Non
         assert repr(batch) == "<DeliveryBatch of 2>"
 
 
+def test_batches_are_added_to_lists(tmp_path: Path) -> None:
+    with warren.open(tmp_path, sync="os") as node:
+        queue = node.queue("q")
+        queue.publish_many([b"1", b"2", b"3"])
+        one, other = queue.get_many(1), queue.get_many(2)
+        assert [found.body for found in one + other] == [b"1", b"2", b"3"]
+        assert [found.body for found in list(other) + one] == [b"2", b"3", b"1"]
+        found = []
+        found += other
+        assert found == other
+        with pytest.raises(TypeError):
+            one + 3  # type: ignore[operator]
+
+
 def test_a_batch_that_nobody_has_any_more_goes_back(tmp_path: Path) -> None:
     with warren.open(tmp_path, sync="os") as node:
         node.queue("q").publish_many([b"1", b"2"])

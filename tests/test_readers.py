@@ -74,6 +74,24 @@ async def test_what_read_brought_is_done_with_the_next_call_or_at_the_end(node: 
 
 
 @both_ways
+async def test_a_read_brings_bodies_at_once_and_records_when_they_are_asked_for(node: Any) -> None:
+    topic = await filled(node, 4, queues=2)
+    async with entered(topic.reader("g", auto_commit=False)) as reader:
+        batch = await done(reader.read(8))
+        assert (len(batch), sorted(batch.bodies)) == (8, [b"0", b"1", b"10", b"11", b"12", b"13", b"2", b"3"])
+        assert [record.body for record in batch] == batch.bodies
+        assert [record.body for record in [*batch[6:], batch[0]]] == [*batch.bodies[6:], batch.bodies[0]]
+        assert batch == list(batch)
+        batch.bodies.clear()
+        assert len(batch.bodies) == 8
+        await done(batch[1].commit())
+        assert sorted((await done(topic.lag("g"))).values()) == [2, 4]
+        none = await done(reader.read(8))
+        assert not none
+        assert (none.bodies, none) == ([], [])
+
+
+@both_ways
 async def test_without_auto_commit_only_what_is_committed_is_done(node: Any) -> None:
     topic = await filled(node, 300)
     async with entered(topic.reader("g", auto_commit=False)) as reader:

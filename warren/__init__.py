@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from warren.exchange import Exchange
     from warren.node import Node, Vhost, open
     from warren.queue import Queue
+    from warren.read_message import RecordBatch
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.topic import Topic
     from warren.topic_reader import Reader, TopicRecord
@@ -42,6 +43,7 @@ __all__ = [
     "Node",
     "Queue",
     "Reader",
+    "RecordBatch",
     "RefusedError",
     "StorageError",
     "Topic",
@@ -66,6 +68,7 @@ _HOMES: Final = {
     "Node": "warren.node",
     "Queue": "warren.queue",
     "Reader": "warren.topic_reader",
+    "RecordBatch": "warren.read_message",
     "RefusedError": "warren.actors.engines.errors",
     "StorageError": "warren.storage.errors",
     "Topic": "warren.topic",

@@ -1,78 +1,47 @@
-"""DeliveryBatch: messages that were got together, as a sequence of deliveries that are made when one is asked for.
-
-Who wants nothing but bodies or properties asks for all of them at once, and settles all at once: then there is no
-object a message.
-"""
+"""DeliveryBatch: messages that were got together, with their bodies and properties as columns, and settled together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
 from warren.channel import DeliveredMessage, settle
 from warren.consumer_verbs import NewDelivery, spread
-from warren.process_bound import ProcessBound
+from warren.made_when_asked import MadeWhenAsked
 from warren.queue_index.properties import NAMES, Properties
 from warren.queue_index.properties_of_many import decode_columns, decode_many
 from warren.queue_verbs import Got
 
 D = TypeVar("D", bound=DeliveredMessage)
-T = TypeVar("T")
 
 
-class DeliveryBatch(ProcessBound, Sequence[D], Generic[D]):
+class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
     """What ``get_many`` brings: deliveries, in order. Each can be settled by itself, or all by ``Queue.ack``.
 
     Equal to a list of the same deliveries.
     """
 
-    __slots__ = ("_channel", "_count", "_deliveries", "_new", "_parts", "_settled")
+    __slots__ = ("_channel", "_new", "_parts", "_settled")
 
     def __init__(self, new: NewDelivery[D], got: Got) -> None:
         self._channel, self._parts = got
+        super().__init__(sum([part.fetched.count for part in self._parts]))
         self._new = new
-        self._count = sum([part.fetched.count for part in self._parts])
-        self._deliveries: list[D] | None = None
         self._settled = False
         """Whether all were settled before one was made."""
 
-    def _made(self) -> list[D]:
-        if self._deliveries is None:
-            self._deliveries = [one for part in self._parts for one in spread(self._new, self._channel, part)]
-            if self._settled:
-                for delivery in self._deliveries:
-                    delivery.mark_settled()
-        return self._deliveries
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> D: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[D]: ...
-
-    def __getitem__(self, index: int | slice) -> D | list[D]:
-        return self._made()[index]
-
-    def __iter__(self) -> Iterator[D]:
-        return iter(self._made())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return self is other or self._made() == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._count}>"
+    def _make(self) -> list[D]:
+        made = [one for part in self._parts for one in spread(self._new, self._channel, part)]
+        if self._settled:
+            for delivery in made:
+                delivery.mark_settled()
+        return made
 
     @property
     def bodies(self) -> list[bytes]:
         """The payloads of all. Raises :class:`MessageError` where the bytes of one on disk are no message."""
-        return _chained([part.fetched.bodies() for part in self._parts])
+        return [*chain.from_iterable(part.fetched.bodies() for part in self._parts)]
 
     @property
     def properties(self) -> list[Properties]:
@@ -92,19 +61,15 @@ class DeliveryBatch(ProcessBound, Sequence[D], Generic[D]):
         return decode_columns(self._encoded_properties(), names)
 
     def _encoded_properties(self) -> list[bytes]:
-        return _chained([part.fetched.encoded_properties() for part in self._parts])
+        return [*chain.from_iterable(part.fetched.encoded_properties() for part in self._parts)]
 
     def _settle(self, outcome: str) -> None:
-        if self._deliveries is not None:
-            settle(self._deliveries, outcome)
+        if self._messages is not None:
+            settle(self._messages, outcome)
         elif not self._settled:
             self._settled = True
             if tags := [part.tags for part in self._parts if part.first_tag]:
                 self._channel.settle_ranges(outcome, tags)
-
-
-def _chained(parts: list[list[T]]) -> list[T]:
-    return parts[0] if len(parts) == 1 else [one for part in parts for one in part]
 
 
 def settle_many(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from warren.actors.engines.topics.errors import MemberError, TopicError
+from warren.made_when_asked import MadeWhenAsked
 from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import BATCH, Claim, Read, ReaderVerbs
 from warren.steps import Steps
@@ -86,17 +87,34 @@ R = TypeVar("R", bound=ReadMessage)
 NewRecord = Callable[[PackedRecords, int, bytes, Claim], R]
 
 
-def spread(new: NewRecord[R], read: Read) -> list[R]:
-    """The messages that were read. Those that are not for the reader go with the one before."""
-    made: list[R] = []
-    for claim, found in read:
-        end = claim.taken.end
-        for records in reversed(found):
-            records.end, end = end, records.queue_offsets[0]
-        for records in found:
-            rows = range(len(records))
-            made += map(new, itertools.repeat(records), rows, records.bodies, itertools.repeat(claim))
-    return made
+class RecordBatch(MadeWhenAsked[R], Generic[R]):
+    """What ``Reader.read`` brings: records, in order. Equal to a list of the same records.
+
+    Those in the topic that are not for the reader go with the one before.
+    """
+
+    __slots__ = ("_new", "_read")
+
+    def __init__(self, new: NewRecord[R], read: Read) -> None:
+        super().__init__(sum([len(records) for _, found in read for records in found]))
+        self._new = new
+        self._read = read
+
+    def _make(self) -> list[R]:
+        made: list[R] = []
+        for claim, found in self._read:
+            end = claim.taken.end
+            for records in reversed(found):
+                records.end, end = end, records.queue_offsets[0]
+            for records in found:
+                rows = range(len(records))
+                made += map(self._new, itertools.repeat(records), rows, records.bodies, itertools.repeat(claim))
+        return made
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The payloads of all."""
+        return [*itertools.chain.from_iterable(records.bodies for _, found in self._read for records in found)]
 
 
 class Iteration(Generic[R]):
@@ -148,7 +166,7 @@ class Iteration(Generic[R]):
         self._claims = [claim for claim, _ in read]
         for claim in self._claims:
             claim.is_iterated = True
-        self._batch.extend(spread(self._new, read))
+        self._batch.extend(RecordBatch(self._new, read))
         reader.iteration = self if read else None
         return bool(read)
 

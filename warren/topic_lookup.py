@@ -46,6 +46,7 @@ def find(
     """:meth:`warren.Topic.find`."""
     first = 0 if begin is None else to_ms(begin)
     last = FOR_EVER_MS if end is None else to_ms(end)
+    at_any_time = begin is None and end is None
     limit = max(limit, 0)
     wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
     while True:
@@ -54,7 +55,7 @@ def find(
         found = [
             one
             for one in _named(running, dict.fromkeys(offsets) if exact else offsets)
-            if first <= one.store_timestamp() <= last and (not exact or _carries(one, topic, key))
+            if (at_any_time or first <= one.store_timestamp() <= last) and (not exact or _carries(one, topic, key))
         ]
         if len(found) >= limit or len(offsets) < most:
             return found[:limit]

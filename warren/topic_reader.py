@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from warren.read_message import Iteration, ReadMessage, RecordVerbs, spread
+from warren.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
 from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
 from warren.steps import blocking, run
 
@@ -20,8 +20,8 @@ class TopicRecord(ReadMessage):
     retry = blocking(RecordVerbs.retry)
 
 
-def _records(read: Read) -> list[TopicRecord]:
-    return spread(TopicRecord, read)
+def _records(read: Read) -> RecordBatch[TopicRecord]:
+    return RecordBatch(TopicRecord, read)
 
 
 class Reader(ReaderHandle):

@@ -146,7 +146,7 @@ class _NodeTopic(Topic):
     def read(self, count: int) -> list[bytes]:
         if self._reader is None:
             self._reader = self._topic.reader("group")
-        bodies = [record.body for record in self._reader.read(count)]
+        bodies: list[bytes] = self._reader.read(count).bodies
         if not bodies:
             self._reader.close()
             self._reader = None

@@ -12,7 +12,7 @@ from typing import Self
 
 from warren.aio.bridge import awaited, run
 from warren.aio.consumer import FAIR_SHARE
-from warren.read_message import Iteration, ReadMessage, RecordVerbs, spread
+from warren.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
 from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
 
 
@@ -25,8 +25,8 @@ class TopicRecord(ReadMessage):
     retry = awaited(RecordVerbs.retry)
 
 
-def _records(read: Read) -> list[TopicRecord]:
-    return spread(TopicRecord, read)
+def _records(read: Read) -> RecordBatch[TopicRecord]:
+    return RecordBatch(TopicRecord, read)
 
 
 class Records:
