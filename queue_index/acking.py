@@ -19,7 +19,7 @@ Tags = Sequence[int | range]
 
 
 def tag_ranges(tags: Tags) -> list[range]:
-    """Tags as ascending ranges, neighbours joined, in order."""
+    """Tags as ascending ranges, neighbours joined, in order; every so-manieth tag stays one range of that step."""
     if isinstance(tags, list) and tags and isinstance(first := tags[0], int) and tags[-1] == first + len(tags) - 1:
         all_of_them = range(first, first + len(tags))  # as it is with what was delivered together
         if tags == [*all_of_them]:
@@ -31,8 +31,14 @@ def tag_ranges(tags: Tags) -> list[range]:
             first, behind = tag, tag + 1
         elif tag.step == 1:
             first, behind = tag.start, max(tag.start, tag.stop)
+        elif tag.step < 0:
+            return tag_ranges(singly(tags))
         else:
-            return tag_ranges([one for part in tags for one in ((part,) if isinstance(part, int) else part)])
+            if start < stop:
+                ranges.append(range(start, stop))
+            ranges.append(tag)
+            start = stop = -1
+            continue
         if first == behind:
             continue
         if first == stop:
@@ -46,10 +52,15 @@ def tag_ranges(tags: Tags) -> list[range]:
     return ranges
 
 
+def singly(tags: Tags) -> list[int | range]:
+    """The same tags, those one by one that are not neighbours."""
+    return [one for tag in tags for one in ((tag,) if isinstance(tag, int) or tag.step == 1 else tag)]
+
+
 def ack(s: QueueState, tags: Tags) -> list[Run]:
     """Ack delivered messages in one call; returns those that were pending, in the order of the tags."""
     ranges = tag_ranges(tags)
-    runs = [run for part in ranges for run in s.take_pending(part.start, part.stop)]
+    runs = [run for part in ranges for run in s.take_pending(part)]
     s.forget(runs, descending=True)
     for run in runs:
         s.count(run, before=run.in_ram, after=False, unacked=-1)
@@ -61,7 +72,7 @@ def ack(s: QueueState, tags: Tags) -> list[Run]:
 
 def requeue(s: QueueState, tags: Tags, *, with_ids: bool = False) -> list[bytes]:
     """Bring delivered messages back to their places; with ``with_ids`` returns their msg_ids in seq_id order."""
-    runs = [run for part in tag_ranges(_sorted(tags)) for run in s.take_pending(part.start, part.stop)]
+    runs = [run for part in tag_ranges(_sorted(tags)) for run in s.take_pending(part)]
     requeued = ids_of(runs) if with_ids else []  # now: a run may grow when it joins its neighbours in a list
     count = sum(run.count for run in runs)
     beta_limit = s.q3.first_seq_id if s.q3 else None
@@ -114,7 +125,7 @@ def _below(runs: list[Run], limit: int | None) -> tuple[list[Run], list[Run]]:
 
 def _sorted(tags: Tags) -> list[int | range]:
     """Tags in seq_id order; ranges stay whole where they can."""
-    parts = tag_ranges(tags)
+    parts = tag_ranges(singly(tags))
     if all(left.stop <= right.start for left, right in pairwise(parts)):
         return list(parts)
     return [*sorted({tag for part in parts for tag in part})]

@@ -33,7 +33,8 @@ class MessageProperties:
 
 @attrs.frozen
 class Fetched:
-    """Messages that were fetched together: consecutive seq_ids, all redelivered or none."""
+    """Messages that were fetched together: seq_ids at equal distances (1, but where several consumers got them in
+    turns), all redelivered or none."""
 
     seq_ids: range
     redelivered: bool
@@ -91,6 +92,13 @@ class Fetched:
         terms = None if self._terms is None else self._terms[offset : offset + count]
         run = self._run.window(offset, count)
         return Fetched(self.seq_ids[offset : offset + count], self.redelivered, run, terms)
+
+    def every(self, offset: int, step: int, count: int) -> Fetched:
+        """``count`` of the messages by themselves: the ``offset``-th, and each that stands ``step`` behind."""
+        rows = range(offset, offset + (count - 1) * step + 1, step)
+        terms = None if self._terms is None else self._terms[rows.start : rows.stop : step]
+        run = self._run.every(rows, with_terms=self._terms is None)
+        return Fetched(self.seq_ids[rows.start : rows.stop : step], self.redelivered, run, terms)
 
     def msg_id(self, index: int) -> bytes:
         """The id of the ``index``-th message."""

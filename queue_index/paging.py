@@ -311,7 +311,7 @@ def parts_not_pending(s: QueueState, run: Run) -> list[Run]:
     taken = [
         (max(piece.start, run.start), min(piece.end, run.end))
         for pending in (s.ram_pending, s.disk_pending, s.index_pending)
-        if pending.covers_any(run.start, run.end)
+        if len(pending)
         for piece in pending.within(run.start, run.end)
     ]
     parts = []

@@ -214,24 +214,25 @@ class QueueIndex:
         self._append([records])
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
-            self._add(fact, low, high)
+            self._add(fact, low, high, abs(part.step))
         self._flush_if_above(UNBOUNDED)
 
     def _marks_delivered(self, run: Run) -> bool:
         return self.settings.deliver_with_publish or bool(run.flags & RUN_DELIVERED)
 
-    def _add(self, fact: int, low: int, high: int) -> None:
-        """One action on ``low … high-1``, segment by segment."""
+    def _add(self, fact: int, low: int, high: int, step: int = 1) -> None:
+        """One action on ``low … high-1``, or every ``step``-th of these, segment by segment."""
         size = self.segment_entry_count
-        self.dirty_count += high - low
-        self.written_ticket += high - low
+        count = high - low if step == 1 else len(range(low, high, step))
+        self.dirty_count += count
+        self.written_ticket += count
         if fact == PUBLISHED:
             self.published_ticket = self.written_ticket
         while low < high:
             number, rel_seq = divmod(low, size)
             end = min(high, (number + 1) * size)
-            self._segment(number).add(fact, rel_seq, rel_seq + end - low)
-            low = end
+            self._segment(number).add(fact, rel_seq, rel_seq + end - low, step)
+            low = end if step == 1 else end + (low - end) % step
 
     def _add_publishes(self, run: Run) -> list[bytes]:
         """Note positions as published; returns what the journal gets."""

@@ -18,7 +18,9 @@ DELIVERED      the index has, or will get with the position, a deliver record
 An alpha is IN_RAM and was never moved; a beta is not INDEXED; a gamma is. A run never crosses a segment boundary.
 
 A window keeps its whole batch alive, so a small remainder of a large batch is copied out (:meth:`Run.settle`): a batch
-is never more than twice as large as what the windows cut from it still need.
+is never more than four times as large as what the windows cut from it still need.
+
+Where several consumers get messages in turns, each gets every so-manieth of a run: an :class:`EveryNth` run.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ IN_STORE: Final = 8
 INDEXED: Final = 16
 DELIVERED: Final = 32
 
-_SMALL_BATCH: Final = 64  # messages; not worth copying out of,
+SMALL_BATCH: Final = 64  # messages; not worth copying out of,
 _LARGE_BATCH_BYTES: Final = 32 << 10  # unless its bodies are so large together
 
 Terms = list[bytes]
@@ -216,12 +218,29 @@ class Batch:
         return PackedTerms(terms.tobytes(), range(0, (high - low) * length, length), length)
 
     def copy(self, low: int, high: int, *, terms: BatchTerms | None) -> Batch:
+        return self._columns(slice(low, high), bytes(self.ids[low * 16 : high * 16]), terms)
+
+    def every(self, rows: slice, *, with_terms: bool) -> Batch:
+        """Some of the messages; where these lie in one buffer they share it."""
+        ids = np.frombuffer(self.ids, "V16", self.count)[rows].tobytes()
+        batch, terms = self._columns(rows, ids, None), self.terms if with_terms else None
+        if isinstance(terms, UnencodedTerms):
+            batch.terms = UnencodedTerms(terms.envelope, ids, terms.given[rows])
+        elif isinstance(terms, PackedTerms):
+            lengths = terms.lengths if isinstance(terms.lengths, int) else terms.lengths[rows]
+            batch.terms = PackedTerms(terms.blob, terms.offsets[rows], lengths)
+        elif terms is not None:
+            batch.terms = terms[rows]
+        return batch
+
+    def _columns(self, rows: slice, ids: bytes, terms: BatchTerms | None) -> Batch:
         return Batch(
-            count=high - low,
-            ids=bytes(self.ids[low * 16 : high * 16]),
-            sizes=self.sizes if isinstance(self.sizes, int) else self.sizes[low:high],
-            expiries=self.expiries if isinstance(self.expiries, int) else self.expiries[low:high],
+            count=len(ids) // 16,
+            ids=ids,
+            sizes=self.sizes if isinstance(self.sizes, int) else self.sizes[rows],
+            expiries=self.expiries if isinstance(self.expiries, int) else self.expiries[rows],
             terms=terms,
+            body_place=self.body_place,
         )
 
     def join(self, other: Batch) -> None:
@@ -263,6 +282,10 @@ class Run:
         return self.start + self.count
 
     @property
+    def seq_ids(self) -> range:
+        return range(self.start, self.start + self.count)
+
+    @property
     def high(self) -> int:
         return self.low + self.count
 
@@ -300,6 +323,26 @@ class Run:
         """A run of its own over ``count`` messages from the ``offset``-th on."""
         return Run(self.start + offset, self.batch, self.low + offset, count, self.flags)
 
+    def every(self, rows: range, *, with_terms: bool) -> Run:
+        """A run of its own over some rows of this one; without its payloads, unless they are asked for."""
+        if rows.step == 1:
+            return self.window(rows.start, len(rows))
+        places = slice(self.low + rows.start, self.low + rows.stop, rows.step)
+        batch = self.batch.every(places, with_terms=with_terms)
+        return EveryNth(self.start + rows.start, batch, len(rows), self.flags, rows.step)
+
+    def emptied(self, gone: bytearray) -> Run:
+        """The same messages, without the payloads of those that are ``gone``: 1, a byte for each."""
+        low, high, terms = self.low, self.high, self.batch.terms
+        batch = self.batch.copy(low, high, terms=None)
+        if isinstance(terms, UnencodedTerms):
+            given = [b"" if row else one for row, one in zip(gone, terms.given[low:high], strict=True)]
+            batch.terms = UnencodedTerms(terms.envelope, bytes(batch.ids), given)
+        else:
+            batch.terms = [b"" if row else self.batch.term(place) for place, row in enumerate(gone, low)]
+            batch.body_place = None
+        return Run(self.start, batch, 0, self.count, self.flags)
+
     def take_left(self, count: int) -> Run:
         """Cut the first ``count`` messages off; this run keeps the rest."""
         taken = self.window(0, count)
@@ -315,13 +358,16 @@ class Run:
 
     def settle(self) -> Run:
         """Copy the window out of a batch of which it needs less than half."""
-        batch = self.batch
-        if self.count * 2 < batch.count and (batch.count > _SMALL_BATCH or (self.in_ram and batch.is_large)):
-            terms = batch.part_of_terms(self.low, self.high) if self.in_ram else None
-            self.batch = batch.copy(self.low, self.high, terms=terms)
-            self.batch.body_place = batch.body_place
+        if self.count * 2 < self.batch.count and self.worth_copying:
+            terms = self.batch.part_of_terms(self.low, self.high) if self.in_ram else None
+            self.batch = self.batch.copy(self.low, self.high, terms=terms)
             self.low = 0
         return self
+
+    @property
+    def worth_copying(self) -> bool:
+        """Whether a part of it is to be copied out of its batch, where it needs little of that."""
+        return self.batch.count > SMALL_BATCH or (self.in_ram and self.batch.is_large)
 
     def paged(self, flags: int) -> Run:
         """The same messages without their payloads, as ``flags``."""
@@ -341,3 +387,24 @@ class Run:
             and other.start == self.end
             and other.flags == self.flags
         )
+
+
+class EveryNth(Run):
+    """Messages whose seq_ids stand ``step`` apart, with a batch of their own: as they went to one consumer of several.
+
+    For who hands out, and for an ack. No list of the queue holds one.
+    """
+
+    __slots__ = ("step",)
+
+    def __init__(self, start: int, batch: Batch, count: int, flags: int, step: int) -> None:
+        super().__init__(start, batch, 0, count, flags)
+        self.step = step
+
+    @property
+    def seq_ids(self) -> range:
+        return range(self.start, self.end, self.step)
+
+    @property
+    def end(self) -> int:
+        return self.start + (self.count - 1) * self.step + 1

@@ -182,18 +182,18 @@ class SegmentJournal:
         self._bytes(len(facts))
         self._array()[: len(facts)] = facts
 
-    def add(self, action: int, low: int, high: int) -> None:
-        """One action on each of the positions ``low … high-1``."""
+    def add(self, action: int, low: int, high: int, step: int = 1) -> None:
+        """One action on each, or every ``step``-th, of the positions ``low … high-1``."""
         facts = self._bytes(high)
-        known = facts[low:high].translate(_ADDING[action])
+        known = facts[low:high:step].translate(_ADDING[action])
         impossible = known.find(IMPOSSIBLE)
         if impossible >= 0:
-            raise self._impossible(action, low + impossible)
-        facts[low:high] = known
+            raise self._impossible(action, low + impossible * step)
+        facts[low:high:step] = known
         if action == PUBLISHED:
-            self.unacked += high - low
+            self.unacked += len(known)
         elif action == ACKED:
-            self.unacked -= high - low
+            self.unacked -= len(known)
 
     def _impossible(self, action: int, rel_seq: int) -> RuntimeError:
         return RuntimeError(f"action {action} on position {rel_seq} of segment {self.number}: {self.facts[rel_seq]}")

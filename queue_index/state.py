@@ -171,13 +171,13 @@ class QueueState:
             held = embedded
         return held.pop_largest(count)
 
-    def take_pending(self, start: int, end: int) -> list[Run]:
-        """Give up the pending acks of ``start … end-1``, in order."""
+    def take_pending(self, seq_ids: range) -> list[Run]:
+        """Give up the pending acks of these seq_ids, ascending ones, in order."""
         pieces = [
             run
             for pending in (self.ram_pending, self.disk_pending, self.index_pending)
             if len(pending)
-            for run in pending.remove(start, end)
+            for run in pending.remove(seq_ids.start, seq_ids.stop, seq_ids.step)
         ]
         if len(pieces) > 1:
             pieces.sort(key=lambda run: run.start)
@@ -226,7 +226,7 @@ class QueueState:
 
     def mark_delivered(self, runs: list[Run]) -> None:
         """Write the deliver records that positions on disk still lack; the runs are delivered from now on."""
-        late = [range(run.start, run.end) for run in runs if run.flags & (INDEXED | DELIVERED) == INDEXED]
+        late = [run.seq_ids for run in runs if run.flags & (INDEXED | DELIVERED) == INDEXED]
         if late:
             self.index.deliver(late)
         for run in runs:
@@ -238,9 +238,9 @@ class QueueState:
         if indexed:
             self.mark_delivered(indexed)
             if descending:
-                self.index.ack([range(run.end - 1, run.start - 1, -1) for run in reversed(indexed)])
+                self.index.ack([run.seq_ids[::-1] for run in reversed(indexed)])
             else:
-                self.index.ack([range(run.start, run.end) for run in indexed])
+                self.index.ack([run.seq_ids for run in indexed])
         self.remove_bodies(runs)
 
     def remove_bodies(self, runs: list[Run]) -> None:

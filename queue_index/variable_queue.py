@@ -384,7 +384,7 @@ class VariableQueue:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
         s = self._state
         found: list[tuple[int, bytes]] = []
-        for part in acking.tag_ranges(tags):
+        for part in acking.tag_ranges(acking.singly(tags)):
             pieces = [
                 run
                 for pending in (s.ram_pending, s.disk_pending, s.index_pending)

@@ -510,9 +510,43 @@ def test_several_consumers_take_turns_message_by_message() -> None:
     bench.queue.add_consumer(Consumer("d", "b", prefetch=3))
     bench.queue.add_consumer(Consumer("d", "low", prefetch=1, priority=-1))
     turns = ["a", "b", "a", "b", "b", "low"]
-    assert [consumer for consumer, _, _ in bench.delivered()] == turns
+    delivered = sorted(bench.delivered(), key=lambda one: one[2])
+    assert [body for _, _, body in delivered] == bodies(6)
+    assert [consumer for consumer, _, _ in delivered] == turns
     bench.queue.ack("d", [range(1, 3)])
     assert bench.delivered() == [("b", 5, b"body 6"), ("b", 6, b"body 7")]
+
+
+def test_what_consumers_got_in_turns_is_settled_as_it_went_out() -> None:
+    bench = Bench(settings=Settings())
+    bench.publish(*bodies(1000))
+    for tag, prefetch in (("a", 500), ("b", 100), ("c", 500)):
+        bench.queue.add_consumer(Consumer(f"channel {tag}", tag, prefetch=prefetch))
+    bench.queue.deliver()
+    deliveries = bench.queue.drain_effects().deliveries
+    assert len(deliveries) < 10, "a stretch goes to each in one piece"
+    got = {tag: [body for one in deliveries if one.consumer == tag for body in one.fetched.bodies()] for tag in "abc"}
+    each = bodies(1000)
+    wanted = {"a": each[:300:3] + each[300::2], "b": each[1:300:3], "c": each[2:300:3] + each[301::2]}
+    assert got == wanted
+    bench.queue.ack("channel a", [range(1, 101), range(151, 152), range(200, 300)])
+    bench.queue.nack("channel b", [range(1, 11)], requeue=True)
+    assert bench.queue.close_channel("channel c") == len(wanted["c"])
+    bench.queue.check_invariants()
+    left = [*wanted["b"][:10], *wanted["c"]]
+    assert sorted(bench.got()) == sorted(left)
+    bench.queue.ack("channel b", [range(11, 101)])
+    bench.queue.close_channel("channel a")
+    assert bench.queue.depth == len(wanted["a"]) - 201
+    bench.queue.check_invariants()
+
+
+def test_consumers_of_one_channel_get_its_messages_in_their_order() -> None:
+    bench = Bench()
+    bench.publish(*bodies(6))
+    bench.queue.add_consumer(Consumer("c", "a", prefetch=3))
+    bench.queue.add_consumer(Consumer("c", "b", prefetch=3))
+    assert [one[1:] for one in bench.delivered()] == [(tag, b"body %d" % (tag - 1)) for tag in range(1, 7)]
 
 
 def test_consumers_with_and_without_acks_take_turns_too() -> None:

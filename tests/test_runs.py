@@ -18,7 +18,7 @@ SEGMENT = 100
 
 def seq_ids(run: Run) -> list[int]:
     """The messages of a run; each has the id and the payload that its number says."""
-    numbers = list(range(run.start, run.end))
+    numbers = list(run.seq_ids)
     assert [number_of(one) for one in run.msg_ids()] == numbers
     if run.in_ram:
         assert run.terms() == [term(n) for n in numbers]
@@ -257,14 +257,33 @@ def test_runs_of_one_batch_that_go_on_are_held_as_one() -> None:
     assert [(run.start, run.end) for run in pending] == [(0, 10)]
 
 
+@pytest.mark.parametrize("unencoded", [False, True])
+def test_runs_with_holes_let_go_of_payloads_and_keep_what_is_pending(unencoded: bool) -> None:
+    pending, run = PendingAcks(), run_of(0, 1000, unencoded=unencoded)
+    pending.add(run)
+    for first in (0, 2, 3):
+        [piece] = pending.remove(first, 1000, 4)
+        assert seq_ids(piece) == list(range(first, 1000, 4))
+    assert [seq_id for one in pending for seq_id in seq_ids(one)] == list(range(1, 1000, 4))
+    held = next(iter(pending)).batch
+    assert held is not run.batch
+    assert isinstance(held.terms, UnencodedTerms) == unencoded
+    bodies = held.terms.given if isinstance(held.terms, UnencodedTerms) else held.terms
+    assert [bool(one) for one in bodies or ()] == [row % 4 == 1 for row in range(1000)]
+    pending.add(run_of(2, 1))
+    pending.add(run_of(998, 8))
+    assert all_of(pending) == sorted([*range(1, 1000, 4), 2, *range(998, 1006)])
+    assert all_of(pending.remove(0, 2000)) == sorted([*range(1, 1000, 4), 2, *range(998, 1006)])
+    assert len(pending) == 0
+
+
 def test_an_ack_of_what_is_not_pending_removes_nothing() -> None:
     pending = PendingAcks()
     assert pending.remove(0, 1000) == []
     pending.add(run_of(5, 3))
     assert pending.remove(0, 5) == pending.remove(8, 9) == pending.remove(6, 6) == []
     assert pending.find(4) is pending.find(8) is None
-    assert not pending.covers_any(0, 5)
-    assert not pending.covers_any(8, 9)
+    assert pending.within(0, 5) == pending.within(8, 9) == []
     assert all_of(pending) == [5, 6, 7]
 
 
@@ -291,9 +310,15 @@ class PendingMachine(RuleBasedStateMachine):
     @rule(start=st.integers(0, 400), count=st.integers(0, 100))
     def remove(self, start: int, count: int) -> None:
         wanted = {n for n in self.model if start <= n < start + count}
-        assert self.pending.covers_any(start, start + count) == bool(wanted) or not count
         assert all_of(self.pending.within(start, start + count)) == sorted(wanted)
         assert all_of(self.pending.remove(start, start + count)) == sorted(wanted)
+        self.model -= wanted
+
+    @rule(start=st.integers(0, 400), count=st.integers(0, 100), step=st.integers(2, 5))
+    def remove_every_so_manieth(self, start: int, count: int, step: int) -> None:
+        wanted = self.model.intersection(range(start, start + count, step))
+        removed = self.pending.remove(start, start + count, step)
+        assert [seq_id for run in removed for seq_id in seq_ids(run)] == sorted(wanted)
         self.model -= wanted
 
     @precondition(lambda self: self.model)

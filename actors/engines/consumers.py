@@ -228,6 +228,20 @@ class Consumers:
             return None
         return ack_required, sum(state.room for state in ring)
 
+    def turns(self, count: int) -> tuple[list[ConsumerState], int]:
+        """Whose turn it is, one behind the other, for ``count`` messages of a :meth:`round`; and how many each gets,
+        every so-manieth: then it is the first one's turn again. The next one alone, where there is no such number."""
+        ring = self._rings[0][1] if self._rings else ()
+        each = min([state.room for state in ring], default=0)
+        if len(ring) > 1:
+            each = min(each, count // len(ring))
+            if each > 1 and len({state.consumer.channel for state in ring}) < len(ring):
+                each = 1  # a channel has its messages in their order
+        if each:
+            return list(ring), min(each, count)
+        chosen = self.next()
+        return ([], 0) if chosen is None else ([chosen[0]], 1)
+
     @property
     def room(self) -> int:
         """How many messages could be handed out now."""

@@ -1,8 +1,8 @@
 """Delivery tags: what a channel was given and has not settled yet.
 
 A channel counts what it is given, from 1 on; the number is the message's *delivery tag* there. Tags are kept as runs:
-tags that follow one another, of messages that follow one another in one level of the queue and went to one consumer,
-are one :class:`TagRun`, however many they are.
+tags that follow one another, of messages that stand at equal distances in one level of the queue and went to one
+consumer, are one :class:`TagRun`, however many they are. The distance is 1, but where consumers got them in turns.
 
 Invariants: runs are not empty, stand in the order of their tags, and do not overlap.
 """
@@ -24,13 +24,14 @@ _first = attrgetter("first")
 
 @attrs.define(eq=False)
 class TagRun(Generic[Owner]):
-    """Tags ``first … first + count - 1`` for the messages ``seq_id … seq_id + count - 1`` of a level."""
+    """Tags ``first … first + count - 1``, for a level's messages ``seq_id``, ``seq_id + step`` and so on."""
 
     first: int
     count: int
     level: int
     seq_id: int
     owner: Owner
+    step: int = 1
 
     def __repr__(self) -> str:
         return f"TagRun({self.first}…{self.end - 1}, level {self.level}, seq_id {self.seq_id})"
@@ -42,11 +43,12 @@ class TagRun(Generic[Owner]):
 
     @property
     def seq_ids(self) -> range:
-        return range(self.seq_id, self.seq_id + self.count)
+        return range(self.seq_id, self.seq_id + self.count * self.step, self.step)
 
     def part(self, first: int, end: int) -> TagRun[Owner]:
         """A run of its own over the tags ``first … end-1``."""
-        return TagRun(first, end - first, self.level, self.seq_id + first - self.first, self.owner)
+        seq_id = self.seq_id + (first - self.first) * self.step
+        return TagRun(first, end - first, self.level, seq_id, self.owner, self.step)
 
 
 @attrs.define(eq=False)
@@ -86,11 +88,12 @@ class DeliveryTags(Generic[Owner]):
                 last.owner is owner
                 and last.level == level
                 and last.first + last.count == first
-                and last.seq_id + last.count == seq_ids.start
+                and last.seq_id + last.count * last.step == seq_ids.start
+                and (last.step == seq_ids.step or count == 1)
             ):
                 last.count += count
                 return first
-        self._runs.append(TagRun(first, count, level, seq_ids.start, owner))
+        self._runs.append(TagRun(first, count, level, seq_ids.start, owner, seq_ids.step if count > 1 else 1))
         return first
 
     def pass_by(self, count: int) -> int:

@@ -140,13 +140,16 @@ class QueueDeliveries:
         for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required):
             if self.counts is not None:
                 self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
-            for offset in range(fetched.count):
-                chosen = consumers.next()
-                if chosen is None:
+            offset = 0
+            while offset < fetched.count:
+                states, each = consumers.turns(fetched.count - offset)
+                if not states:
                     raise RuntimeError("consumers had room for less than they said")
-                one, consumer = fetched.part(offset, 1), chosen[0].consumer
-                first = consumers.give(chosen[0], 0, one.seq_ids)
-                deliveries.append(Delivered(consumer.tag, consumer.channel, first, one))
+                for place, state in enumerate(states, offset):
+                    part, consumer = fetched.every(place, len(states), each), state.consumer
+                    first = consumers.give(state, 0, part.seq_ids)
+                    deliveries.append(Delivered(consumer.tag, consumer.channel, first, part))
+                offset += len(states) * each
             given += fetched.count
         return given
 
