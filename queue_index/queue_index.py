@@ -5,7 +5,8 @@ The index owns a directory with a journal and segment files (:mod:`warren.queue_
 it; a *sync* makes the journal safe.
 
 * Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
-  segments then say it. The file lags, never leads.
+  segments then say it. The file lags, never leads. Publishes wait as what their records are made of, so that records
+  which are dropped are never made.
 * In memory stands, for every segment that is known, how many of its messages are unacked, and what the journal says.
 * A *batch* of publishes is written as all publishes, then all delivers: when as many wait as a segment holds, and at
   the batch's end.
@@ -48,9 +49,12 @@ from warren.queue_index.segment_file import SegmentFile, published, read_segment
 from warren.queue_index.segment_journal import Records, SegmentJournal
 from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import File, FileSystem, append_whole, write_file
+from warren.storage.pieces import Piece, gathered
 from warren.storage.settings import Settings
 
 UNBOUNDED: Final = None
+_Part = bytes | ColumnRecords
+"""Of the journal, as it waits to be written: records, or what publish records are made of."""
 _SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
 
 
@@ -59,7 +63,7 @@ class _Waiting:
     """A batch of publishes that waits to be written: its records, and the ranges to be marked delivered."""
 
     count: int = 0
-    records: list[bytes] = attrs.Factory(list)
+    records: list[_Part] = attrs.Factory(list)
     delivers: list[range] = attrs.Factory(list)
 
 
@@ -118,7 +122,7 @@ class QueueIndex:
         """Whether the journal and its directory are known to be synced."""
         self.syncs = sync
         self._journal: File | None = None
-        self._buffered: list[bytes] = []
+        self._buffered: list[_Part] = []
         self._waiting: _Waiting | None = None
         self._ahead: list[bytes] = []
         """Records of publishes that were written before they were noted."""
@@ -151,9 +155,7 @@ class QueueIndex:
         records = _records_of(run)
         with _Writing(self):
             journal = self._open_journal()
-            append_whole(journal, ((*self._buffered, *records),))
-            self._buffered.clear()
-            self.no_room = None
+            self._write_journal(journal, records)
             self._ahead += records
             if self.syncs:
                 journal.sync()
@@ -233,13 +235,13 @@ class QueueIndex:
             self._segment(number).add(fact, rel_seq, rel_seq + end - low)
             low = end
 
-    def _add_publishes(self, run: Run) -> list[bytes]:
+    def _add_publishes(self, run: Run) -> Sequence[_Part]:
         """Note positions as published; returns what the journal gets."""
         if self._ahead:
             raise RuntimeError(f"{self.path}: a publish came between one that is written and its place")
         records = journal_records(run)
         self._note_published(run, records)
-        return records if isinstance(records, list) else [self._matrix.journal_bytes(records)]
+        return records if isinstance(records, list) else (records,)
 
     def _note_published(self, run: Run, records: Records) -> None:
         number, rel_seq = divmod(run.start, self.segment_entry_count)
@@ -254,11 +256,24 @@ class QueueIndex:
 
     # ── the journal's file ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _append(self, parts: Iterable[bytes]) -> None:
+    def _append(self, parts: Iterable[_Part]) -> None:
         if self._journal is None:
             with contextlib.suppress(NoRoomError):  # what waits to be written waits on
                 self._open_journal()
         self._buffered += parts
+
+    def _write_journal(self, journal: File, behind: Sequence[bytes] = ()) -> None:
+        """Write what waits, and records ``behind`` it."""
+        append_whole(journal, self._writes([*self._buffered, *behind]))
+        self._buffered.clear()
+        self.no_room = None
+
+    def _writes(self, parts: list[_Part]) -> Iterable[Sequence[Piece]]:
+        """The writes that parts of the journal take."""
+        if set(map(type, parts)) == {bytes}:
+            return (parts,)  # type: ignore[return-value]
+        made = (part if isinstance(part, bytes) else self._matrix.journal_bytes(part) for part in parts)
+        return ((piece,) for piece in gathered(made))
 
     def _open_journal(self) -> File:
         if self._journal is None:
@@ -307,9 +322,7 @@ class QueueIndex:
         """
         with _Writing(self):
             if self._buffered:
-                append_whole(self._open_journal(), (self._buffered,))
-                self._buffered.clear()
-                self.no_room = None
+                self._write_journal(self._open_journal())
             if not self.syncs:
                 self.safe_ticket = self.written_ticket
 
@@ -401,13 +414,13 @@ class QueueIndex:
             else:
                 file.entries.facts = self.together(segment, file)
 
-    def _append_to_segment(self, number: int, pieces: Iterable[bytes | memoryview]) -> None:
+    def _append_to_segment(self, number: int, pieces: Iterable[Piece]) -> None:
         try:
             handle = self._files.open_append(self._segment_path(number))
         except DiskFullError as error:
             raise NoRoomError(str(error)) from error
         try:
-            append_whole(handle, ((piece,) for piece in pieces))
+            append_whole(handle, ((piece,) for piece in gathered(pieces)))
             if self.syncs:
                 handle.sync()
         finally:
