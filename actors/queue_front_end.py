@@ -39,6 +39,9 @@ from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.store_actor import RemoteStore
 from warren.storage.errors import WarrenError
 
+WORTH_A_THREAD_BYTES: Final = 256 << 10
+"""Messages of so many bytes together are worth waking a thread for; fewer wait for a turn that comes soon anyway."""
+
 _SAFE: Final = Confirm()
 _SAFE.set()
 
@@ -281,7 +284,8 @@ class QueueFrontEnd(FrontEnd):
         if self.actor_stopped.is_set():
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
-        self.actor_inbox.put(Letter(message), len(bodies))
+        at_once = reserved_bytes >= WORTH_A_THREAD_BYTES or key.expiration_ms is not None
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._batch_needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
@@ -337,6 +341,10 @@ class QueueFrontEnd(FrontEnd):
     def _needs_a_turn(self) -> bool:
         """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
         return bool(self.deliveries) or not self._turn_comes_soon()
+
+    def _batch_needs_a_turn(self) -> bool:
+        """The same of a batch, behind which a publisher may have to wait."""
+        return self.actor_inbox.weight >= self._credit.limit or self._needs_a_turn()
 
     def _is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)
