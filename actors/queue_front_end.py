@@ -39,8 +39,8 @@ from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.store_actor import RemoteStore
 from warren.storage.errors import WarrenError
 
-WORTH_A_THREAD_BYTES: Final = 256 << 10
-"""Messages of so many bytes together are worth waking a thread for; fewer wait for a turn that comes soon anyway."""
+LARGE_BYTES: Final = 256 << 10
+"""Messages of so many bytes together are taken in at once; fewer wait for a turn that comes soon anyway."""
 
 _SAFE: Final = Confirm()
 _SAFE.set()
@@ -284,11 +284,27 @@ class QueueFrontEnd(FrontEnd):
         if self.actor_stopped.is_set():
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
-        at_once = reserved_bytes >= WORTH_A_THREAD_BYTES or key.expiration_ms is not None
-        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._batch_needs_a_turn)
+        large = reserved_bytes >= LARGE_BYTES or self.actor_inbox.weight + len(bodies) >= self._credit.limit
+        if large and here and self._context.settings.sync == "os":
+            self._work_off(Letter(message), len(bodies))
+            return confirm
+        at_once = large or key.expiration_ms is not None
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
+
+    def _work_off(self, letter: Letter[m.Publish], weight: int) -> None:
+        """Have messages taken in and their bodies written in the calling thread, which waits for no disk.
+
+        A thread of the pool that did it beside this one would hold it up all the same, for both want the interpreter.
+        """
+        stores = [store.writer for store in self._stores]
+        with self._pool.holding() as held:
+            self.actor_inbox.put(letter, weight)
+            held.run(self)
+            held.run(*stores)
+            held.run(self)  # it is told how far the stores are
 
     def consumer_waits(self) -> bool:
         """Whether a consumer's thread waits for a message right now."""
@@ -341,10 +357,6 @@ class QueueFrontEnd(FrontEnd):
     def _needs_a_turn(self) -> bool:
         """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
         return bool(self.deliveries) or not self._turn_comes_soon()
-
-    def _batch_needs_a_turn(self) -> bool:
-        """The same of a batch, behind which a publisher may have to wait."""
-        return self.actor_inbox.weight >= self._credit.limit or self._needs_a_turn()
 
     def _is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)
