@@ -5,8 +5,8 @@ The index owns a directory with a journal and segment files (:mod:`warren.queue_
 it; a *sync* makes the journal safe.
 
 * Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
-  segments then say it. The file lags, never leads. Publishes wait as what their records are made of, so that records
-  which are dropped are never made.
+  segments then say it. The file lags, never leads. What waits is what records are made of, so that those which are
+  dropped are never made.
 * In memory stands, for every segment that is known, how many of its messages are unacked, and what the journal says.
 * A *batch* of publishes is written as all publishes, then all delivers: when as many wait as a segment holds, and at
   the batch's end.
@@ -37,6 +37,7 @@ from warren.queue_index.record_format import (
     ACK,
     BODY,
     DELIVER,
+    Ints,
     Octets,
     journal_publish_head,
     journal_short,
@@ -53,8 +54,9 @@ from warren.storage.pieces import Piece, gathered
 from warren.storage.settings import Settings
 
 UNBOUNDED: Final = None
-_Part = bytes | ColumnRecords
-"""Of the journal, as it waits to be written: records, or what publish records are made of."""
+_Part = bytes | ColumnRecords | tuple[int, range]
+"""Of the journal, as it waits to be written: records, or what they are made of; that of short ones are their kind and
+their seq_ids."""
 _SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
 
 
@@ -208,12 +210,11 @@ class QueueIndex:
     def _mark(self, kind: int, fact: int, ranges: Sequence[range]) -> None:
         if not ranges:
             return
-        if len(ranges) == 1 and len(ranges[0]) == 1:
-            records = journal_short(kind, ranges[0].start)
+        if len(ranges) == 1:
+            seq_ids = ranges[0]
+            self._append((journal_short(kind, seq_ids.start) if len(seq_ids) == 1 else (kind, seq_ids),))
         else:
-            numbers = [np.arange(part.start, part.stop, part.step, dtype=np.int64) for part in ranges]
-            records = journal_shorts(kind, np.concatenate(numbers) if len(numbers) > 1 else numbers[0])
-        self._append([records])
+            self._append((journal_shorts(kind, np.concatenate(list(map(_column, ranges)))),))
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
             self._add(fact, low, high)
@@ -272,8 +273,15 @@ class QueueIndex:
         """The writes that parts of the journal take."""
         if set(map(type, parts)) == {bytes}:
             return (parts,)  # type: ignore[return-value]
-        made = (part if isinstance(part, bytes) else self._matrix.journal_bytes(part) for part in parts)
-        return ((piece,) for piece in gathered(made))
+        return ((piece,) for piece in gathered(map(self._made, parts)))
+
+    def _made(self, part: _Part) -> Piece:
+        """The records of a part; to be used before the next call."""
+        if isinstance(part, bytes):
+            return part
+        if isinstance(part, ColumnRecords):
+            return self._matrix.journal_bytes(part)
+        return journal_shorts(part[0], _column(part[1]))
 
     def _open_journal(self) -> File:
         if self._journal is None:
@@ -604,6 +612,10 @@ class _Writing:
             self._index.no_room = error
         elif isinstance(error, StorageError):
             self._index._failure = error
+
+
+def _column(seq_ids: range) -> Ints:
+    return np.arange(seq_ids.start, seq_ids.stop, seq_ids.step, dtype=np.int64)
 
 
 def journal_records(run: Run) -> Records:
