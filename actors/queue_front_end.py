@@ -299,11 +299,10 @@ class QueueFrontEnd(FrontEnd):
 
         A thread of the pool that did it beside this one would hold it up all the same, for both want the interpreter.
         """
-        stores = [store.writer for store in self._stores]
         with self._pool.holding() as held:
             self.actor_inbox.put(letter, weight)
             held.run(self)
-            held.run(*stores)
+            held.run(*[store.writer for store in self._stores])
             held.run(self)  # it is told how far the stores are
 
     def consumer_waits(self) -> bool:
