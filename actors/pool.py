@@ -123,7 +123,7 @@ class ThreadPool:
         """Let no thread be woken by what this one does until the block ends: whoever is then finds more at once.
 
         To be used by a thread that waits for nothing meanwhile. It may run some of the turns itself
-        (:meth:`Held.run_quick_ones`).
+        (:meth:`Held.run`, :meth:`Held.run_quick_ones`).
         """
         return Held(self, self._holding)
 
@@ -166,12 +166,14 @@ class HandPool:
 
     def __init__(self) -> None:
         self._line: deque[PooledActor] = deque()
+        self._holding = _Holding()
 
     def holding(self) -> Held:
-        return Held(self, _Holding())
+        return Held(self, self._holding)
 
     def submit(self, actor: PooledActor) -> None:
-        self._line.append(actor)
+        held = self._holding.held
+        (self._line if held is None else held.actors).append(actor)
 
     def run_one(self) -> bool:
         """Run the turn of the first in line; whether there was one."""
@@ -247,6 +249,17 @@ class Held:
         self._holding.held = None
         for actor in self.actors:
             self._pool.submit(actor)
+
+    def run(self, *actors: PooledActor) -> None:
+        """Run, in this thread, a turn of each of these that waits for one."""
+        waiting, self.actors = self.actors, []
+        for actor in waiting:
+            if actor not in actors:
+                self.actors.append(actor)
+                continue
+            actor.actor_inbox.scheduled = False
+            if (not actor.actor_inbox.empty() or actor.wants_turn()) and not actor.turn():
+                actor.get_in_line()
 
     def run_quick_ones(self) -> None:
         """Run, in this thread, the turns that are quick and wait for no disk (:meth:`PooledActor.quick_turn`)."""

@@ -39,6 +39,9 @@ from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.store_actor import RemoteStore
 from warren.storage.errors import WarrenError
 
+LARGE_BYTES: Final = 256 << 10
+"""Messages of so many bytes together are taken in at once; fewer wait for a turn that comes soon anyway."""
+
 _SAFE: Final = Confirm()
 _SAFE.set()
 
@@ -281,10 +284,26 @@ class QueueFrontEnd(FrontEnd):
         if self.actor_stopped.is_set():
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
-        self.actor_inbox.put(Letter(message), len(bodies))
+        large = reserved_bytes >= LARGE_BYTES or self.actor_inbox.weight + len(bodies) >= self._credit.limit
+        if large and here and self._context.settings.sync == "os":
+            self._work_off(Letter(message), len(bodies))
+            return confirm
+        at_once = large or key.expiration_ms is not None
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
+
+    def _work_off(self, letter: Letter[m.Publish], weight: int) -> None:
+        """Have messages taken in and their bodies written in the calling thread, which waits for no disk.
+
+        A thread of the pool that did it beside this one would hold it up all the same, for both want the interpreter.
+        """
+        with self._pool.holding() as held:
+            self.actor_inbox.put(letter, weight)
+            held.run(self)
+            held.run(*[store.writer for store in self._stores])
+            held.run(self)  # it is told how far the stores are
 
     def consumer_waits(self) -> bool:
         """Whether a consumer's thread waits for a message right now."""

@@ -19,7 +19,7 @@ from pykka import ActorDeadError, ActorRef
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.gate import Gate
-from warren.actors.inbox import Call
+from warren.actors.inbox import Call, Inbox
 from warren.actors.messages import (
     CloseStore,
     CountReferences,
@@ -36,7 +36,7 @@ from warren.actors.messages import (
 )
 from warren.actors.node_context import NodeContext
 from warren.actors.node_part import NodePart
-from warren.actors.pool import ActorStoppedError
+from warren.actors.pool import ActorStoppedError, PooledActor
 from warren.actors.timer import tell
 from warren.msg_store.message_store import MessageStore
 from warren.storage.errors import NoRoomError
@@ -147,6 +147,15 @@ class RemoteStore(StoreTickets):
         """What was handed over and not taken yet: ticket and bytes."""
         self._in_flight: dict[bytes, tuple[int, Whole]] | None = None
         self.client = client
+
+    @property
+    def writer(self) -> PooledActor:
+        """The store's actor."""
+        inbox = self._actor.actor_inbox
+        writer = inbox.owner if isinstance(inbox, Inbox) else None
+        if not isinstance(writer, PooledActor):
+            raise RuntimeError("the message store is no actor of a pool")  # noqa: TRY004
+        return writer
 
     def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         ticket = self.written_ticket = self.written_ticket + len(msg_ids)

@@ -21,7 +21,7 @@ import attrs
 
 from warren.storage.errors import DataError
 from warren.storage.filesystem import File
-from warren.storage.pieces import Piece, Pieces, Whole
+from warren.storage.pieces import Piece, Whole
 
 MSG_ID_BYTES = 16
 END_MARKER = b"\xff"
@@ -53,16 +53,16 @@ def records_in_pieces(messages: Iterable[tuple[bytes, Whole]]) -> list[Piece]:
     """The records of many messages, in pieces for a gathered write: what stands between two bodies is one of them."""
     records: list[Piece] = []
     between = b""
+    pack = HEADER.pack
     for msg_id, message in messages:
-        between += HEADER.pack(MSG_ID_BYTES + len(message), msg_id)
-        if isinstance(message, Pieces):
-            head, *inner, tail = message.pieces
-            records.append(between + head)
-            records += inner
-            between = bytes(tail) + END_MARKER
-        else:
-            records += (between, message)
+        if isinstance(message, bytes):
+            records += (between + pack(MSG_ID_BYTES + len(message), msg_id), message)
             between = END_MARKER
+        else:
+            pieces = message.pieces
+            records.append(between + pack(MSG_ID_BYTES + message.size, msg_id) + pieces[0])
+            records += pieces[1:-1]
+            between = bytes(pieces[-1]) + END_MARKER
     records.append(between)
     return records
 

@@ -60,12 +60,13 @@ def reduce_memory_use(s: QueueState, *, slack: int = 0) -> None:
         else:
             quota = page_pending_acks(s, _push_alphas_to_betas(s, quota))
         again = quota == 0 and alphas > bound
-    betas = excess(len(s.q2) + len(s.q3), _permitted_betas(s))
-    if betas >= s.io_batch_size:
-        _push_betas_to_delta(s, min(betas, bound))
-        again = again or betas > bound
-    if s.settings.page_inside_segments:
-        again = _push_payloads_to_delta(s, bound, slack) or again
+    if s.q3:  # else there are no betas
+        betas = excess(len(s.q2) + len(s.q3), _permitted_betas(s))
+        if betas >= s.io_batch_size:
+            _push_betas_to_delta(s, min(betas, bound))
+            again = again or betas > bound
+        if s.settings.page_inside_segments:
+            again = _push_payloads_to_delta(s, bound, slack) or again
     _flush(s, slack)
     if again and not s.blocked:
         s.waiting_bump = True

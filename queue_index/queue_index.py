@@ -5,7 +5,8 @@ The index owns a directory with a journal and segment files (:mod:`warren.queue_
 it; a *sync* makes the journal safe.
 
 * Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
-  segments then say it. The file lags, never leads.
+  segments then say it. The file lags, never leads. What waits is what records are made of, so that those which are
+  dropped are never made.
 * In memory stands, for every segment that is known, how many of its messages are unacked, and what the journal says.
 * A *batch* of publishes is written as all publishes, then all delivers: when as many wait as a segment holds, and at
   the batch's end.
@@ -36,6 +37,7 @@ from warren.queue_index.record_format import (
     ACK,
     BODY,
     DELIVER,
+    Ints,
     Octets,
     journal_publish_head,
     journal_short,
@@ -48,9 +50,13 @@ from warren.queue_index.segment_file import SegmentFile, published, read_segment
 from warren.queue_index.segment_journal import Records, SegmentJournal
 from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import File, FileSystem, append_whole, write_file
+from warren.storage.pieces import Piece, gathered
 from warren.storage.settings import Settings
 
 UNBOUNDED: Final = None
+_Part = bytes | ColumnRecords | tuple[int, range]
+"""Of the journal, as it waits to be written: records, or what they are made of; that of short ones are their kind and
+their seq_ids."""
 _SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
 
 
@@ -59,7 +65,7 @@ class _Waiting:
     """A batch of publishes that waits to be written: its records, and the ranges to be marked delivered."""
 
     count: int = 0
-    records: list[bytes] = attrs.Factory(list)
+    records: list[_Part] = attrs.Factory(list)
     delivers: list[range] = attrs.Factory(list)
 
 
@@ -118,7 +124,7 @@ class QueueIndex:
         """Whether the journal and its directory are known to be synced."""
         self.syncs = sync
         self._journal: File | None = None
-        self._buffered: list[bytes] = []
+        self._buffered: list[_Part] = []
         self._waiting: _Waiting | None = None
         self._ahead: list[bytes] = []
         """Records of publishes that were written before they were noted."""
@@ -151,9 +157,7 @@ class QueueIndex:
         records = _records_of(run)
         with _Writing(self):
             journal = self._open_journal()
-            append_whole(journal, ((*self._buffered, *records),))
-            self._buffered.clear()
-            self.no_room = None
+            self._write_journal(journal, records)
             self._ahead += records
             if self.syncs:
                 journal.sync()
@@ -206,12 +210,11 @@ class QueueIndex:
     def _mark(self, kind: int, fact: int, ranges: Sequence[range]) -> None:
         if not ranges:
             return
-        if len(ranges) == 1 and len(ranges[0]) == 1:
-            records = journal_short(kind, ranges[0].start)
+        if len(ranges) == 1:
+            seq_ids = ranges[0]
+            self._append((journal_short(kind, seq_ids.start) if len(seq_ids) == 1 else (kind, seq_ids),))
         else:
-            numbers = [np.arange(part.start, part.stop, part.step, dtype=np.int64) for part in ranges]
-            records = journal_shorts(kind, np.concatenate(numbers) if len(numbers) > 1 else numbers[0])
-        self._append([records])
+            self._append((journal_shorts(kind, np.concatenate(list(map(_column, ranges)))),))
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
             self._add(fact, low, high, abs(part.step))
@@ -234,13 +237,13 @@ class QueueIndex:
             self._segment(number).add(fact, rel_seq, rel_seq + end - low, step)
             low = end if step == 1 else end + (low - end) % step
 
-    def _add_publishes(self, run: Run) -> list[bytes]:
+    def _add_publishes(self, run: Run) -> Sequence[_Part]:
         """Note positions as published; returns what the journal gets."""
         if self._ahead:
             raise RuntimeError(f"{self.path}: a publish came between one that is written and its place")
         records = journal_records(run)
         self._note_published(run, records)
-        return records if isinstance(records, list) else [self._matrix.journal_bytes(records)]
+        return records if isinstance(records, list) else (records,)
 
     def _note_published(self, run: Run, records: Records) -> None:
         number, rel_seq = divmod(run.start, self.segment_entry_count)
@@ -255,11 +258,31 @@ class QueueIndex:
 
     # ── the journal's file ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _append(self, parts: Iterable[bytes]) -> None:
+    def _append(self, parts: Iterable[_Part]) -> None:
         if self._journal is None:
             with contextlib.suppress(NoRoomError):  # what waits to be written waits on
                 self._open_journal()
         self._buffered += parts
+
+    def _write_journal(self, journal: File, behind: Sequence[bytes] = ()) -> None:
+        """Write what waits, and records ``behind`` it."""
+        append_whole(journal, self._writes([*self._buffered, *behind]))
+        self._buffered.clear()
+        self.no_room = None
+
+    def _writes(self, parts: list[_Part]) -> Iterable[Sequence[Piece]]:
+        """The writes that parts of the journal take."""
+        if set(map(type, parts)) == {bytes}:
+            return (parts,)  # type: ignore[return-value]
+        return ((piece,) for piece in gathered(map(self._made, parts)))
+
+    def _made(self, part: _Part) -> Piece:
+        """The records of a part; to be used before the next call."""
+        if isinstance(part, bytes):
+            return part
+        if isinstance(part, ColumnRecords):
+            return self._matrix.journal_bytes(part)
+        return journal_shorts(part[0], _column(part[1]))
 
     def _open_journal(self) -> File:
         if self._journal is None:
@@ -308,9 +331,7 @@ class QueueIndex:
         """
         with _Writing(self):
             if self._buffered:
-                append_whole(self._open_journal(), (self._buffered,))
-                self._buffered.clear()
-                self.no_room = None
+                self._write_journal(self._open_journal())
             if not self.syncs:
                 self.safe_ticket = self.written_ticket
 
@@ -402,13 +423,13 @@ class QueueIndex:
             else:
                 file.entries.facts = self.together(segment, file)
 
-    def _append_to_segment(self, number: int, pieces: Iterable[bytes | memoryview]) -> None:
+    def _append_to_segment(self, number: int, pieces: Iterable[Piece]) -> None:
         try:
             handle = self._files.open_append(self._segment_path(number))
         except DiskFullError as error:
             raise NoRoomError(str(error)) from error
         try:
-            append_whole(handle, ((piece,) for piece in pieces))
+            append_whole(handle, ((piece,) for piece in gathered(pieces)))
             if self.syncs:
                 handle.sync()
         finally:
@@ -592,6 +613,10 @@ class _Writing:
             self._index.no_room = error
         elif isinstance(error, StorageError):
             self._index._failure = error
+
+
+def _column(seq_ids: range) -> Ints:
+    return np.arange(seq_ids.start, seq_ids.stop, seq_ids.step, dtype=np.int64)
 
 
 def journal_records(run: Run) -> Records:

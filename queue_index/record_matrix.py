@@ -2,7 +2,7 @@
 
 The messages of one publisher differ in their seq_ids, ids, expiries and bodies, and perhaps in their sizes and
 properties. :class:`ColumnRecords` keeps these columns, which cost next to nothing while the messages are in RAM anyway,
-until the records are wanted: at once for the journal, and later for the segment. A :class:`RecordMatrix` makes them.
+until the records are wanted: when the journal is written, and when the segment is. A :class:`RecordMatrix` makes them.
 
 Where all records have one length they are the rows of one matrix (:class:`_PublishMatrix`), where not they are joined
 of rows and bodies by turns (:class:`_FrameMatrix`). The constant columns of a matrix stay, warm in the cache, from
@@ -30,6 +30,7 @@ from warren.queue_index.record_format import (
     segment_publish_head,
 )
 from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, Batch, Run, UnencodedTerms
+from warren.storage.pieces import Piece
 
 _SMALL_STRETCH: Final = 8
 """Fewer messages than this are not worth a matrix."""
@@ -126,15 +127,13 @@ class RecordMatrix:
         self._shapes: dict[str, MatrixShape] = {}
         """Those of the last call, by layout."""
 
-    def journal_bytes(self, records: ColumnRecords) -> bytes:
-        """The records as the journal has them."""
+    def journal_bytes(self, records: ColumnRecords) -> Piece:
+        """The records as the journal has them. To be used before the next call."""
         head = int.from_bytes(journal_publish_head(records.start, persistent=records.persistent), "big")
         heads = np.arange(head, head + records.count, dtype=np.uint64)
-        return bytes(self._records(records, JOURNAL, heads, 0))
+        return self._records(records, JOURNAL, heads, 0)
 
-    def segment_bytes(
-        self, records: ColumnRecords, offset: int, count: int, rel_seq: int, shorts: int
-    ) -> bytes | memoryview:
+    def segment_bytes(self, records: ColumnRecords, offset: int, count: int, rel_seq: int, shorts: int) -> Piece:
         """``count`` records from the ``offset``-th on, which is at ``rel_seq``, as a segment has them.
 
         Highest first, each with ``shorts`` short records behind it. To be used before the next call.
@@ -145,7 +144,7 @@ class RecordMatrix:
 
     def _records(
         self, records: ColumnRecords, layout: Layout, heads: Column, shorts: int, rel_seqs: Column | None = None
-    ) -> bytes | memoryview:
+    ) -> Piece:
         """``rel_seqs``: in a segment, where the records stand highest first."""
         terms, name = records.terms, layout.name
         size = records.sizes if isinstance(records.sizes, int) else None

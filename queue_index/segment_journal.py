@@ -20,10 +20,10 @@ from warren.queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANS
 from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
+from warren.storage.pieces import Piece
 
 _JOURNAL_HEAD: Final = 8
 _BODY_END: Final = _JOURNAL_HEAD + BODY.size
-_WORTH_A_WRITE: Final = 256 << 10
 _WORTH_A_TABLE: Final = 16
 """Fewer records are joined one by one."""
 _ADDING: Final = {
@@ -49,7 +49,7 @@ class Written:
     def end(self) -> int:
         return self.rel_seq + len(self.records)
 
-    def segment_bytes(self, low: int, high: int, shorts: int, matrix: RecordMatrix) -> bytes | memoryview:
+    def segment_bytes(self, low: int, high: int, shorts: int, matrix: RecordMatrix) -> Piece:
         """Segment records of positions ``low … high-1``, highest first; behind each ``shorts`` short records."""
         first, count = low - self.rel_seq, high - low
         records = self.records
@@ -107,7 +107,7 @@ def _segment_bytes(records: list[bytes], low: int, shorts: int) -> bytes:
     kind = 0x8000 | (persistent << 14)
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     cuts = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(records)]
-    parts: list[bytes | memoryview] = []
+    parts: list[Piece] = []
     for start, end in reversed(list(pairwise(cuts))):
         if end - start >= _WORTH_A_TABLE:
             parts.append(_table_of(records[start:end], low + start, kind, shorts))
@@ -208,10 +208,10 @@ class SegmentJournal:
                 return
         self.written.append(Written(rel_seq, records))
 
-    def segment_pieces(self, matrix: RecordMatrix) -> Iterator[bytes | memoryview]:
+    def segment_pieces(self, matrix: RecordMatrix) -> Iterator[Piece]:
         """What a flush appends to the segment file: descending positions, of each publish, deliver, ack.
 
-        In pieces of which each is worth a write of its own: a large one is then written while it is in the cache.
+        Each piece to be used before the next one is asked for.
         """
         facts = self._array()
         pieces: list[tuple[int, int, int, Written | None]] = []
@@ -225,23 +225,11 @@ class SegmentJournal:
         for low, high in _stretches(others):
             pieces.append((low, high, 2 if int(others[low]) == DELIVERED | ACKED else 1, None))
         pieces.sort(key=lambda piece: -piece[0])
-        small: list[bytes] = []
-        small_bytes = 0
         for low, high, shorts, published in pieces:
             if published is None:
-                data: bytes | memoryview = _shorts(low, high, shorts)
+                yield _shorts(low, high, shorts)
             else:
-                data = published.segment_bytes(low, high, shorts, matrix)
-            if small and small_bytes + len(data) >= _WORTH_A_WRITE:
-                yield b"".join(small)
-                small, small_bytes = [], 0
-            if len(data) >= _WORTH_A_WRITE:
-                yield data
-            else:
-                small.append(bytes(data))
-                small_bytes += len(data)
-        if small:
-            yield b"".join(small)
+                yield published.segment_bytes(low, high, shorts, matrix)
 
     def forget(self) -> None:
         """The flush has written what the journal held."""

@@ -7,11 +7,14 @@ who does not change them any more: of type ``bytes``, or a view on such.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 LARGE_PIECE_BYTES: Final = 4096
 """From here on bytes cost less to be written by themselves than to be copied to others."""
+
+WORTH_A_WRITE_BYTES: Final = 256 << 10
+"""So many bytes cost little more to be written by themselves than with others, and are still in the cache then."""
 
 Piece = bytes | memoryview
 """A view's items are single bytes."""
@@ -49,3 +52,22 @@ def whole(pieces: Sequence[Piece]) -> Whole:
     """The pieces, joined unless they are large together."""
     size = sum(map(len, pieces))
     return b"".join(pieces) if size < LARGE_PIECE_BYTES else Pieces(pieces, size)
+
+
+def gathered(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The bytes of the pieces, in pieces of which each is worth a write of its own.
+
+    Each is to be used before the next one is asked for, and so are the views that are given: one buffer may serve for
+    all of them.
+    """
+    small = bytearray()
+    for piece in pieces:
+        if small and len(small) + len(piece) >= WORTH_A_WRITE_BYTES:
+            yield memoryview(small)
+            small = bytearray()
+        if len(piece) >= WORTH_A_WRITE_BYTES:
+            yield piece
+        else:
+            small += piece
+    if small:
+        yield memoryview(small)

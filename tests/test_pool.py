@@ -492,3 +492,18 @@ def test_a_thread_that_holds_back_turns_runs_the_quick_ones_itself() -> None:
     assert done.wait(10)
     assert seen[slow] != threading.get_ident()
     forget_actors(pool)
+
+
+def test_a_thread_that_holds_back_turns_runs_those_that_it_names(pool: HandPool) -> None:
+    first, second, third = scribe(pool), scribe(pool), scribe(pool)
+    pool.run()
+    with pool.holding() as held:
+        first.actor_ref.tell(Do(lambda: second.actor_ref.tell(Say("from the first"))))
+        third.actor_ref.tell(Say("for later"))
+        held.run(first, second)
+        assert (second.heard, third.heard) == ([], [])
+        held.run(first, second)
+        assert (second.heard, third.heard) == (["from the first"], [])
+    assert third.heard == []
+    pool.run()
+    assert third.heard == ["for later"]

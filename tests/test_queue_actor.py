@@ -120,6 +120,44 @@ def test_while_a_sync_is_due_nobody_is_woken_by_what_only_waits_for_it(scene: Ha
     assert (actor_of(queue).process.unacked, bodies(queue)) == (0, [b"3"])
 
 
+def test_while_a_sync_is_due_a_small_batch_wakes_nobody(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"1", b"2"])
+    scene.run()  # the sync is due in 25 ms
+    confirm = queue.publish_many([b"3", b"4"])
+    assert not scene.pool.run_one()
+    queue.publish_many([b"5", b"6"], expiration=60.0)
+    assert scene.pool.run_one()
+    assert (len(actor_of(queue).process), confirm.done) == (6, False)
+    queue.publish_many([b"x"] * 400)  # whoever comes next has to wait
+    assert scene.pool.run_one()
+    assert len(actor_of(queue).process) == 406
+
+
+@pytest.mark.parametrize("bodies", [[b"small"] * 400, [BIG] * 60], ids=["many", "many bytes"])
+def test_a_large_batch_is_taken_in_by_who_brings_it_where_nothing_is_synced(bodies: list[bytes]) -> None:
+    scene = hand_node(sync="os")
+    queue = scene.node.queue("q")
+    queue.publish(b"first").wait()
+    scene.run()
+    confirm = queue.publish_many(bodies)
+    actor = actor_of(queue)
+    assert actor.actor_inbox.empty()
+    assert len(actor.process) == 1 + len(bodies)
+    assert [store.written_ticket - store.safe_ticket for store in actor._stores] == [0, 0]
+    scene.advance(0.025)
+    assert confirm.done
+
+
+def test_a_large_batch_waits_for_a_turn_where_that_may_sync(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"first").wait()
+    queue.publish_many([BIG] * 60)
+    assert len(actor_of(queue).process) == 1
+    scene.run()
+    assert len(actor_of(queue).process) == 61
+
+
 def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     queue.publish(b"1")

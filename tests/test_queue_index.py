@@ -34,6 +34,7 @@ from tests.support.index_tools import (
 )
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.queue_index import QueueIndex
+from warren.queue_index.record_matrix import RecordMatrix
 from warren.queue_index.run import Run
 from warren.queue_index.segment_file import read_segment
 from warren.queue_index.segment_journal import SegmentJournal
@@ -182,6 +183,18 @@ def test_records_made_in_a_matrix_are_those_of_single_messages(files: MemoryFile
     assert journal(files, index) == b"".join(expected)
 
 
+def test_batches_that_waited_are_written_in_their_order_with_what_came_between(
+    files: MemoryFileSystem, index: QueueIndex
+) -> None:
+    publish(index, run_of(0, 8, unencoded=True))
+    index.deliver([range(8)])
+    publish(index, run_of(8, 8, unencoded=True), run_of(16, 2))
+    index.ack([range(3)])
+    expected = b"".join(map(journal_publish, range(8))) + journal_deliver(*range(8))
+    expected += b"".join(map(journal_publish, range(8, 18))) + journal_ack(*range(3))
+    assert journal(files, index) == expected
+
+
 def test_acks_of_one_call_are_written_last_first(files: MemoryFileSystem) -> None:
     queue = VariableQueue.create(queue_files(files, DELIVERING))
     queue.publish_many(ENVELOPE, b"".join(map(msg_id, range(20))), [b"body"] * 20)
@@ -307,6 +320,14 @@ def test_a_flush_drops_what_waits_for_the_journal(files: MemoryFileSystem, index
     assert ("append", "journal.jif") not in since(files, start)
     index.sync()
     assert files.size(JOURNAL) == 0
+
+
+def test_records_that_a_flush_drops_are_never_made(index: QueueIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(RecordMatrix, "journal_bytes")
+    publish(index, run_of(0, 8, unencoded=True))
+    index.flush()
+    index.sync()
+    assert unacked(index) == [Position(number) for number in range(8)]
 
 
 def test_flushing_nothing_touches_no_file(files: MemoryFileSystem, index: QueueIndex) -> None:
