@@ -15,13 +15,14 @@ turn begins by taking out of the inbox, and so finds it done or not. To write ta
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.effects import Delivered, DeliveredEarly
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey, SettleKey
+from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Entry, Inbox, PendingBatch
 from warren.queue_index.fetching import fetched_alone
 
@@ -135,6 +136,15 @@ class EarlyBatch(PublishBatch):
         return True
 
 
-def is_ack(entry: Entry) -> bool:
-    """Whether an entry of an inbox only lets go of messages, so that what stands behind it can go out before."""
-    return isinstance(entry, PendingBatch) and isinstance(entry.key, SettleKey) and entry.key.outcome == "ack"
+class AckBatch(PendingBatch):
+    """Acks that wait together. They only let go of messages, so that what stands behind them can go out before."""
+
+    __slots__ = ()
+
+
+def only_acks(line: Iterable[Entry], *, beside: EarlyBatch | None) -> bool:
+    """Whether all that waits in an inbox is acks, and this batch."""
+    for entry in line:  # noqa: SIM110 - of one or two entries, for every message
+        if entry is not beside and not isinstance(entry, AckBatch):
+            return False
+    return True

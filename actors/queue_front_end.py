@@ -17,7 +17,7 @@ from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
-from warren.actors.early_deliveries import EarlyBatch, is_ack
+from warren.actors.early_deliveries import AckBatch, EarlyBatch, only_acks
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.queue_process import QueueProcess
@@ -175,7 +175,7 @@ class QueueFrontEnd(FrontEnd):
         """Whether nothing waits that has to be done before a get. The inbox's lock is held."""
         if not self.alive or self._turn_lock.locked() or self.actor_inbox.has_control:
             return False
-        return all(isinstance(entry, EarlyBatch) or is_ack(entry) for entry in self.actor_inbox.line)
+        return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self.actor_inbox.line)
 
     def _give_early(self) -> bool:
         """Give what waits in the inbox to the one consumer, where nothing stands before it; whether that was done."""
@@ -205,7 +205,7 @@ class QueueFrontEnd(FrontEnd):
             return None
         if not self.alive or self._turn_lock.locked() or turn is None or not turn.takes_early:
             return None
-        if len(inbox.line) > 1 and not all(entry is batch or is_ack(entry) for entry in inbox.line):
+        if not only_acks(inbox.line, beside=batch):
             return None
         self._early = batch
         return batch
@@ -221,14 +221,14 @@ class QueueFrontEnd(FrontEnd):
             return None
         if inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held:
             return None
-        return batch if all(entry is batch or is_ack(entry) for entry in inbox.line) else None
+        return batch if only_acks(inbox.line, beside=batch) else None
 
     def _all_went_out(self) -> bool:
         """Whether nothing waits here but messages that went out early, for the next sync, and acks."""
         batch, inbox = self._early, self.actor_inbox
         if batch is None or batch.taken or batch.waits:
             return False
-        return inbox.holds_only(lambda entry: entry is batch or is_ack(entry))
+        return inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
 
     def _ack_early(self, channel: str, tag: int) -> bool:
         """Let go of a message that went out early; whether it did, and no turn has taken it in."""
@@ -297,7 +297,10 @@ class QueueFrontEnd(FrontEnd):
         if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
             return
         if not inbox.scheduled or inbox.join(key, tag, 0, weight=0) is None:
-            inbox.gather(key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if acks else None)
+            if acks:
+                inbox.gather(key, tag, AckBatch, 0, wake=self._ack_needs_a_turn)
+            else:
+                inbox.gather(key, tag, PendingBatch, 0)
 
     def settle_ranges(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
         """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""
@@ -320,7 +323,7 @@ class QueueFrontEnd(FrontEnd):
         return not inbox.empty() and (not inbox.holds_only(self._waits_on) or self._ack_needs_a_turn())
 
     def _waits_on(self, entry: Entry) -> bool:
-        return is_ack(entry) or (
+        return isinstance(entry, AckBatch) or (
             isinstance(entry, EarlyBatch)
             and entry.written == len(entry.items)
             and not (entry.waits and bool(self.deliveries))
