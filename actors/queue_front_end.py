@@ -39,6 +39,9 @@ from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.store_actor import RemoteStore
 from warren.storage.errors import WarrenError
 
+SMALL_BATCH_BYTES: Final = 64 << 10
+"""A batch with no more bytes is quick to write: it may wait for others, or for the next sync."""
+
 _SAFE: Final = Confirm()
 _SAFE.set()
 
@@ -281,7 +284,8 @@ class QueueFrontEnd(FrontEnd):
         if self.actor_stopped.is_set():
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
-        self.actor_inbox.put(Letter(message), len(bodies))
+        large = not here or key.expiration_ms is not None or reserved_bytes > SMALL_BATCH_BYTES
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if large else self._batch_needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
@@ -340,6 +344,10 @@ class QueueFrontEnd(FrontEnd):
     def _needs_a_turn(self) -> bool:
         """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
         return bool(self.deliveries) or not self._turn_comes_soon()
+
+    def _batch_needs_a_turn(self) -> bool:
+        """The same of a small batch: a publisher who waits for it has the turn himself, and others bring more."""
+        return self._needs_a_turn() or self.actor_inbox.weight >= self._credit.limit
 
     def _is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)

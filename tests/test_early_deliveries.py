@@ -666,3 +666,55 @@ def test_many_threads_wait_each_for_its_own(tmp_path: Path) -> None:
         assert own == [b"%d-%d" % (who, number) for number in range(200)]
     with warren.open(tmp_path) as node:
         assert len(node.queue("q")) == 0
+
+
+# ── small batches ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_small_batch_has_the_turn_of_who_waits_for_it_and_no_other_thread_is_told() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"1", b"2"]).wait()
+    scene.run()
+    for _ in range(3):
+        turns = actor_of(queue).turns
+        confirm = queue.publish_many([b"3"] * 100)
+        assert not scene.pool.run_one(), "nobody stands in line"
+        confirm.wait()
+        assert actor_of(queue).turns == turns + 1
+    assert len(queue) == 302
+    scene.node.close()
+
+
+def test_a_small_batch_that_nobody_waits_for_is_safe_within_the_sync_interval() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"1", b"2"]).wait()
+    confirm = queue.publish_many([b"3", b"4"])
+    assert not confirm.done
+    scene.advance(0.05)
+    scene.advance(0.05)
+    assert confirm.done
+    assert len(queue) == 4
+    scene.node.close()
+
+
+@pytest.mark.parametrize("bodies", [[b"1"] * 400, [bytes(50_000)] * 2], ids=["many", "large"])
+def test_a_batch_that_is_not_small_is_begun_at_once(bodies: list[bytes]) -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"0"]).wait()
+    scene.run()
+    queue.publish_many(bodies)
+    assert scene.pool.run_one(), "it stands in line"
+    assert actor_of(queue).actor_inbox.empty()
+    scene.node.close()
+
+
+def test_a_consumer_does_not_wait_for_the_sync_that_brings_a_small_batch() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"0"]).wait()
+    assert queue.get(auto_ack=True) is not None
+    with queue.consume() as consumer:
+        scene.run()
+        queue.publish_many([b"1", b"2"])
+        scene.run()
+        assert [one.body for one in taken_now(consumer)] == [b"1", b"2"]
+    scene.node.close()
