@@ -347,6 +347,7 @@ class QueueActor(QueueOutput):
             raise
 
     def _on_subscribe(self, message: m.Subscribe) -> None:
+        message.deliveries.acks_unseen = message.consumer.acks_unseen
         self.queue_turn.subscribe(message.consumer, message.deliveries)
         self._bound(message.deliveries, message.consumer.prefetch)
         self._note_shared(message.consumer.shared)

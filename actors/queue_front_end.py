@@ -16,7 +16,7 @@ from typing import Final
 from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
-from warren.actors.deliveries import Deliveries
+from warren.actors.deliveries import Arrival, Deliveries
 from warren.actors.early_deliveries import AckBatch, EarlyBatch, only_acks
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.effects import Delivered
@@ -122,8 +122,8 @@ class QueueFrontEnd(FrontEnd):
         )
         if not self.coalesces:
             inbox.seal()
-        if self.deliveries and self.consumer_waits():
-            self.wake_consumer(here=here)
+        if self.consumer_waits():
+            self._wake_waiting(here=here)
         elif key.expiration_ms is not None or self._needs_a_turn():
             self.get_in_line()
         return batch.confirm
@@ -140,7 +140,7 @@ class QueueFrontEnd(FrontEnd):
             return None
         if self.deliveries:
             if self.consumer_waits():
-                self.wake_consumer()
+                self._wake_waiting()
             else:  # whoever began the entry may have told nobody
                 self.get_in_line()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
@@ -150,7 +150,11 @@ class QueueFrontEnd(FrontEnd):
 
     def wake_consumer(self, *, here: bool = True) -> None:
         """Let a consumer that waits have what was handed over; in this thread, if it may do the queue's work."""
-        if not self.consumer_waits() or uninterrupted(self._give_early):
+        if self.consumer_waits():
+            self._wake_waiting(here=here)
+
+    def _wake_waiting(self, *, here: bool = True) -> None:
+        if uninterrupted(self._give_early):
             return
         if here:
             self.turn()
@@ -252,7 +256,8 @@ class QueueFrontEnd(FrontEnd):
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
-        return self.consumer_waits() and uninterrupted(self._hand_off_in_turn, key, body)
+        waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
+        return waits and uninterrupted(self._hand_off_in_turn, key, body)
 
     def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:
         if not self._turn_lock.acquire(blocking=False):
@@ -289,6 +294,20 @@ class QueueFrontEnd(FrontEnd):
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
+
+    def help(self, future: Future, deadline: float | None = None) -> None:
+        """As ever; but a consumer who would get nothing from a turn leaves that turn to the next sync."""
+        if isinstance(future, Arrival) and self._has_nothing_for_consumers():
+            self._pool.help(future, deadline)
+        else:
+            super().help(future, deadline)
+
+    def _has_nothing_for_consumers(self) -> bool:
+        """Whether a turn comes soon, and all that it will find is messages that went out early, and acks."""
+        batch = self._early
+        if self._has_ready() or not self._turn_comes_soon() or (batch is not None and batch.waits and not batch.taken):
+            return False
+        return self.actor_inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
 
     def consumer_waits(self) -> bool:
         """Whether a consumer's thread waits for a message right now."""

@@ -451,6 +451,41 @@ def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(
     scene.node.close()
 
 
+@pytest.mark.parametrize("acks", [True, False])
+def test_a_consumer_who_waits_leaves_what_went_out_early_to_the_next_sync(acks: bool) -> None:
+    scene, queue = about_to_sync()
+    with queue.consume(prefetch=100) as consumer:
+        scene.run()
+        turns, taken = actor_of(queue).turns, list[Delivery]()
+        for number in range(20):
+            told = waits(consumer)
+            queue.publish(b"%d" % number)
+            assert told
+            taken += taken_now(consumer)
+            if acks:
+                taken[-1].ack()
+            assert consumer.receive(0) is None
+        assert [one.body for one in taken] == [b"%d" % number for number in range(20)]
+        assert actor_of(queue).turns == turns
+        scene.advance(0.05)
+        assert actor_of(queue).turns > turns
+        assert queue.stats()["messages_unacknowledged"] == (0 if acks else 20)
+    assert len(queue) == (0 if acks else 20)
+    scene.node.close()
+
+
+def test_a_consumer_who_waits_gets_what_lies_in_the_queue_once_there_is_room() -> None:
+    scene, queue = about_to_sync()
+    with queue.consume(prefetch=1) as consumer:
+        queue.publish_many([b"1", b"2", b"3"])
+        for body in (b"1", b"2", b"3"):
+            delivery = consumer.receive(1)
+            assert delivery is not None
+            assert delivery.body == body
+            delivery.ack()
+    scene.node.close()
+
+
 # ── messages that are written before they are taken in ───────────────────────────────────────────────────────────────
 
 
