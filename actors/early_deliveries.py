@@ -40,10 +40,12 @@ class EarlyBatch(PublishBatch):
     ``written`` of them were written ahead, or are being written.
     """
 
-    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes", "written")
+    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes", "lasts", "written")
 
     def __init__(self, key: PublishKey, confirm: Confirm) -> None:
         super().__init__(key, confirm)
+        self.lasts = key.expiration_ms is None
+        """Whether the messages never expire by themselves."""
         self.channel = ""
         self.consumer: str | None = None
         """Whose they are; ``None``: of one who asked for them."""
@@ -54,12 +56,6 @@ class EarlyBatch(PublishBatch):
         self.gone_bytes = 0
         """The bytes of the bodies of those that were not written."""
         self.written = 0
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the messages never expire by themselves."""
-        key: PublishKey = self.key  # type: ignore[assignment]
-        return key.expiration_ms is None
 
     @property
     def waits(self) -> bool:
