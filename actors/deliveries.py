@@ -26,6 +26,12 @@ class TurnTaker(Helper, Protocol):
         """Come back when a turn that another thread runs just now is over."""
 
 
+class Arrival(Future):
+    """A consumer's: answered when there is something to take, or the end."""
+
+    __slots__ = ()
+
+
 class Deliveries:
     """Batches on their way to one consumer, in order."""
 
@@ -34,6 +40,8 @@ class Deliveries:
         self._helper = helper
         self.more: Callable[[], None] | None = None
         """Set by the queue for a consumer without a prefetch: to be called when half of the buffer is taken."""
+        self.acks_unseen = False
+        """Set by the queue: whether what the consumer gets needs no ack, so that it may come past the queue."""
         self.buffered = 0
         """Messages that lie here."""
         self._batches: deque[Delivered] = deque()
@@ -114,7 +122,7 @@ class Deliveries:
 
     def arrival(self) -> Future:
         """A future that is answered when there is something to take, or the end."""
-        future = Future(self._helper)
+        future = Arrival(self._helper)
         with self._lock:
             if not self._batches and not self._ended:
                 self._waiting.append(future)

@@ -15,13 +15,14 @@ turn begins by taking out of the inbox, and so finds it done or not. To write ta
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.effects import Delivered, DeliveredEarly
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey, SettleKey
+from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Entry, Inbox, PendingBatch
 from warren.queue_index.fetching import fetched_alone
 
@@ -39,10 +40,12 @@ class EarlyBatch(PublishBatch):
     ``written`` of them were written ahead, or are being written.
     """
 
-    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes", "written")
+    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes", "lasts", "written")
 
     def __init__(self, key: PublishKey, confirm: Confirm) -> None:
         super().__init__(key, confirm)
+        self.lasts = key.expiration_ms is None
+        """Whether the messages never expire by themselves."""
         self.channel = ""
         self.consumer: str | None = None
         """Whose they are; ``None``: of one who asked for them."""
@@ -53,12 +56,6 @@ class EarlyBatch(PublishBatch):
         self.gone_bytes = 0
         """The bytes of the bodies of those that were not written."""
         self.written = 0
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the messages never expire by themselves."""
-        key: PublishKey = self.key  # type: ignore[assignment]
-        return key.expiration_ms is None
 
     @property
     def waits(self) -> bool:
@@ -135,6 +132,15 @@ class EarlyBatch(PublishBatch):
         return True
 
 
-def is_ack(entry: Entry) -> bool:
-    """Whether an entry of an inbox only lets go of messages, so that what stands behind it can go out before."""
-    return isinstance(entry, PendingBatch) and isinstance(entry.key, SettleKey) and entry.key.outcome == "ack"
+class AckBatch(PendingBatch):
+    """Acks that wait together. They only let go of messages, so that what stands behind them can go out before."""
+
+    __slots__ = ()
+
+
+def only_acks(line: Iterable[Entry], *, beside: EarlyBatch | None) -> bool:
+    """Whether all that waits in an inbox is acks, and this batch."""
+    for entry in line:  # noqa: SIM110 - of one or two entries, for every message
+        if entry is not beside and not isinstance(entry, AckBatch):
+            return False
+    return True

@@ -98,7 +98,9 @@ class FrontEnd(NodePart):
         if isinstance(future, Confirm):
             self._hurry = True
             if self.actor_inbox.owner is self and not self.turn():
-                self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
+                self.get_in_line()  # whoever is at it may have passed the point where it would have seen the hurry
+                self._pool.help(future, deadline)
+                return
         if not future.done:
             super().help(future, deadline)
 

@@ -185,9 +185,11 @@ class Confirm(Future):
 
     def wait(self, timeout: float | None = None) -> None:
         """Come back when it is safe. Raises ``TimeoutError`` after ``timeout`` seconds, and why it never will be."""
-        if self._state != _VALUE:
-            if not self.settled(timeout):
-                raise TimeoutError(f"not confirmed within {timeout} seconds")
+        if self._state == _PENDING:
+            self._wait(timeout)
+        if self._state == _PENDING:
+            raise TimeoutError(f"not confirmed within {timeout} seconds")
+        if self._state == _ERROR:
             self.get()
 
 

@@ -72,7 +72,7 @@ G = TypeVar("G", bound=PendingBatch)
 class Inbox:
     """The two lanes. Any thread may put; one at a time takes."""
 
-    __slots__ = ("_control", "_data", "_open", "lock", "owner", "scheduled", "weight")
+    __slots__ = ("_control", "_data", "lock", "open_entry", "owner", "scheduled", "weight")
 
     def __init__(self) -> None:
         self.owner: Owner | None = None
@@ -85,7 +85,8 @@ class Inbox:
         self._data: deque[Entry] | None = None
         self.lock = threading.Lock()
         """To be held by who looks and acts on what it has seen (:mod:`warren.actors.early_deliveries`)."""
-        self._open: PendingBatch | None = None
+        self.open_entry: PendingBatch | None = None
+        """The entry that single ones join. To be asked with the lock."""
 
     def put(self, envelope: Envelope[Any], weight: int = 0, *, wake: Callable[[], bool] | None = None) -> None:
         """Take one message; Pykka's way in. ``wake``: whether to tell the owner that it waits, asked behind that."""
@@ -99,7 +100,7 @@ class Inbox:
                     self._control.append(envelope)
                 else:
                     data = self._data_lane()
-                    self._open = None
+                    self.open_entry = None
                     self.weight += weight  # no interrupt comes between this and the next call
                     data.append(envelope)
             if wake is None or wake():
@@ -126,11 +127,13 @@ class Inbox:
         """
         try:
             with self.lock:
-                tail = self._open
+                tail = self.open_entry
                 if tail is None or tail.key is not key:
                     tail = new(key)
                     self._data_lane().append(tail)
-                    self._open = tail  # only now: nobody would take what joins an entry that does not stand in line
+                    self.open_entry = (
+                        tail  # only now: nobody would take what joins an entry that does not stand in line
+                    )
                 tail.reserved_bytes += reserved_bytes
                 tail.room_bytes += reserved_bytes - size_bytes
                 self.weight += weight
@@ -148,18 +151,13 @@ class Inbox:
         If that is of its kind, and bytes enough are reserved for it.
         """
         with self.lock:
-            tail = self._open
+            tail = self.open_entry
             if tail is None or tail.key is not key or tail.room_bytes < size_bytes:
                 return None
             tail.room_bytes -= size_bytes
             self.weight += weight
             tail.items.append(item)
         return tail
-
-    @property
-    def open_entry(self) -> PendingBatch | None:
-        """The entry that single ones join. To be asked with the lock."""
-        return self._open
 
     @property
     def has_control(self) -> bool:
@@ -178,7 +176,7 @@ class Inbox:
 
     def seal(self) -> None:
         """Let nothing join the entry at the tail any more."""
-        self._open = None
+        self.open_entry = None
 
     def lighten(self, weight: int) -> None:
         """So much of the weight has been taken out and handled."""
@@ -207,8 +205,8 @@ class Inbox:
                 return self._control.popleft()
             while self._data:
                 entry = self._data.popleft()
-                if entry is self._open:
-                    self._open = None
+                if entry is self.open_entry:
+                    self.open_entry = None
                 if not isinstance(entry, PendingBatch):
                     return entry
                 entry.taken = True
@@ -220,8 +218,8 @@ class Inbox:
         """Take an entry out of its place in the data lane."""
         with self.lock:
             self._data_lane().remove(entry)
-            if entry is self._open:
-                self._open = None
+            if entry is self.open_entry:
+                self.open_entry = None
             entry.taken = True
 
     def get(self) -> Envelope[Any]:

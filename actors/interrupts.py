@@ -12,6 +12,7 @@ Other threads, the pool's among them, are never struck, and pay nothing. Handler
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps, in ten times the time; and this is every turn's
+import os
 import signal
 import threading
 from collections import deque
@@ -31,12 +32,22 @@ _last_seen: tuple[list[Any], list[int]] = [], []
 _held: deque[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = deque()
 """Signals that came meanwhile."""
 _is_holding = False
+_main_thread = threading.main_thread().ident
+
+
+def _note_main_thread() -> None:
+    """In a forked child it is the thread that forked."""
+    global _main_thread  # noqa: PLW0603 - there is one main thread
+    _main_thread = threading.main_thread().ident
+
+
+os.register_at_fork(after_in_child=_note_main_thread)
 
 
 def uninterrupted(work: Callable[..., T], *args: Any) -> T:
     """Call ``work``; what signals would raise meanwhile is raised when it is over. Calls within it change nothing."""
     global _is_holding  # noqa: PLW0603 - there is one main thread
-    if _is_holding or threading.get_ident() != threading.main_thread().ident:
+    if _is_holding or threading.get_ident() != _main_thread:
         return work(*args)
     try:
         _put_aside()

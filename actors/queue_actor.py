@@ -304,14 +304,15 @@ class QueueActor(QueueOutput):
         """Make safe what waits in the inbox and nothing more; whether that was done."""
         if not self._has_files or (self._turn_is_quick and self._context.settings.sync != "os"):
             return False
+        self._hurry = False  # before it is looked at what waits: who joins that later, and waits, says so again
         with self.actor_inbox.lock:
             batch = self._batch_to_write()
             begun = None if batch is None else batch.begin_writing(Confirm(self))
         if batch is None or begun is None:
+            self._hurry = True
             return False
         bodies, confirm = begun
         key: PublishKey = batch.key  # type: ignore[assignment]
-        self._hurry = False
         try:
             ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
             done = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
@@ -347,6 +348,7 @@ class QueueActor(QueueOutput):
             raise
 
     def _on_subscribe(self, message: m.Subscribe) -> None:
+        message.deliveries.acks_unseen = message.consumer.acks_unseen
         self.queue_turn.subscribe(message.consumer, message.deliveries)
         self._bound(message.deliveries, message.consumer.prefetch)
         self._note_shared(message.consumer.shared)

@@ -16,8 +16,8 @@ from typing import Final
 from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
-from warren.actors.deliveries import Deliveries
-from warren.actors.early_deliveries import EarlyBatch, is_ack
+from warren.actors.deliveries import Arrival, Deliveries
+from warren.actors.early_deliveries import AckBatch, EarlyBatch, only_acks
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.queue_process import QueueProcess
@@ -122,8 +122,8 @@ class QueueFrontEnd(FrontEnd):
         )
         if not self.coalesces:
             inbox.seal()
-        if self.deliveries and self.consumer_waits():
-            self.wake_consumer(here=here)
+        if self.consumer_waits():
+            self._wake_waiting(here=here)
         elif key.expiration_ms is not None or self._needs_a_turn():
             self.get_in_line()
         return batch.confirm
@@ -140,7 +140,7 @@ class QueueFrontEnd(FrontEnd):
             return None
         if self.deliveries:
             if self.consumer_waits():
-                self.wake_consumer()
+                self._wake_waiting()
             else:  # whoever began the entry may have told nobody
                 self.get_in_line()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
@@ -150,7 +150,11 @@ class QueueFrontEnd(FrontEnd):
 
     def wake_consumer(self, *, here: bool = True) -> None:
         """Let a consumer that waits have what was handed over; in this thread, if it may do the queue's work."""
-        if not self.consumer_waits() or uninterrupted(self._give_early):
+        if self.consumer_waits():
+            self._wake_waiting(here=here)
+
+    def _wake_waiting(self, *, here: bool = True) -> None:
+        if uninterrupted(self._give_early):
             return
         if here:
             self.turn()
@@ -178,7 +182,7 @@ class QueueFrontEnd(FrontEnd):
         """Whether nothing waits that has to be done before a get. The inbox's lock is held."""
         if not self.alive or self._turn_lock.locked() or self.actor_inbox.has_control:
             return False
-        return all(isinstance(entry, EarlyBatch) or is_ack(entry) for entry in self.actor_inbox.line)
+        return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self.actor_inbox.line)
 
     def _give_early(self) -> bool:
         """Give what waits in the inbox to the one consumer, where nothing stands before it; whether that was done."""
@@ -208,7 +212,7 @@ class QueueFrontEnd(FrontEnd):
             return None
         if not self.alive or self._turn_lock.locked() or turn is None or not turn.takes_early:
             return None
-        if len(inbox.line) > 1 and not all(entry is batch or is_ack(entry) for entry in inbox.line):
+        if not only_acks(inbox.line, beside=batch):
             return None
         self._early = batch
         return batch
@@ -224,14 +228,14 @@ class QueueFrontEnd(FrontEnd):
             return None
         if inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held:
             return None
-        return batch if all(entry is batch or is_ack(entry) for entry in inbox.line) else None
+        return batch if only_acks(inbox.line, beside=batch) else None
 
     def _all_went_out(self) -> bool:
         """Whether nothing waits here but messages that went out early, for the next sync, and acks."""
         batch, inbox = self._early, self.actor_inbox
         if batch is None or batch.taken or batch.waits:
             return False
-        return inbox.holds_only(lambda entry: entry is batch or is_ack(entry))
+        return inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
 
     def _ack_early(self, channel: str, tag: int) -> bool:
         """Let go of a message that went out early; whether it did, and no turn has taken it in."""
@@ -252,7 +256,8 @@ class QueueFrontEnd(FrontEnd):
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
-        return self.consumer_waits() and uninterrupted(self._hand_off_in_turn, key, body)
+        waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
+        return waits and uninterrupted(self._hand_off_in_turn, key, body)
 
     def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:
         if not self._turn_lock.acquire(blocking=False):
@@ -288,7 +293,7 @@ class QueueFrontEnd(FrontEnd):
         if large and here and self._context.settings.sync == "os":
             self._work_off(Letter(message), len(bodies))
             return confirm
-        at_once = large or key.expiration_ms is not None
+        at_once = large or not here or key.expiration_ms is not None
         self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
@@ -305,6 +310,20 @@ class QueueFrontEnd(FrontEnd):
             held.run(*[store.writer for store in self._stores])
             held.run(self)  # it is told how far the stores are
 
+    def help(self, future: Future, deadline: float | None = None) -> None:
+        """As ever; but a consumer who would get nothing from a turn leaves that turn to the next sync."""
+        if isinstance(future, Arrival) and self._has_nothing_for_consumers():
+            self._pool.help(future, deadline)
+        else:
+            super().help(future, deadline)
+
+    def _has_nothing_for_consumers(self) -> bool:
+        """Whether a turn comes soon, and all that it will find is messages that went out early, and acks."""
+        batch = self._early
+        if self._has_ready() or not self._turn_comes_soon() or (batch is not None and batch.waits and not batch.taken):
+            return False
+        return self.actor_inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
+
     def consumer_waits(self) -> bool:
         """Whether a consumer's thread waits for a message right now."""
         return any(deliveries.waiting for deliveries in list(self.deliveries.values()))
@@ -316,7 +335,10 @@ class QueueFrontEnd(FrontEnd):
         if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
             return
         if not inbox.scheduled or inbox.join(key, tag, 0, weight=0) is None:
-            inbox.gather(key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if acks else None)
+            if acks:
+                inbox.gather(key, tag, AckBatch, 0, wake=self._ack_needs_a_turn)
+            else:
+                inbox.gather(key, tag, PendingBatch, 0)
 
     def settle_ranges(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
         """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""
@@ -339,7 +361,7 @@ class QueueFrontEnd(FrontEnd):
         return not inbox.empty() and (not inbox.holds_only(self._waits_on) or self._ack_needs_a_turn())
 
     def _waits_on(self, entry: Entry) -> bool:
-        return is_ack(entry) or (
+        return isinstance(entry, AckBatch) or (
             isinstance(entry, EarlyBatch)
             and entry.written == len(entry.items)
             and not (entry.waits and bool(self.deliveries))

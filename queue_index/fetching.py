@@ -125,11 +125,35 @@ class Fetched:
         return [decode_message(term) for term in self.terms]
 
 
+class _FetchedAlone(Fetched):
+    """A message by itself, of which most are asked for nothing but the body: its run is made when it is looked at."""
+
+    __slots__ = ("_envelope", "_given")
+
+    seq_ids = range(1)
+    redelivered = False
+    _terms = None
+    _envelope: Envelope
+    _given: bytes
+
+    def __init__(self, envelope: Envelope, given: bytes) -> None:
+        object.__setattr__(self, "_envelope", envelope)
+        object.__setattr__(self, "_given", given)
+
+    @property
+    def _run(self) -> Run:
+        envelope, given = self._envelope, self._given
+        size = envelope.bodies_bytes((given,)) if envelope.of_contents else len(given)
+        batch = Batch(1, _NO_ID, size, 0, UnencodedTerms(envelope, _NO_ID, (given,)))
+        return Run(0, batch, 0, 1, IN_RAM)
+
+    def readable_bodies(self) -> Sequence[bytes | None]:
+        return bodies_of(self._run, None) if self._envelope.of_contents else (self._given,)
+
+
 def fetched_alone(envelope: Envelope, body: bytes) -> Fetched:
     """A message that was never in a queue, as if fetched; ``body``: its content, if the envelope says so."""
-    size = envelope.bodies_bytes((body,)) if envelope.of_contents else len(body)
-    batch = Batch(1, _NO_ID, size, 0, UnencodedTerms(envelope, _NO_ID, (body,)))
-    return Fetched(range(1), False, Run(0, batch, 0, 1, IN_RAM), None)
+    return _FetchedAlone(envelope, body)
 
 
 def queue_out(s: QueueState, count: int) -> Run | None:

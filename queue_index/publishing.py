@@ -34,16 +34,22 @@ from warren.queue_index.run import (
     open_batch,
     properties_sizes,
 )
-from warren.queue_index.state import QueueState
+from warren.queue_index.state import QueueState, WrittenAhead
 from warren.storage.errors import MessageError
+
+
+def _sizes(envelope: Envelope, given: bytes) -> tuple[int, int]:
+    """The sizes of one message's body and properties."""
+    if not envelope.of_contents:
+        return len(given), len(envelope.properties)
+    at = body_at_in(given)
+    return max(len(given) - at, 0), at - CONTENT_OVERHEAD_BYTES
 
 
 def _single(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int) -> Run:
     """One message as a run of its kind."""
-    limit, size, properties_size = s.settings.queue_index_embed_msgs_below, len(body), len(envelope.properties)
-    if envelope.of_contents:
-        at = body_at_in(body)
-        size, properties_size = max(size - at, 0), at - CONTENT_OVERHEAD_BYTES
+    limit = s.settings.queue_index_embed_msgs_below
+    size, properties_size = _sizes(envelope, body)
     flags = IN_RAM
     if s.durable and envelope.persistent:
         flags |= PERSISTENT
@@ -72,34 +78,38 @@ def write_ahead(s: QueueState, envelope: Envelope, msg_ids: bytes, bodies: Seque
     """
     if s.mode != "default" or s.recovery is not None or not (s.durable and envelope.persistent):
         return False
-    ahead, size = s.written_ahead, s.index.segment_entry_count
-    first = s.next_seq_id if ahead is None else ahead.end
-    if (s.next_seq_id // size) != (first + len(bodies) - 1) // size:  # a run is of one segment
+    ahead, count, per_segment = s.written_ahead, len(bodies), s.index.segment_entry_count
+    first = s.next_seq_id if ahead is None else s.next_seq_id + len(ahead.sizes)
+    if s.next_seq_id // per_segment != (first + count - 1) // per_segment:  # a run is of one segment
         return False
-    sizes, embedded = _measure(s, envelope, bodies)
-    if embedded is not True:
-        return False
-    count = len(bodies)
-    each = [sizes] * count if isinstance(sizes, int) else sizes
-    batch = Batch(count, bytearray(msg_ids), each, [0] * count, encode_many(envelope, msg_ids, bodies))
-    run = Run(first, batch, 0, count, IN_RAM | PERSISTENT | EMBEDDED)
-    s.index.write_ahead(run)
+    sizes: list[int] = []
+    for body in bodies:
+        size, properties_size = _sizes(envelope, body)
+        if size + properties_size >= s.settings.queue_index_embed_msgs_below:
+            return False
+        sizes.append(size)
+    terms = encode_many(envelope, msg_ids, bodies)
+    s.index.write_ahead(first, msg_ids, sizes, terms)
     if ahead is None:
-        s.written_ahead = run
+        s.written_ahead = WrittenAhead(s.next_seq_id, bytearray(msg_ids), sizes, terms)
     else:
-        ahead.batch.join(batch)
-        ahead.count += count
+        ahead.msg_ids += msg_ids
+        ahead.sizes += sizes
+        ahead.terms += terms
     return True
 
 
 def enter_written(s: QueueState, envelope: Envelope) -> range:
     """Publish what was written ahead; returns the seq_ids."""
-    run, s.written_ahead = s.written_ahead, None
-    if run is None:
+    ahead, s.written_ahead = s.written_ahead, None
+    if ahead is None:
         return range(s.next_seq_id, s.next_seq_id)
+    count = len(ahead.sizes)
+    batch = Batch(count, ahead.msg_ids, ahead.sizes, [0] * count, ahead.terms)
+    run = Run(s.next_seq_id, batch, 0, count, IN_RAM | PERSISTENT | EMBEDDED)
     _enter(s, run, envelope, batch=False, written=True)
-    s.rates.in_count += run.count
-    return range(s.next_seq_id - run.count, s.next_seq_id)
+    s.rates.in_count += count
+    return range(s.next_seq_id - count, s.next_seq_id)
 
 
 def publish_delivered(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int) -> int:

@@ -149,12 +149,17 @@ class QueueIndex:
         if self._marks_delivered(run):
             self.deliver([range(run.start, run.end)])
 
-    def write_ahead(self, run: Run) -> None:
-        """Write a run's publishes, and what waits, and make it safe, as safe as this index was told to be.
+    def write_ahead(self, first: int, msg_ids: bytes, sizes: Sequence[int], terms: Sequence[bytes]) -> None:
+        """Write publishes of persistent messages that are embedded and never expire, from position ``first`` on, and
+        what waits, and make it safe, as safe as this index was told to be.
 
         :meth:`enter_written` notes them. Raises :class:`NoRoomError` where the disk is full, and has not written.
         """
-        records = _records_of(run)
+        records, at = [], 0
+        for size, term in zip(sizes, terms, strict=True):
+            head = journal_publish_head(first, persistent=True)
+            records.append(b"".join((head, BODY.pack(msg_ids[at : at + 16], 0, size, len(term)), term)))
+            first, at = first + 1, at + 16
         with _Writing(self):
             journal = self._open_journal()
             self._write_journal(journal, records)

@@ -33,6 +33,18 @@ Clock = Callable[[], int]
 
 
 @attrs.define(eq=False)
+class WrittenAhead:
+    """Small messages that the journal has, and the queue has not yet, as columns."""
+
+    first: int
+    """The seq_id that the first of them will have."""
+    msg_ids: bytearray
+    sizes: list[int]
+    """Of their bodies."""
+    terms: list[bytes]
+
+
+@attrs.define(eq=False)
 class QueueState:
     """Everything that a queue knows. Counts in messages, ``bytes`` in payload bytes; ``None`` targets are infinite."""
 
@@ -77,7 +89,7 @@ class QueueState:
     calls_since_reduce: int = 0
     waiting_bump: bool = False
     recovery: DirtyRecovery | None = None
-    written_ahead: Run | None = None
+    written_ahead: WrittenAhead | None = None
     """What the journal has, and the queue has not yet: from ``next_seq_id`` on."""
 
     @property
@@ -291,7 +303,7 @@ class QueueState:
             problems.append(f"{self.ram_bytes} of {self.bytes} + {self.unacked_bytes} bytes in RAM")
         if min(self.unacked_bytes, self.persistent_count, self.persistent_bytes) < 0:
             problems.append("a negative counter")
-        if self.written_ahead is not None and self.written_ahead.start != self.next_seq_id:
+        if self.written_ahead is not None and self.written_ahead.first != self.next_seq_id:
             problems.append("something was published since messages were written ahead")
         problems += self._misplaced()
         if problems:

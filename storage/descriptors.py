@@ -88,13 +88,14 @@ class DescriptorCache:
     def borrow(self, file: BoundedFile) -> None:
         """See that ``file`` has a descriptor, and keeps it until it is given back."""
         with self._lock:
-            if file.closed:
-                raise StorageError(f"{file.path}: closed")
-            if file.evicted:
-                self._bring_back(file)
-            elif self._latest is not file:
-                self._open.move_to_end(file)
-                self._latest = file
+            if self._latest is not file:  # else it has one, and nobody closed it
+                if file.closed:
+                    raise StorageError(f"{file.path}: closed")
+                if file.evicted:
+                    self._bring_back(file)
+                else:
+                    self._open.move_to_end(file)
+                    self._latest = file
             file.busy += 1
 
     def give_back(self, file: BoundedFile) -> None:

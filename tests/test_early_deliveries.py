@@ -451,6 +451,41 @@ def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(
     scene.node.close()
 
 
+@pytest.mark.parametrize("acks", [True, False])
+def test_a_consumer_who_waits_leaves_what_went_out_early_to_the_next_sync(acks: bool) -> None:
+    scene, queue = about_to_sync()
+    with queue.consume(prefetch=100) as consumer:
+        scene.run()
+        turns, taken = actor_of(queue).turns, list[Delivery]()
+        for number in range(20):
+            told = waits(consumer)
+            queue.publish(b"%d" % number)
+            assert told
+            taken += taken_now(consumer)
+            if acks:
+                taken[-1].ack()
+            assert consumer.receive(0) is None
+        assert [one.body for one in taken] == [b"%d" % number for number in range(20)]
+        assert actor_of(queue).turns == turns
+        scene.advance(0.05)
+        assert actor_of(queue).turns > turns
+        assert queue.stats()["messages_unacknowledged"] == (0 if acks else 20)
+    assert len(queue) == (0 if acks else 20)
+    scene.node.close()
+
+
+def test_a_consumer_who_waits_gets_what_lies_in_the_queue_once_there_is_room() -> None:
+    scene, queue = about_to_sync()
+    with queue.consume(prefetch=1) as consumer:
+        queue.publish_many([b"1", b"2", b"3"])
+        for body in (b"1", b"2", b"3"):
+            delivery = consumer.receive(1)
+            assert delivery is not None
+            assert delivery.body == body
+            delivery.ack()
+    scene.node.close()
+
+
 # ── messages that are written before they are taken in ───────────────────────────────────────────────────────────────
 
 
@@ -666,3 +701,55 @@ def test_many_threads_wait_each_for_its_own(tmp_path: Path) -> None:
         assert own == [b"%d-%d" % (who, number) for number in range(200)]
     with warren.open(tmp_path) as node:
         assert len(node.queue("q")) == 0
+
+
+# ── small batches ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_small_batch_has_the_turn_of_who_waits_for_it_and_no_other_thread_is_told() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"1", b"2"]).wait()
+    scene.run()
+    for _ in range(3):
+        turns = actor_of(queue).turns
+        confirm = queue.publish_many([b"3"] * 100)
+        assert not scene.pool.run_one(), "nobody stands in line"
+        confirm.wait()
+        assert actor_of(queue).turns == turns + 1
+    assert len(queue) == 302
+    scene.node.close()
+
+
+def test_a_small_batch_that_nobody_waits_for_is_safe_within_the_sync_interval() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"1", b"2"]).wait()
+    confirm = queue.publish_many([b"3", b"4"])
+    assert not confirm.done
+    scene.advance(0.05)
+    scene.advance(0.05)
+    assert confirm.done
+    assert len(queue) == 4
+    scene.node.close()
+
+
+@pytest.mark.parametrize("bodies", [[b"1"] * 400, [bytes(50_000)] * 2], ids=["many", "large"])
+def test_a_batch_that_is_not_small_is_begun_at_once(bodies: list[bytes]) -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"0"]).wait()
+    scene.run()
+    queue.publish_many(bodies)
+    assert scene.pool.run_one(), "it stands in line"
+    assert actor_of(queue).actor_inbox.empty()
+    scene.node.close()
+
+
+def test_a_consumer_does_not_wait_for_the_sync_that_brings_a_small_batch() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many([b"0"]).wait()
+    assert queue.get(auto_ack=True) is not None
+    with queue.consume() as consumer:
+        scene.run()
+        queue.publish_many([b"1", b"2"])
+        scene.run()
+        assert [one.body for one in taken_now(consumer)] == [b"1", b"2"]
+    scene.node.close()

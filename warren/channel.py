@@ -44,6 +44,10 @@ class Channel:
         """Whether what was delivered through it can still be settled."""
         return not self._actor.actor_stopped.is_set()
 
+    def get_early(self) -> Delivered | None:
+        """The message at the head, if that is at hand without a turn of the queue."""
+        return self._actor.get_early(self.name)
+
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
         actor = self._actor if self._actor.alive else self.actor

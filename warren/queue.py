@@ -81,7 +81,17 @@ class Queue(QueueHandle):
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    get = blocking(QueueVerbs.get, _delivery)
+    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Delivery | None:
+        """The message at the head, or ``None`` where there is none within ``timeout`` seconds (``None``: wait).
+
+        For one message now and then; who wants many uses :meth:`consume`.
+        """
+        early = None if auto_ack else self._verbs.get_early()
+        if early is None:
+            return _delivery(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))
+        channel, delivered = early
+        return Delivery(channel, delivered, 0, delivered.fetched.readable_bodies()[0])
+
     get_many = blocking(QueueVerbs.get_many, _deliveries)
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:

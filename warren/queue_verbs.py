@@ -218,6 +218,14 @@ class QueueVerbs:
             batches = [attrs.evolve(delivered, first_tag=0) for delivered in batches]
         return channel, batches
 
+    def get_early(self) -> tuple[Channel, Delivered] | None:
+        """What :meth:`get` brings, if that is at hand without a turn of the queue."""
+        channel = self._channel
+        if channel is None or not channel.alive:
+            return None
+        delivered = channel.get_early()
+        return None if delivered is None else (channel, delivered)
+
     def own_channel(self) -> Channel:
         """The channel of this handle's gets."""
         actor = self.actor

@@ -363,6 +363,8 @@ class QueueTurn:
             self.settled = False
             self._synced_ns = self._clock.now_ns()
             self._sync_group.discard(self._name)
+            if self.waiting and mode != "always" and not self._sync_armed:
+                self._arm_sync(self._sync_group.delay_ns())  # who waited brings more, which may wait for the next turn
         else:
             if not self._sync_armed:
                 self._arm_sync(self._sync_group.delay_ns())

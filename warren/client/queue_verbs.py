@@ -126,6 +126,9 @@ class RemoteQueueVerbs(QueueVerbs):
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def get_early(self) -> None:
+        """Nothing is at hand here: the host has it."""
+
     def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
         delivered: list[Delivered] = []
         left = count
