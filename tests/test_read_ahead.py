@@ -76,6 +76,22 @@ def test_who_acks_each_before_he_asks_for_the_next_has_no_turn_for_it_while_he_g
     scene.node.close()
 
 
+def test_for_who_acks_each_and_is_slow_nothing_is_left_a_second_time() -> None:
+    scene, queue = backlog(9)
+    left = []
+    for _ in range(4):
+        (delivery,) = one_by_one(queue, 1)
+        left.append(actor_of(queue)._read_ahead is not None)
+        delivery.ack()
+        scene.advance(0.5)
+        assert actor_of(queue)._read_ahead is None
+    assert left == [False, True, False, False]
+    for delivery in one_by_one(queue, 3):  # quick again
+        delivery.ack()
+    assert actor_of(queue)._read_ahead is not None
+    scene.node.close()
+
+
 def test_many_queues_in_turn_share_a_longer_sync_interval() -> None:
     scene = hand_node()
     queues = [scene.node.queue(f"q{number}") for number in range(100)]

@@ -102,6 +102,8 @@ class QueueTurn:
     """The channel that may ask for more: it has got one soon after another, or after it had acked that."""
     _ahead_of: str | None = None
     """The channel for which the last turn left messages."""
+    _ahead_pays: bool = True
+    """Whether somebody took the last that were left so."""
     _full_disk: FullDisk | None = None
 
     # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
@@ -175,14 +177,17 @@ class QueueTurn:
             elif count == 1:
                 now_ns = self._clock.now_ns()
                 soon = now_ns < self._got_ns + self._sync_group.delay_ns()
-                self._reads_on = channel if soon or channel == self._acks_on else None
+                self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
                 self._got_ns, self._acks_on = now_ns, None
         return found
 
     def read_ahead(self) -> ReadAhead | None:
         """At a turn's end: messages at the head for one who gets them one by one and may ask for more; the next turn,
         which comes soon, begins with :meth:`take_off`."""
-        channel, self._reads_on, self._ahead_of = self._reads_on, None, None
+        channel, self._reads_on = self._reads_on, None
+        if channel is None and self._ahead_of is not None:
+            self._ahead_pays = False
+        self._ahead_of = None
         if channel is None or self.receivers or self.waits_for_room:
             return None
         fetched = self.process.read_ahead(MOST_AHEAD)
@@ -196,7 +201,7 @@ class QueueTurn:
         """Take off what was read ahead and went out."""
         gone = ahead.gone
         self.worked = True
-        self._reads_on = ahead.channel
+        self._reads_on, self._ahead_pays = ahead.channel, True
         if any(gone):
             self.settled, self._acks_on = True, ahead.channel
         self.process.touch()
