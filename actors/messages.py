@@ -96,7 +96,7 @@ class RemoveBodies:
 
 @attrs.frozen(eq=False)
 class JoinStore(Control):
-    """Queue → store. Tell. A client begins; ``entry``: the directory of its queue."""
+    """Queue → store. Tell, before the first body. A client begins."""
 
     client: int
     queue: ActorRef[Any]
@@ -161,7 +161,10 @@ class CloseStore:
 
 @attrs.frozen(eq=False)
 class ReportDuration(Control):
-    """Queue → memory monitor. Tell; the answer is a :class:`SetDurationTarget`. ``pageable``: it has bodies in RAM."""
+    """Queue → memory monitor. Tell; the answer is a :class:`SetDurationTarget`, unless there was and is no limit.
+
+    ``pageable``: it has bodies in RAM.
+    """
 
     queue: ActorRef[Any]
     duration_s: float | None

@@ -178,9 +178,8 @@ class RunningVhost:
             (self.persistent, self.directory.persistent_store),
             (self.transient, self.directory.transient_store),
         ):
-            client = RemoteStore(ref, store, next(context.numbers), GrantedCredit(initial, more_after), context.gate)
-            tell(ref, m.JoinStore(client.client, actor.actor_ref))
-            clients.append(client)
+            credit = GrantedCredit(initial, more_after)
+            clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
         persistent, transient = (StoreClient(client, client.credit) for client in clients)
         durable = declaration.durable and not declaration.exclusive  # its owner does not come back, so why should it
 

@@ -125,22 +125,35 @@ class MessageStoreActor(NodePart):
 
 
 class RemoteStore(StoreTickets):
-    """One queue's way into one store; what :class:`warren.queue_index.body_store.BodyStore` asks for."""
+    """One queue's way into one store; what :class:`warren.queue_index.body_store.BodyStore` asks for.
+
+    The store hears of it with the first body, and of many a queue, whose messages are small, never.
+    """
 
     __slots__ = (
         "_actor",
         "_gate",
         "_in_flight",
+        "_joined",
         "_on_the_way",
+        "_queue",
         "_reading",
         "client",
     )
 
-    def __init__(
-        self, actor: ActorRef[Any], reading: MessageStore, client: int, credit: GrantedCredit, gate: Gate
+    def __init__(  # noqa: PLR0917
+        self,
+        actor: ActorRef[Any],
+        queue: ActorRef[Any],
+        reading: MessageStore,
+        client: int,
+        credit: GrantedCredit,
+        gate: Gate,
     ) -> None:
         super().__init__(credit)
         self._actor = actor
+        self._queue = queue
+        self._joined = False
         self._reading = reading
         self._gate = gate
         self._on_the_way: deque[tuple[int, int]] | None = None
@@ -158,6 +171,9 @@ class RemoteStore(StoreTickets):
         return writer
 
     def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
+        if not self._joined:
+            self._joined = True
+            self._tell(JoinStore(self.client, self._queue))
         ticket = self.written_ticket = self.written_ticket + len(msg_ids)
         if self._in_flight is None:
             self._in_flight = {}
@@ -233,5 +249,7 @@ class RemoteStore(StoreTickets):
 
     def leave(self) -> None:
         """Tell the store that this client is no more."""
+        if not self._joined:
+            return
         with contextlib.suppress(ActorDeadError):
             self._actor.tell(LeaveStore(self.client))

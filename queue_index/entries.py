@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index.record_format import Bools, Columns, Ints, Octets
-from warren.storage.columns import distinct, is_rising
+from warren.storage.columns import distinct, is_rising, joined
 
 NOTHING: Final = 0
 PUBLISHED: Final = 1
@@ -124,10 +124,10 @@ class SegmentEntries:
         """Have an entry, of which nothing is known, for the positions up to ``count`` that have none."""
         if len(self) < count:
             more = no_entries(count - len(self))
-            self.facts = np.concatenate((self.facts, more.facts))
-            self.persistent = np.concatenate((self.persistent, more.persistent))
-            self.body_at = np.concatenate((self.body_at, more.body_at))
-            self.embedded = np.concatenate((self.embedded, more.embedded))
+            self.facts = joined(self.facts, more.facts)
+            self.persistent = joined(self.persistent, more.persistent)
+            self.body_at = joined(self.body_at, more.body_at)
+            self.embedded = joined(self.embedded, more.embedded)
 
 
 def no_entries(count: int) -> SegmentEntries:

@@ -59,16 +59,10 @@ class Written:
 
     def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
         """The wanted positions as runs; both masks are by rel_seq."""
+        marks = wanted[self.rel_seq : self.end] * (1 + delivered[self.rel_seq : self.end].view(np.uint8))
         runs: list[Run] = []
-        places = np.flatnonzero(wanted[self.rel_seq : self.end])
-        if not len(places):
-            return runs
-        for together in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
-            low, high = int(together[0]), int(together[-1]) + 1
-            marks = delivered[self.rel_seq + low : self.rel_seq + high]
-            for part in np.split(np.arange(low, high), np.flatnonzero(np.diff(marks)) + 1):
-                flag = RUN_DELIVERED if delivered[self.rel_seq + int(part[0])] else 0
-                runs += self._runs_of(first_seq_id, int(part[0]), int(part[-1]) + 1, flag)
+        for low, high in _stretches(marks):
+            runs += self._runs_of(first_seq_id, low, high, RUN_DELIVERED if marks[low] > 1 else 0)
         return runs
 
     def _runs_of(self, first_seq_id: int, low: int, high: int, delivered: int) -> list[Run]:

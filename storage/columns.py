@@ -12,8 +12,15 @@ S = TypeVar("S", bound=np.generic)
 
 def distinct(values: npt.NDArray[S]) -> npt.NDArray[S]:
     """Each value once, in order."""
+    if not len(values) or (values == values[0]).all():
+        return values[:1]
     found: npt.NDArray[S] = np.unique(values, return_counts=True)[0]  # without counts numpy imports its masked arrays
     return found
+
+
+def joined(column: npt.NDArray[S], more: npt.NDArray[S]) -> npt.NDArray[S]:
+    """One column behind the other; where the first one is empty, the other one itself."""
+    return np.concatenate((column, more)) if len(column) else more
 
 
 def is_rising(values: npt.NDArray[Any]) -> bool:

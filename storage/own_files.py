@@ -11,6 +11,7 @@ what a command of root's has written there. A data directory itself is its maker
 from __future__ import annotations
 
 import os
+import stat
 from typing import Final
 
 FILE_MODE: Final = 0o600
@@ -53,8 +54,9 @@ def make_directories(path: str, *, for_owner: bool) -> None:
 
 
 def _settle(descriptor: int, mode: int, parent: str | None) -> None:
-    """Give what was just made its mode, and (the superuser) its owner."""
-    os.fchmod(descriptor, mode)
+    """Give what was just made its mode, where the umask has taken some of it, and (the superuser) its owner."""
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # to look is cheap, to change is a write
+        os.fchmod(descriptor, mode)
     if parent is not None and os.geteuid() == 0:
         owner = os.stat(parent or ".")
         if owner.st_uid:

@@ -57,6 +57,60 @@ def test_who_asks_now_and_then_has_a_turn_for_each() -> None:
     scene.node.close()
 
 
+def test_who_acks_each_before_he_asks_for_the_next_has_no_turn_for_it_while_he_goes_on() -> None:
+    scene, queue = backlog(9)
+    for delivery in one_by_one(queue, 1):
+        delivery.ack()
+    scene.advance(0.03)
+    for delivery in one_by_one(queue, 1):
+        delivery.ack()
+    for number in range(2, 5):
+        scene.advance(0.03)  # a sync takes off what went out, and leaves what stands behind it
+        turns = actor_of(queue).turns
+        (delivery,) = one_by_one(queue, 1)
+        assert (delivery.body, actor_of(queue).turns) == (b"%d" % number, turns)
+        delivery.ack()
+    scene.advance(0.1)
+    assert actor_of(queue)._read_ahead is None
+    assert (len(queue), actor_of(queue).process.unacked) == (4, 0)
+    scene.node.close()
+
+
+def test_for_who_acks_each_and_is_slow_nothing_is_left_a_second_time() -> None:
+    scene, queue = backlog(9)
+    left = []
+    for _ in range(4):
+        (delivery,) = one_by_one(queue, 1)
+        left.append(actor_of(queue)._read_ahead is not None)
+        delivery.ack()
+        scene.advance(0.5)
+        assert actor_of(queue)._read_ahead is None
+    assert left == [False, True, False, False]
+    for delivery in one_by_one(queue, 3):  # quick again
+        delivery.ack()
+    assert actor_of(queue)._read_ahead is not None
+    scene.node.close()
+
+
+def test_many_queues_in_turn_share_a_longer_sync_interval() -> None:
+    scene = hand_node()
+    queues = [scene.node.queue(f"q{number}") for number in range(100)]
+    for queue in queues:
+        queue.publish_many([b"0", b"1", b"2"]).wait()
+    for _ in range(2):
+        for queue in queues:
+            for delivery in one_by_one(queue, 1):
+                delivery.ack()
+            scene.run()
+    scene.advance(0.04)  # longer than that of a queue alone
+    turns = [actor_of(queue).turns for queue in queues[50:]]
+    assert [one.body for queue in queues for one in one_by_one(queue, 1)] == [b"2"] * 100
+    assert [actor_of(queue).turns for queue in queues[50:]] == turns
+    scene.advance(1)
+    assert not actor_of(queues[0])._context.sync_group._queues
+    scene.node.close()
+
+
 def test_what_was_not_acked_is_unacked() -> None:
     scene, queue = backlog(10)
     held = one_by_one(queue, 6)

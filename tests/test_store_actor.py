@@ -92,8 +92,8 @@ class Scene:
     def queue(self) -> tuple[RemoteStore, Listener]:
         listener = self.listener()
         self.clients += 1
-        listener.remote = RemoteStore(self.actor, self.store, self.clients, GrantedCredit(*self.credit), self.gate)
-        self.actor.tell(m.JoinStore(self.clients, listener.actor_ref))
+        credit = GrantedCredit(*self.credit)
+        listener.remote = RemoteStore(self.actor, listener.actor_ref, self.store, self.clients, credit, self.gate)
         return listener.remote, listener
 
     def advance(self, seconds: float) -> None:

@@ -96,8 +96,14 @@ class QueueTurn:
     _synced_ns: int = 0
     _got_ns: int = -_FOREVER_NS
     """When somebody last asked for one message and got it."""
+    _acks_on: str | None = None
+    """The channel that has acked since, one message or more: it has a sync to come."""
     _reads_on: str | None = None
-    """His channel, where that was soon after he had got another."""
+    """The channel that may ask for more: it has got one soon after another, or after it had acked that."""
+    _ahead_of: str | None = None
+    """The channel for which the last turn left messages."""
+    _ahead_pays: bool = True
+    """Whether somebody took the last that were left so."""
     _full_disk: FullDisk | None = None
 
     # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
@@ -170,28 +176,34 @@ class QueueTurn:
                 self.settled = True
             elif count == 1:
                 now_ns = self._clock.now_ns()
-                self._reads_on = channel if now_ns < self._got_ns + self._sync_group.delay_ns() else None
-                self._got_ns = now_ns
+                soon = now_ns < self._got_ns + self._sync_group.delay_ns()
+                self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
+                self._got_ns, self._acks_on = now_ns, None
         return found
 
     def read_ahead(self) -> ReadAhead | None:
-        """At a turn's end: messages at the head for one who has got two within the sync interval, one by one, and may
-        ask for more; the next turn, which comes soon, begins with :meth:`take_off`."""
+        """At a turn's end: messages at the head for one who gets them one by one and may ask for more; the next turn,
+        which comes soon, begins with :meth:`take_off`."""
         channel, self._reads_on = self._reads_on, None
+        if channel is None and self._ahead_of is not None:
+            self._ahead_pays = False
+        self._ahead_of = None
         if channel is None or self.receivers or self.waits_for_room:
             return None
         fetched = self.process.read_ahead(MOST_AHEAD)
         if fetched is None:
             return None
-        if not self._sync_armed:
-            self._arm_sync(self._sync_group.delay_ns())
+        self._share_sync()
+        self._ahead_of = channel
         return ReadAhead(channel, self.process.tags(channel), fetched)
 
     def take_off(self, ahead: ReadAhead) -> None:
         """Take off what was read ahead and went out."""
         gone = ahead.gone
         self.worked = True
-        self.settled = self.settled or any(gone)
+        self._reads_on, self._ahead_pays = ahead.channel, True
+        if any(gone):
+            self.settled, self._acks_on = True, ahead.channel
         self.process.touch()
         self.process.take_off(ahead.channel, None, ahead.first_tag, gone)
 
@@ -204,6 +216,9 @@ class QueueTurn:
         """Take back what a channel has: ``outcome`` is "ack", "requeue" or "reject"."""
         self.worked = self.settled = True
         if outcome == "ack":
+            self._acks_on = channel
+            if channel == self._ahead_of:
+                self._reads_on = channel
             self.process.ack(channel, tags)
         else:
             self.process.nack(channel, tags, requeue=outcome == "requeue")
@@ -366,10 +381,14 @@ class QueueTurn:
             if self.waiting and mode != "always" and not self._sync_armed:
                 self._arm_sync(self._sync_group.delay_ns())  # who waited brings more, which may wait for the next turn
         else:
-            if not self._sync_armed:
-                self._arm_sync(self._sync_group.delay_ns())
-            self._sync_group.add(self._name)
+            self._share_sync()
         process.drain_confirms()
+
+    def _share_sync(self) -> None:
+        """Let the next turn come with the sync interval, if it does not come before."""
+        if not self._sync_armed:
+            self._arm_sync(self._sync_group.delay_ns())
+        self._sync_group.add(self._name)
 
     def _arm_sync(self, wait_ns: int) -> None:
         self._sync_armed = True
@@ -519,6 +538,7 @@ class QueueTurn:
         if wait_ns > 0 and self._full_disk is None:
             self._arm_sync(wait_ns)
         else:
+            self._sync_group.discard(self._name)
             self.worked = self._sync_now = True
 
     def report_due(self) -> None:

@@ -1,9 +1,10 @@
 """Read ahead: messages at the head of a queue that go out before a turn has taken them off.
 
-Who asks for one message after another would otherwise pay a turn for each. So a turn that has answered a get leaves the
-head of the queue here, as it stands; the next gets of that channel take from it, and their acks are noted. The queue
-does not change meanwhile, for every change takes a turn, and a turn begins with taking off what went out so
-(:meth:`~warren.actors.engines.queue_early.QueueEarly.take_off`), in one run. It comes within the sync interval.
+Who asks for one message after another would otherwise pay a turn for each. So a turn that has answered his get, or has
+taken off what went out, leaves the head of the queue here, as it stands; the next gets of that channel take from it,
+and their acks are noted. The queue does not change meanwhile, for every change takes a turn, and a turn begins with
+taking off what went out so (:meth:`~warren.actors.engines.queue_early.QueueEarly.take_off`), in one run. It comes
+within the sync interval, and leaves the head here anew as long as somebody goes on.
 
 As with early deliveries (:mod:`warren.actors.early_deliveries`), all of it happens under the inbox's lock, while nobody
 runs a turn.
