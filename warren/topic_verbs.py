@@ -370,6 +370,15 @@ class TopicVerbs:
         )
         return found
 
+    def find_here(
+        self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
+    ) -> list[PackedRecords]:
+        """:meth:`find` for a thread, which looks into the files itself."""
+        running = self.node.caught_up_now(with_index=True)
+        if running is None:
+            return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
+        return find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
+
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         """One message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
