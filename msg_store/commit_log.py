@@ -298,10 +298,13 @@ class CommitLog:
         check_crc: bool = False,
         delay_levels_ms: tuple[int, ...] = (),
         with_keys: bool = True,
+        with_codes: bool = True,
     ) -> Iterator[RecordColumns | Blank | Failure]:
-        """The same by columns, many records at a time."""
+        """The same by columns, many records at a time. What can be asked for: :class:`ColumnRequest`."""
         stop = self.end if stop is None else stop
-        request = ColumnRequest(check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys)
+        request = ColumnRequest(
+            check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys, with_codes=with_codes
+        )
         return scan_columns(self.mapped, start, stop, request)
 
     def bodies(self, start: int, stop: int | None = None) -> Iterator[list[bytes]]:
