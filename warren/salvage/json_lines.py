@@ -36,7 +36,7 @@ from warren.salvage.names import to_json, to_text
 from warren.salvage.rocketmq.message_lines import record_line
 
 Text = npt.NDArray[np.uint8]
-Write = Callable[[bytes], object]
+Write = Callable[[bytes | bytearray], object]
 
 PIECE_BYTES: Final = 3 << 18
 """A larger body is turned into base64 in pieces of this size, a multiple of 3."""
@@ -120,6 +120,7 @@ class JsonLines:
         positions = np.arange(batch.first_position, batch.first_position + len(batch), dtype=np.int64)
         expiries = run.expiries_us.astype(np.int64)
         numbers = [run.seq_ids, expiries] if self._node is None else [positions, run.seq_ids, expiries]
+        digests = batch.digests()
         for rows in _same_digits(*numbers):
             bodies = batch.bodies[rows]
             columns = [
@@ -133,7 +134,7 @@ class JsonLines:
                 after_expiry,
                 *_base64(bodies),
                 b'", "body_sha256": "',
-                _digests(bodies),
+                _hexadecimal(digests[rows]),
                 b'"}\n',
             ]
             self._write(_side_by_side(len(bodies), columns))
@@ -173,12 +174,6 @@ def _hexadecimal(rows: Text) -> Text:
     return np.frombuffer(hexlify(rows.data), np.uint8).reshape(len(rows), -1)
 
 
-def _digests(bodies: Text) -> Text:
-    data, size = bodies.tobytes(), bodies.shape[1]
-    digests = b"".join([sha256(data[at : at + size]).digest() for at in range(0, len(data), size)])
-    return np.frombuffer(hexlify(digests), np.uint8).reshape(len(bodies), -1)
-
-
 def _base64(bodies: Text) -> tuple[Text, bytes]:
     """All rows in one go, padded with zeros to a multiple of 3; and the padding signs that stand for the last letters
     then."""
@@ -188,11 +183,16 @@ def _base64(bodies: Text) -> tuple[Text, bytes]:
     return text[:, : text.shape[1] - missing], b"=" * missing
 
 
-def _side_by_side(count: int, columns: list[bytes | Text]) -> bytes:
-    widths = [len(column) if isinstance(column, bytes) else column.shape[1] for column in columns]
-    lines = np.empty((count, sum(widths)), np.uint8)
+def _side_by_side(count: int, columns: list[bytes | Text]) -> bytearray:
+    """What is the same on all lines comes in one go; the columns are then written into the room between."""
+    line = b"".join([column if isinstance(column, bytes) else bytes(column.shape[1]) for column in columns])
+    lines = bytearray(line) * count
     at = 0
-    for column, width in zip(columns, widths, strict=True):
-        lines[:, at : at + width] = np.frombuffer(column, np.uint8) if isinstance(column, bytes) else column
-        at += width
-    return lines.tobytes()
+    for column in columns:
+        if isinstance(column, bytes):
+            at += len(column)
+        else:
+            width = column.shape[1]
+            np.ndarray((count, width), np.uint8, lines, at, (len(line), 1))[:] = column
+            at += width
+    return lines
