@@ -160,7 +160,11 @@ class IndexFile:
         """
         layout = self.layout
         slot = key_hash % layout.slot_count
-        number = self._slot(slot)
+        table = self._table
+        if table is not None:
+            number = int(table.values[slot])
+        else:
+            number = decode_slot(self._read(SLOT_BYTES, layout.slot_offset(slot)))
         header = self.header
         if number <= 0 or number > header.index_count or header.index_count <= 1:
             return
@@ -193,12 +197,6 @@ class IndexFile:
         table = self._table or SlotTable.load(self.layout, self.handle())
         used = np.flatnonzero(table.values)
         return used, table.values[used]
-
-    def _slot(self, slot: int) -> int:
-        table = self._table
-        if table is not None:
-            return int(table.values[slot])
-        return decode_slot(self._read(SLOT_BYTES, self.layout.slot_offset(slot)))
 
     def _read(self, size: int, offset: int) -> bytes:
         data = (self._handle or self.handle()).pread(size, offset)

@@ -57,8 +57,11 @@ def find(
             one = _named(log, offset)
             if one is None or not (at_any_time or first <= one.store_timestamp() <= last):
                 continue
-            if not exact or _carries(one, topic, key):
-                found.append(one)
+            if exact:
+                named, properties = one.topic_and_properties()
+                if named != topic or not has_key(properties, key):
+                    continue
+            found.append(one)
         if len(found) >= limit or len(offsets) < most:
             return found if len(found) <= limit else found[: max(limit, 0)]
         most *= 2
@@ -73,11 +76,6 @@ def _named(log: CommitLog, offset: int) -> PackedRecords | None:
     if not is_sound:
         raise body_damage(log, offset)
     return packed
-
-
-def _carries(packed: PackedRecords, topic: str, key: str) -> bool:
-    found, properties = packed.topic_and_properties()
-    return found == topic and has_key(properties, key)
 
 
 def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecords:
