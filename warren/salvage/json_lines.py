@@ -162,12 +162,21 @@ def _same_digits(*columns: npt.NDArray[np.int64]) -> list[slice]:
 
 
 _POWERS: Final = 10 ** np.arange(19, dtype=np.int64)
+_FOUR_DIGITS: Final = (
+    (np.arange(10_000)[:, None] // _POWERS[3::-1] % 10 + ord("0")).astype(np.uint8).view(np.uint32)[:, 0]
+)
+"""The numbers below 10,000 as text, each in the room of one integer."""
 
 
 def _digits(numbers: npt.NDArray[np.int64]) -> Text:
-    """Numbers of as many digits each, in decimal."""
+    """Numbers of as many digits each, in decimal: four digits at a time, the last ones first."""
     count = len(str(int(numbers[0])))
-    return (numbers[:, None] // _POWERS[count - 1 :: -1] % 10 + ord("0")).astype(np.uint8)
+    words = -(-count // 4)
+    text = np.empty((len(numbers), words), np.uint32)
+    for word in reversed(range(words)):
+        numbers, last = np.divmod(numbers, 10_000)
+        text[:, word] = _FOUR_DIGITS[last]
+    return text.view(np.uint8)[:, 4 * words - count :]
 
 
 def _hexadecimal(rows: Text) -> Text:
