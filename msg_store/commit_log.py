@@ -68,8 +68,8 @@ __all__ = [
     "Record",
 ]
 
-_FIRST_READ_BYTES: Final = 4096
-"""Of a record whose size is not known."""
+_FIRST_READ_BYTES: Final = 1024
+"""Of a record whose size is not known. Most are not larger; a larger one is read a second time, all of it."""
 
 Status = Literal["PUT_OK", "END_OF_FILE"]
 
@@ -229,15 +229,18 @@ class CommitLog:
 
     def read(self, physical_offset: int, size: int) -> bytes:
         """Up to ``size`` bytes; fewer where the log or the file ends, or where the offset is not in the log."""
-        size = min(size, self.end - physical_offset)
-        return self.mapped.read(physical_offset, size) if size > 0 and physical_offset >= 0 else b""
+        left = self.end - physical_offset
+        if left <= 0 or size <= 0 or physical_offset < 0:
+            return b""
+        return self.mapped.read(physical_offset, size if size < left else left)
 
     def record(self, physical_offset: int, size: int | None = None) -> Record:
         """The record that begins there; ``size``: as large as it is known to be.
 
         Raises :class:`DataError` where there is none, or another size. The CRC is for the caller to compare.
         """
-        data = self._record_data(physical_offset, size)
+        data = self.read(physical_offset, _FIRST_READ_BYTES if size is None else size)
+        data = self._record_data(physical_offset, data, size)
         try:
             return decode(data)
         except RecordError as error:
@@ -245,18 +248,18 @@ class CommitLog:
 
     def packed(self, physical_offset: int) -> tuple[PackedRecords, bool]:
         """The same, not taken apart; and whether its body is what was stored."""
+        data = self.read(physical_offset, _FIRST_READ_BYTES)
         try:
-            return pack_unchecked(self.read(physical_offset, _FIRST_READ_BYTES))
+            return pack_unchecked(data)
         except RecordError:
-            data = self._record_data(physical_offset, None)  # a longer one, or there is none
+            data = self._record_data(physical_offset, data)  # a longer one, or there is none
         try:
             return pack_unchecked(data)
         except RecordError as error:
             raise self._error(physical_offset, str(error)) from None
 
-    def _record_data(self, physical_offset: int, size: int | None) -> bytes:
-        """All of a record, and perhaps more."""
-        data = self.read(physical_offset, _FIRST_READ_BYTES if size is None else size)
+    def _record_data(self, physical_offset: int, data: bytes, size: int | None = None) -> bytes:
+        """All of the record that begins with ``data``, and perhaps more."""
         if len(data) < BLANK_HEADER_BYTES:
             raise self._error(physical_offset, f"the log, from {self.min_offset} to {self.end}, has no record there")
         found, magic = peek(data, 0)
@@ -295,10 +298,13 @@ class CommitLog:
         check_crc: bool = False,
         delay_levels_ms: tuple[int, ...] = (),
         with_keys: bool = True,
+        with_codes: bool = True,
     ) -> Iterator[RecordColumns | Blank | Failure]:
-        """The same by columns, many records at a time."""
+        """The same by columns, many records at a time. What can be asked for: :class:`ColumnRequest`."""
         stop = self.end if stop is None else stop
-        request = ColumnRequest(check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys)
+        request = ColumnRequest(
+            check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys, with_codes=with_codes
+        )
         return scan_columns(self.mapped, start, stop, request)
 
     def bodies(self, start: int, stop: int | None = None) -> Iterator[list[bytes]]:

@@ -58,8 +58,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 _HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _HEAD = struct.Struct(">IIIiiqqiq")
-_BEGIN = struct.Struct(">iIIiiqqi")
-"""Up to the system flags."""
+_BEGIN = struct.Struct(">iIIiiqqi44xi")
+"""Up to the system flags, and where hosts are IPv4 the body's length."""
 _TAIL = struct.Struct(">iqi")
 _BLANK = struct.Struct(">II")
 _LONG = struct.Struct(">q")
@@ -83,8 +83,9 @@ _FIXED = {
 }
 """All up to and with the body's length, by the flags that tell the hosts' widths."""
 _FIXED_BYTES: Final = {flags: fixed.size for flags, fixed in _FIXED.items()}
+_BEGIN_BYTES: Final = _BEGIN.size
 
-if HEAD_BYTES != 48 or HEAD_BYTES + 8 + 8 + 8 + _TAIL.size + 1 + 2 != FIXED_BYTES:
+if _FIXED_BYTES[0] != _BEGIN_BYTES or HEAD_BYTES != 48 or HEAD_BYTES + 8 + 8 + 8 + _TAIL.size + 1 + 2 != FIXED_BYTES:
     raise RuntimeError("the record's layout does not add up")
 
 
@@ -274,11 +275,12 @@ def locate(data: bytes | memoryview, position: int = 0) -> Located:
     is not compared: see :attr:`Record.crc_ok`.
     """
     try:
-        size, magic, crc, queue_id, _, queue_offset, _, sys_flag = _BEGIN.unpack_from(data, position)
-        body_start = position + _FIXED_BYTES[sys_flag & _HOST_FLAGS]
-        (body_size,) = _INT.unpack_from(data, body_start - 4)
-        body_size = max(body_size, 0)
-        topic_start = body_start + body_size + 1
+        size, magic, crc, queue_id, _, queue_offset, _, sys_flag, body_size = _BEGIN.unpack_from(data, position)
+        body_start = position + _BEGIN_BYTES
+        if sys_flag & _HOST_FLAGS:
+            body_start = position + _FIXED_BYTES[sys_flag & _HOST_FLAGS]
+            (body_size,) = _INT.unpack_from(data, body_start - 4)
+        topic_start = body_start + (body_size if body_size > 0 else 0) + 1
         (topic_size,) = _BYTE.unpack_from(data, topic_start - 1)
         properties_start = topic_start + topic_size + 2
         (properties_size,) = _SHORT.unpack_from(data, properties_start - 2)
@@ -287,7 +289,7 @@ def locate(data: bytes | memoryview, position: int = 0) -> Located:
     stop = properties_start + (properties_size if properties_size > 0 else 0)
     if magic != MESSAGE_MAGIC or topic_size < 0 or stop - position != size or stop > len(data):
         raise RecordError(_what_is_wrong(magic, topic_size, stop - position, size))
-    return size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, properties_start
+    return size, crc, queue_id, queue_offset, sys_flag, body_start, topic_start - 1 - body_start, properties_start
 
 
 def _what_is_wrong(magic: int, topic_size: int, found: int, size: int) -> str:

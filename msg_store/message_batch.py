@@ -115,7 +115,8 @@ def measure(batch: Batch, max_message_size: int) -> Measured:
         if len(batch.properties) != count:
             raise ValueError(f"{count} bodies, and properties of {len(batch.properties)} messages")
         properties_size, properties = _lengths(batch.properties)
-        _check_properties(max(batch.properties, key=len, default=b""))
+        if max(properties or (properties_size,)) > MAX_PROPERTIES_BYTES:
+            _check_properties(max(batch.properties, key=len))
     if bodies is None and properties is None:
         size = fixed + body_size + properties_size
         if count and size * (count if batch.as_one else 1) > max_message_size:

@@ -93,8 +93,10 @@ class PackedRecords:
 
     def topic_and_properties(self, row: int = 0) -> tuple[str, bytes]:
         """Both in one go."""
-        start = self._start(row)
-        size, _, _, _, _, body_start, body_size, properties_start = self._located(row)
+        start, located = self._starts[row], self._first
+        if located is None or row:
+            located = locate(self._data, start)
+        size, _, _, _, _, body_start, body_size, properties_start = located
         topic = topic_text(self._data, body_start + body_size + 1, properties_start - 2)
         return topic, self._data[properties_start : start + size]
 

@@ -14,7 +14,7 @@ at once, and both give what :func:`warren.msg_store.commit_log_format.decode_pro
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Final, Self
 
 import attrs
 import numpy as np
@@ -51,6 +51,11 @@ class PropertyCodes:
     key_hashes: Ints
     bad_row: int | None
     """The first whose delay level is no number: a failure. What is said of it and of those behind it means nothing."""
+
+    @classmethod
+    def none(cls, count: int) -> Self:
+        """Those of so many good records whose properties nobody reads."""
+        return cls(np.zeros(count, np.int64), np.zeros(count, np.int32), np.empty(0, np.int32), None)
 
 
 def read_properties(

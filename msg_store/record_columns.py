@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.body_crcs import crcs_within
+from warren.msg_store.body_crcs import crcs_of_column, crcs_within
 from warren.msg_store.commit_log_format import (
     BORN_HOST_V6,
     HEAD_BYTES,
@@ -34,7 +34,7 @@ from warren.msg_store.commit_log_format import (
     locate,
     topic_text,
 )
-from warren.msg_store.property_columns import read_properties
+from warren.msg_store.property_columns import PropertyCodes, read_properties
 from warren.msg_store.property_entries import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY
 from warren.msg_store.record_check import delivery_time
 from warren.msg_store.record_spans import RecordSpans
@@ -62,6 +62,8 @@ class ColumnRequest:
     check_crc: bool = False
     delay_levels_ms: tuple[int, ...] = ()
     with_keys: bool = True
+    with_codes: bool = True
+    """Whether tags codes and keys are asked for; else what the columns say of them means nothing."""
 
 
 @attrs.frozen(kw_only=True, eq=False, slots=False)
@@ -217,9 +219,12 @@ def columns_of(data: bytes, base: int, starts: Longs, stop: int, request: Column
         spans = spans if match.all() else spans.take(slice(int(match.argmin())))
     while len(spans):
         topics, topic_of = _topics(spans)
-        codes = read_properties(
-            spans, topics, topic_of, delay_levels_ms=request.delay_levels_ms, with_keys=request.with_keys
-        )
+        if request.with_codes or SCHEDULE_TOPIC in topics:  # one without a good delay level is no good record
+            codes = read_properties(
+                spans, topics, topic_of, delay_levels_ms=request.delay_levels_ms, with_keys=request.with_keys
+            )
+        else:
+            codes = PropertyCodes.none(len(spans))
         if codes.bad_row is None:
             return RecordColumns(
                 spans=spans,
@@ -234,8 +239,11 @@ def columns_of(data: bytes, base: int, starts: Longs, stop: int, request: Column
 
 
 def _crcs_match(spans: RecordSpans, crcs: npt.NDArray[np.uint32]) -> Mask:
-    starts = spans.body_starts
-    found = crcs_within(spans.data, starts.tolist(), (starts + spans.body_sizes).tolist())
+    starts, size = spans.body_starts, int(spans.body_sizes[0])
+    if spans.is_uniform and size:
+        found = crcs_of_column(spans.read(starts, np.dtype(f"V{size}")))
+    else:
+        found = crcs_within(spans.data, starts.tolist(), (starts + spans.body_sizes).tolist())
     matches: Mask = (found == crcs) | (spans.body_sizes == 0)
     return matches
 

@@ -50,6 +50,7 @@ def read_columns(
     check_crc: bool = False,
     delay_levels_ms: tuple[int, ...] = (),
     with_keys: bool = True,
+    with_codes: bool = True,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[RecordColumns | Blank | Failure]:
     """What lies in one file from ``start`` (where a record begins) on; ``end``: of the file, or of the log in it.
@@ -58,7 +59,9 @@ def read_columns(
     ``resume_at``, and at ``end``: neither of these two comes last then. With ``check_crc`` a body whose sum is wrong is
     a failure. Memory: a window, or the longest good record.
     """
-    request = ColumnRequest(check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys)
+    request = ColumnRequest(
+        check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys, with_codes=with_codes
+    )
     make = functools.partial(_make_columns, request=request)
     return _walk(read, start, end, make, check_crc=check_crc, window_bytes=window_bytes)
 

@@ -158,16 +158,22 @@ class IndexFile:
         Those whose store time, as far as the file tells it, is in [``begin``, ``end``]. Raises :class:`DataError` where
         a chain leads out of the file or to a newer item, which no put ever did.
         """
-        slot = key_hash % self.layout.slot_count
-        number = self._slot(slot)
+        layout = self.layout
+        slot = key_hash % layout.slot_count
+        table = self._table
+        if table is not None:
+            number = int(table.values[slot])
+        else:
+            number = decode_slot(self._read(SLOT_BYTES, layout.slot_offset(slot)))
         header = self.header
         if number <= 0 or number > header.index_count or header.index_count <= 1:
             return
-        place = self.layout.slot_offset(slot)
+        place = None
         while len(found) < max_num:
-            if number >= self.layout.item_count:
-                raise DataError(self.path, place, f"names item {number}; the file ends at {self.layout.item_count}")
-            place = self.layout.item_offset(number)
+            if number >= layout.item_count:
+                place = layout.slot_offset(slot) if place is None else place
+                raise DataError(self.path, place, f"names item {number}; the file ends at {layout.item_count}")
+            place = layout.item_offset(number)
             item_hash, physical_offset, time_difference_s, previous = decode_item(self._read(ITEM_BYTES, place))
             if time_difference_s < 0:
                 return
@@ -192,14 +198,8 @@ class IndexFile:
         used = np.flatnonzero(table.values)
         return used, table.values[used]
 
-    def _slot(self, slot: int) -> int:
-        table = self._table
-        if table is not None:
-            return int(table.values[slot])
-        return decode_slot(self._read(SLOT_BYTES, self.layout.slot_offset(slot)))
-
     def _read(self, size: int, offset: int) -> bytes:
-        data = self.handle().pread(size, offset)
+        data = (self._handle or self.handle()).pread(size, offset)
         return data if len(data) == size else data.ljust(size, b"\0")  # a shorter file is zeros behind its end
 
     # ── to the disk ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,6 +22,7 @@ How many slots and items a file has its bytes do not say; the settings do. Nearl
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -133,10 +134,8 @@ def decode_slot(data: bytes) -> int:
     return int(number)
 
 
-def decode_item(data: bytes) -> tuple[int, int, int, int]:
-    """Key hash, physical offset, time difference in seconds and previous item."""
-    key_hash, physical_offset, time_difference_s, previous = _ITEM.unpack(data)
-    return key_hash, physical_offset, time_difference_s, previous
+decode_item: Callable[[bytes], tuple[int, int, int, int]] = _ITEM.unpack
+"""Key hash, physical offset, time difference in seconds and previous item."""
 
 
 def is_file_name(name: str) -> bool:

@@ -7,6 +7,10 @@ is next used. Nobody who uses a file notices.
 
 * A file in use (``busy``) is never evicted: no descriptor is closed, and its number given to another file, in the
   middle of a write. Where every file is busy, the bound is exceeded, by as many as there are threads.
+* A read of a file that has a descriptor takes no lock, for small reads are many. It joins the file's ``readers`` and
+  then looks whether the file is ``leaving``; an eviction says so and then looks for readers. So at least one of them
+  sees the other, and goes another way. Nor does such a read move the file to the end of the row: it says ``was_read``,
+  and whoever looks for a file to evict does that for it.
 * A file that is about to lose its name (deleted, renamed, replaced) could not be opened again: it is *pinned*, and
   keeps its descriptor until it is closed.
 * What was written and not synced. The data is the inode's, and a sync through a later descriptor covers it. But of a
@@ -173,9 +177,16 @@ class DescriptorCache:
 
     def _victim(self) -> BoundedFile | None:
         """The idle file that was used longest ago; of the older half rather one that needs no sync."""
+        for _ in range(len(self._open)):
+            first = next(iter(self._open))
+            if not first.was_read:
+                break
+            first.was_read = False
+            self._open.move_to_end(first)
+            self._latest = first
         oldest = None
         for file in islice(self._open, len(self._open) // 2):
-            if file.evictable:
+            if file.evictable and not file.was_read:
                 if not (file.unsynced and self.sync_evicted):
                     return file
                 oldest = oldest or file
@@ -188,7 +199,19 @@ class BoundedFile(RealFile):
     What does not begin with an underscore is the cache's to read and write, under its lock.
     """
 
-    __slots__ = ("_cache", "_failure", "busy", "closed", "flags", "identity", "pinned", "unsynced")
+    __slots__ = (
+        "_cache",
+        "_failure",
+        "busy",
+        "closed",
+        "flags",
+        "identity",
+        "leaving",
+        "pinned",
+        "readers",
+        "unsynced",
+        "was_read",
+    )
 
     def __init__(self, cache: DescriptorCache, path: str, flags: int, descriptor: int) -> None:
         self.path = path
@@ -201,6 +224,12 @@ class BoundedFile(RealFile):
         self.flags = flags & ~os.O_CREAT
         """To open it again: a file that has vanished must not come back empty."""
         self.pinned = False
+        self.readers: list[None] = []
+        """One for each read that goes on without the cache's lock."""
+        self.leaving = False
+        """The cache is about to take the descriptor away."""
+        self.was_read = False
+        """So since it was moved to the end of those that have a descriptor."""
         self.unsynced = False
         found = os.fstat(descriptor)
         self.end = found.st_size
@@ -212,7 +241,7 @@ class BoundedFile(RealFile):
 
     @property
     def evictable(self) -> bool:
-        return not self.busy and not self.pinned
+        return not self.busy and not self.readers and not self.pinned
 
     def reopened(self, descriptor: int) -> None:
         """Take a descriptor that was opened anew, if it is this file's."""
@@ -223,16 +252,22 @@ class BoundedFile(RealFile):
         self._descriptor = descriptor
 
     def give_up(self, *, sync: bool) -> bool:
-        """Close the descriptor, after a sync where one is due; ``False`` where that failed: then it keeps it."""
+        """Close the descriptor, after a sync where one is due.
+
+        ``False`` where that failed, or somebody reads: then it keeps it.
+        """
         try:
             if self.unsynced and sync:
                 os.fsync(self._descriptor)
                 self.unsynced = False
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            self.leaving = True
+            if not self.readers:
+                descriptor, self._descriptor = self._descriptor, -1
+                os.close(descriptor)
         except OSError as error:
             self._failure = refused(self.path, error)
             self.pinned = True
+        self.leaving = False
         return self._descriptor < 0
 
     def _refuse_after_failure(self) -> None:
@@ -260,6 +295,13 @@ class BoundedFile(RealFile):
             self._cache.give_back(self)
 
     def pread(self, size: int, offset: int) -> bytes:
+        self.readers.append(None)
+        try:
+            if not self.leaving and self._descriptor >= 0:
+                self.was_read = True
+                return RealFile.pread(self, size, offset)
+        finally:
+            self.readers.pop()
         self._cache.borrow(self)
         try:
             return RealFile.pread(self, size, offset)

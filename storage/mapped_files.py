@@ -96,7 +96,8 @@ class MappedFiles:
         base = self.holding(offset)
         if base is None:
             return b""
-        return self._handle(base).pread(min(size, base + self.file_size - offset), offset - base)
+        handle, left = self._handles.get(base) or self._handle(base), base + self.file_size - offset
+        return handle.pread(size if size < left else left, offset - base)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write ``data`` at ``offset``, within one file, which is there.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import warren as embedded
 from tests.support.cli_tools import warren
 from tests.support.effort import times
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
@@ -29,6 +30,7 @@ from warren.salvage.needed_body import Reference
 from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.salvage.source import open_source
 from warren.salvage.verify import Account, verify_source
+from warren.salvage.vhost import Vhost
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -483,3 +485,22 @@ def test_spoilt_directories_end_in_findings(name: str, tmp_path: Path) -> None:
             raise
         for path, data in before.items():
             path.write_bytes(data)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_the_queues_are_asked_what_they_need_only_where_a_store_holds_something(
+    is_stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with embedded.open(tmp_path / "node", sync="os") as node:
+        node.queue("q").publish(bytes(5000 if is_stored else 50)).wait()
+    asked: list[str] = []
+    needed = Vhost.needed
+
+    def noted(vhost: Vhost, store: str, **options: Any) -> Any:
+        asked.append(store)
+        return needed(vhost, store, **options)
+
+    monkeypatch.setattr(Vhost, "needed", noted)
+    with open_source(str(tmp_path / "node")) as source:
+        assert not [finding for finding in verify_source(source) if isinstance(finding, Finding)]
+    assert asked == ["msg_store_persistent"] * is_stored

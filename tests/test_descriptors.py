@@ -108,6 +108,29 @@ def test_the_file_that_was_used_longest_ago_is_evicted(tmp_path: Path) -> None:
     assert evicted(a, b, c, d) == [False, False, True, False]
 
 
+def test_a_read_counts_as_a_use(tmp_path: Path) -> None:
+    files, _ = bounded(4)
+    a, b, c, d = (files.open_append(f"{tmp_path}/{name}") for name in "abcd")
+    a.pread(1, 0)
+    b.pread(1, 0)
+    e = files.open_append(f"{tmp_path}/e")
+    assert evicted(a, b, c, d, e) == [False, False, True, False, False]
+    b.pread(1, 0)
+    f, g = files.open_append(f"{tmp_path}/f"), files.open_append(f"{tmp_path}/g")
+    assert evicted(a, b, d, e, f, g) == [True, False, True, False, False, False]
+
+
+def test_a_file_that_is_read_without_a_pause_can_be_evicted_by_its_own_thread(tmp_path: Path) -> None:
+    files, cache = bounded(1)
+    file = files.open_append(f"{tmp_path}/f")
+    file.append(b"data")
+    for n in range(5):
+        assert file.pread(2, 1) == b"at"
+        files.open_append(f"{tmp_path}/{n}")
+        assert evicted(file) == [True]
+    cache.check_invariants()
+
+
 class Held:
     """A call of ``os`` that waits, once somebody is in it, until it is let go."""
 

@@ -58,6 +58,12 @@ def test_rows_hash_as_strings_do(count: int, width: int) -> None:
     assert hash_rows(rows, "T#").tolist() == hash_many([row.tobytes() for row in rows], "T#").tolist()
 
 
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 511, 512, 513])
+def test_strings_around_the_longest_that_is_read_as_digits_hash_alike(length: int) -> None:
+    text = "".join(chr(unit * 37 % 128) for unit in range(length))
+    assert java_hash(text) & 0xFFFFFFFF == naive(text)
+
+
 def test_a_string_longer_than_any_property_is_hashed_too() -> None:
     assert java_hash("x" * 100_000) & 0xFFFFFFFF == naive("x" * 100_000)
 

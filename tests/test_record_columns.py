@@ -433,6 +433,18 @@ def test_without_keys_tags_stay() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 50])
+def test_without_codes_records_are_the_same_and_have_no_keys(count: int) -> None:
+    reader = Reader(log(*[record(properties=b"KEYS\x01k\x02TAGS\x01y")] * count))
+    (columns,), (like,) = reader.columns(with_codes=False, with_keys=False), reader.columns()
+    assert isinstance(columns, RecordColumns)
+    assert isinstance(like, RecordColumns)
+    assert (columns.stop, columns.topics) == (like.stop, like.topics)
+    assert columns.store_timestamps.tolist() == like.store_timestamps.tolist()
+    assert not columns.key_counts.any()
+    assert not len(columns.key_hashes)
+
+
+@pytest.mark.parametrize("count", [1, 50])
 def test_a_rollback_puts_no_keys(count: int) -> None:
     keyed = record(properties=b"KEYS\x01k")
     (columns,) = Reader(log(*[attrs.evolve(keyed, sys_flag=ROLLBACK)] * count, keyed)).columns()
@@ -471,7 +483,9 @@ def test_without_delay_levels_scheduled_messages_keep_their_tags() -> None:
 def test_a_delay_level_that_java_cannot_read_is_a_failure(text: str) -> None:
     good = record(topic=SCHEDULE_TOPIC, properties=b"DELAY\x012")
     odd = record(topic=SCHEDULE_TOPIC, properties=f"DELAY\x01{text}".encode())
-    columns, failure = Reader(log(*[good] * 20, odd, good)).columns()
+    reader = Reader(log(*[good] * 20, odd, good))
+    columns, failure = reader.columns()
+    assert reader.columns(with_codes=False)[1:] == [failure], "it is, whether or not its code is asked for"
     assert isinstance(columns, RecordColumns)
     assert len(columns) == 20
     assert isinstance(failure, Failure)

@@ -1218,6 +1218,21 @@ def test_half_a_surrogate_pair_is_no_key() -> None:
     assert topic.append(b"x", key="\U0001f600").wait().queue_offset == 0
 
 
+def test_messages_of_many_keys_have_the_properties_of_single_ones() -> None:
+    topic = opened().node.topic("t", queues=1)
+    keys, more = ["order-1", "é\U0001f600", "k"], {"tag": "ä", "properties": {"a": "b\n"}}
+    for given in ({}, more):
+        together = topic.append_many([b"x"] * len(keys), keys=keys, **given).wait()
+        singly = [topic.append(b"x", key=key, **given).wait() for key in keys]
+        found = [topic.get(0, at.queue_offset).record.properties for at in [*together, *singly]]
+        assert found[: len(keys)] == found[len(keys) :]
+        assert len(set(found)) == len(keys)
+    assert not list(topic.append_many([], keys=[]).wait())
+    for refused in ("", "a b", "a\0b"):
+        with pytest.raises(MessageError):
+            topic.append_many([b"x", b"y"], keys=["fine", refused])
+
+
 def test_what_dispatch_cannot_read_is_told_and_what_follows_in_the_next_file_is_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -227,6 +227,16 @@ class RunningNode:
             yield call(running.dispatcher, lambda: running.dispatcher.catch_up(end, with_index=with_index))
         return running
 
+    def caught_up_now(self, *, with_index: bool = False) -> RunningTopics | None:
+        """The same, where there is nothing to wait for; else ``None``."""
+        try:
+            running = self.topics_now()
+        except TopicsDownError:
+            return None
+        store = running.store
+        reached = store.dispatched if not with_index else min(store.dispatched, store.indexed)
+        return running if reached >= store.commit_log.end else None
+
     @property
     def name(self) -> str:
         """What it is called: ``warren@host``."""

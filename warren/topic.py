@@ -10,17 +10,12 @@ from typing import Unpack
 
 from warren.actors.commit_log_actor import AppendConfirm
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
 from warren.topic_record import Moment
 from warren.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 from warren.transaction import Transaction
-
-
-def _records(found: list[PackedRecords]) -> list[TopicRecord]:
-    return [TopicRecord(one) for one in found]
 
 
 class Topic(TopicHandle):
@@ -77,7 +72,22 @@ class Topic(TopicHandle):
         with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
             yield from reader.records(max_records, timeout)
 
-    find = blocking(TopicVerbs.find, _records)
+    def find(
+        self,
+        key: str,
+        *,
+        begin: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 64,
+        exact: bool = True,
+    ) -> list[TopicRecord]:
+        """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
+
+        ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
+        among them, and a message can come twice.
+        """
+        return [TopicRecord(one) for one in self._verbs.find_here(key, begin, end, limit, exact)]
+
     get = blocking(TopicVerbs.get, TopicRecord)
     message_at = blocking(TopicVerbs.message_at, TopicRecord)
     view_message = blocking(TopicVerbs.view_message, TopicRecord)

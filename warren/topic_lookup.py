@@ -38,45 +38,44 @@ def find(
     topic: str,
     key: str,
     *,
-    begin: Moment | None = None,
-    end: Moment | None = None,
-    limit: int = 64,
-    exact: bool = True,
+    begin: Moment | None,
+    end: Moment | None,
+    limit: int,
+    exact: bool,
 ) -> list[PackedRecords]:
     """:meth:`warren.Topic.find`."""
     first = 0 if begin is None else to_ms(begin)
     last = FOR_EVER_MS if end is None else to_ms(end)
     at_any_time = begin is None and end is None
-    limit = max(limit, 0)
+    index, log = running.store.index, running.store.commit_log
     wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
     while True:
         # The index knows times to the second, and the first of a file wrongly: it is asked for more.
-        offsets = running.store.index.query(wanted, most, max(first - _SECOND_MS, 0), FOR_EVER_MS)
-        found = [
-            one
-            for one in _named(running, dict.fromkeys(offsets) if exact else offsets)
-            if (at_any_time or first <= one.store_timestamp() <= last) and (not exact or _carries(one, topic, key))
-        ]
+        offsets = index.query(wanted, most, first - _SECOND_MS if first > _SECOND_MS else 0, FOR_EVER_MS)
+        found: list[PackedRecords] = []
+        for offset in dict.fromkeys(offsets) if exact and len(offsets) > 1 else offsets:
+            one = _named(log, offset)
+            if one is None or not (at_any_time or first <= one.store_timestamp() <= last):
+                continue
+            if exact:
+                named, properties = one.topic_and_properties()
+                if named != topic or not has_key(properties, key):
+                    continue
+            found.append(one)
         if len(found) >= limit or len(offsets) < most:
-            return found[:limit]
+            return found if len(found) <= limit else found[: max(limit, 0)]
         most *= 2
 
 
-def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[PackedRecords]:
-    log = running.store.commit_log
-    for offset in offsets:
-        try:
-            packed, is_sound = log.packed(offset)
-        except DataError:
-            continue  # it has expired, or the index names what is none
-        if not is_sound:
-            raise body_damage(log, offset)
-        yield packed
-
-
-def _carries(packed: PackedRecords, topic: str, key: str) -> bool:
-    found, properties = packed.topic_and_properties()
-    return found == topic and has_key(properties, key)
+def _named(log: CommitLog, offset: int) -> PackedRecords | None:
+    """What the index names; ``None`` where it has expired, or is no message."""
+    try:
+        packed, is_sound = log.packed(offset)
+    except DataError:
+        return None
+    if not is_sound:
+        raise body_damage(log, offset)
+    return packed
 
 
 def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecords:

@@ -6,7 +6,7 @@ Times are ``datetime`` or seconds since 1970 on the way in, seconds on the way o
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -124,6 +124,21 @@ def _key_alone(key: str) -> bytes:
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
     return encoded
+
+
+def properties_of_keys(keys: Sequence[str], common: bytes = b"") -> list[bytes]:
+    """The properties of many messages, each with one key; ``common``: what all of them have beside it, as it is stored.
+
+    Raises as :func:`encode_message_properties` does for the keys.
+    """
+    if not keys:
+        return []
+    check_key("".join(keys) or "-")
+    if not all(keys):
+        check_key("")
+    behind = "\x02" + common.decode() if common else ""
+    joined = f"{behind}\0KEYS\x01".join(keys)  # no key holds a NUL, and no properties do
+    return f"KEYS\x01{joined}{behind}".encode().split(b"\0")
 
 
 class StoredMessage:

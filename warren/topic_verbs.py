@@ -33,7 +33,7 @@ from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.topic_append import AppendManyConfirm
 from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at
-from warren.topic_record import HERE, Moment, Origin, check_key, encode_message_properties
+from warren.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
 from warren.transaction_verbs import TransactionVerbs
 
 Chooser = Callable[[bytes], int]
@@ -370,6 +370,15 @@ class TopicVerbs:
         )
         return found
 
+    def find_here(
+        self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
+    ) -> list[PackedRecords]:
+        """:meth:`find` for a thread, which looks into the files itself."""
+        running = self.node.caught_up_now(with_index=True)
+        if running is None:
+            return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
+        return find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
+
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         """One message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
@@ -491,13 +500,7 @@ def _many_properties(
         named = [None] * count if keys is None else keys
         return [encode_message_properties(key, own, properties) for key, own in zip(named, tags, strict=True)]
     common = encode_message_properties(None, tag, properties)
-    if keys is None:
-        return common
-    check_key("".join(keys) or "-")
-    if not all(keys):
-        check_key("")
-    rest = b"\x02" + common if common else b""
-    return [b"KEYS\x01" + key.encode("utf-8") + rest for key in keys]
+    return common if keys is None else properties_of_keys(keys, common)
 
 
 def _first(key: str | Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.killed import read_bare
-from warren.salvage.export import Selection, export_source
+from warren.salvage.export import Selection, export_source, export_to
 from warren.salvage.rocketmq.rebuilding import rebuild as rebuild_topics
 from warren.salvage.rocketmq.store import open_rocketmq
 from warren.salvage.source import open_source
@@ -19,6 +19,17 @@ def _to_json_lines(directory: str) -> int:
         return export_source(source, Selection(), nowhere.write, lambda _: None).messages
 
 
+def _to_parquet(directory: str) -> int:
+    from warren.arrow.parquet_export import parquet_rows  # noqa: PLC0415 - pyarrow: not timed, but only where it is used
+
+    with (
+        open(os.devnull, "wb") as nowhere,
+        open_source(directory) as source,
+        parquet_rows(nowhere.write, directory) as rows,
+    ):
+        return export_to(source, Selection(), rows, lambda _: None).messages
+
+
 def _verify(directory: str) -> None:
     with open_source(directory) as source:
         for _ in verify_source(source):
@@ -27,7 +38,11 @@ def _verify(directory: str) -> None:
 
 __all__ = ["WAYS", "commit_log_megabytes", "read_bare", "rebuild"]
 
-WAYS: Final[dict[str, Callable[[str], int | None]]] = {"JSON lines": _to_json_lines, "verify": _verify}
+WAYS: Final[dict[str, Callable[[str], int | None]]] = {
+    "JSON lines": _to_json_lines,
+    "Parquet": _to_parquet,
+    "verify": _verify,
+}
 """By the name of the value: reads all of it, and says how many messages there were where it counts them."""
 
 

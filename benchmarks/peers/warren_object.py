@@ -13,7 +13,9 @@ from warren.msg_store.commit_log import Batch, CommitLog
 from warren.msg_store.commit_log_format import Host
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.storage.topic_settings import TopicSettings
+from warren.topic_record import properties_of_keys
 
+_BORN_HOST, _STORE_HOST = Host.parse("10.0.0.1:50123"), Host.parse("10.0.0.2:10911")
 _RAM_COUNT = 10_000
 _BACKLOG = 500_000
 """With so many messages a program would tell the queue how many it may keep in RAM."""
@@ -95,10 +97,10 @@ class _Log(Topic):
             topic="bench",
             queue_id=0,
             bodies=list(bodies),
-            properties=[b"KEYS\x01" + key.encode() for key in keys],
+            properties=properties_of_keys(keys),
             born_timestamp=1_700_000_000_000 + self._done,
-            born_host=Host.parse("10.0.0.1:50123"),
-            store_host=Host.parse("10.0.0.2:10911"),
+            born_host=_BORN_HOST,
+            store_host=_STORE_HOST,
             as_one=False,
         )
         self._done += len(self._log.append(batch, self._done, batch.born_timestamp).sizes)

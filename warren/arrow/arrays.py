@@ -29,7 +29,11 @@ def schema_of(columns: str) -> pa.Schema:
 
 def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
     """``count`` times the same value; ``None`` makes nulls."""
-    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+    if value is None:
+        return pa.nulls(count, kind)
+    if pa.types.is_nested(kind):  # pa.repeat appends these one by one
+        return pa.array([value], kind).take(pa.array(np.zeros(count, np.int32)))
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def as_array(value: Any, count: int, kind: pa.DataType) -> pa.Array:

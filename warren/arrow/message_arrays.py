@@ -41,7 +41,7 @@ def _uniform(batch: UniformBatch) -> dict[str, Any]:
         "properties": envelope.properties,
         "headers": envelope.headers,
         "body": lambda: rows_of(batch.bodies, pa.binary()),
-        "body_sha256": lambda: _digests(batch.bodies),
+        "body_sha256": lambda: hexadecimal(batch.digests()),
         "file": run.path,
         "file_offset": run.offsets,
     }
@@ -74,6 +74,6 @@ def _expiries(expiries_us: npt.NDArray[np.uint64]) -> pa.Array:
     return pa.array(expiries_us.view(np.int64), mask=expiries_us == 0)
 
 
-def _digests(bodies: Sequence[bytes | memoryview] | npt.NDArray[np.uint8]) -> pa.Array:
+def _digests(bodies: Sequence[bytes | memoryview]) -> pa.Array:
     digests = b"".join([sha256(body).digest() for body in bodies])
     return hexadecimal(np.frombuffer(digests, np.uint8).reshape(-1, sha256().digest_size))

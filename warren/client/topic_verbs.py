@@ -107,6 +107,11 @@ class RemoteTopicVerbs(TopicVerbs):
         times = {"begin": _seconds(begin), "end": _seconds(end)}
         return list(map(packed, (yield from self._call("find", key, **times, limit=limit, exact=exact))))
 
+    def find_here(
+        self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
+    ) -> list[PackedRecords]:
+        return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
+
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         return packed((yield from self._call("get", queue_id, queue_offset)))
 

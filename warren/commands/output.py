@@ -55,7 +55,7 @@ def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
 
 
 @contextlib.contextmanager
-def opened(out: str | None, source: str) -> Iterator[Callable[[bytes], None]]:
+def opened(out: str | None, source: str) -> Iterator[Callable[[bytes | bytearray], None]]:
     """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
 
     The file may not lie in ``source``, which is only read. It has its name, and replaces one of that name, when all of
@@ -94,12 +94,15 @@ def _whole(out: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _buffered(write: Callable[[bytearray], object]) -> Iterator[Callable[[bytes], None]]:
+def _buffered(write: Callable[[bytes | bytearray], object]) -> Iterator[Callable[[bytes | bytearray], None]]:
     """Collects small pieces."""
     pending = bytearray()
 
-    def add(data: bytes) -> None:
+    def add(data: bytes | bytearray) -> None:
         nonlocal pending
+        if len(data) >= _WRITE_BYTES and not pending:
+            write(data)
+            return
         pending += data
         if len(pending) >= _WRITE_BYTES:
             write(pending)

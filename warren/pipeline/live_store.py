@@ -198,7 +198,8 @@ class LiveStore:
 def _walked(log: CommitLog, start: int, wanted: int, *, look_for_torn: bool) -> int:
     """Where the good records from ``start`` on end: at ``wanted`` or before."""
     end = start
-    for item in log.columns(start, wanted, check_crc=log.settings.check_crc_on_recover, with_keys=False):
+    check_crc = log.settings.check_crc_on_recover
+    for item in log.columns(start, wanted, check_crc=check_crc, with_keys=False, with_codes=False):
         match item:
             case RecordColumns():
                 if look_for_torn and (torn := first_torn(log.mapped, item)) is not None:

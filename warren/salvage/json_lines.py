@@ -36,7 +36,7 @@ from warren.salvage.names import to_json, to_text
 from warren.salvage.rocketmq.message_lines import record_line
 
 Text = npt.NDArray[np.uint8]
-Write = Callable[[bytes], object]
+Write = Callable[[bytes | bytearray], object]
 
 PIECE_BYTES: Final = 3 << 18
 """A larger body is turned into base64 in pieces of this size, a multiple of 3."""
@@ -120,6 +120,7 @@ class JsonLines:
         positions = np.arange(batch.first_position, batch.first_position + len(batch), dtype=np.int64)
         expiries = run.expiries_us.astype(np.int64)
         numbers = [run.seq_ids, expiries] if self._node is None else [positions, run.seq_ids, expiries]
+        digests = batch.digests()
         for rows in _same_digits(*numbers):
             bodies = batch.bodies[rows]
             columns = [
@@ -133,7 +134,7 @@ class JsonLines:
                 after_expiry,
                 *_base64(bodies),
                 b'", "body_sha256": "',
-                _digests(bodies),
+                _hexadecimal(digests[rows]),
                 b'"}\n',
             ]
             self._write(_side_by_side(len(bodies), columns))
@@ -161,22 +162,25 @@ def _same_digits(*columns: npt.NDArray[np.int64]) -> list[slice]:
 
 
 _POWERS: Final = 10 ** np.arange(19, dtype=np.int64)
+_FOUR_DIGITS: Final = (
+    (np.arange(10_000)[:, None] // _POWERS[3::-1] % 10 + ord("0")).astype(np.uint8).view(np.uint32)[:, 0]
+)
+"""The numbers below 10,000 as text, each in the room of one integer."""
 
 
 def _digits(numbers: npt.NDArray[np.int64]) -> Text:
-    """Numbers of as many digits each, in decimal."""
+    """Numbers of as many digits each, in decimal: four digits at a time, the last ones first."""
     count = len(str(int(numbers[0])))
-    return (numbers[:, None] // _POWERS[count - 1 :: -1] % 10 + ord("0")).astype(np.uint8)
+    words = -(-count // 4)
+    text = np.empty((len(numbers), words), np.uint32)
+    for word in reversed(range(words)):
+        numbers, last = np.divmod(numbers, 10_000)
+        text[:, word] = _FOUR_DIGITS[last]
+    return text.view(np.uint8)[:, 4 * words - count :]
 
 
 def _hexadecimal(rows: Text) -> Text:
     return np.frombuffer(hexlify(rows.data), np.uint8).reshape(len(rows), -1)
-
-
-def _digests(bodies: Text) -> Text:
-    data, size = bodies.tobytes(), bodies.shape[1]
-    digests = b"".join([sha256(data[at : at + size]).digest() for at in range(0, len(data), size)])
-    return np.frombuffer(hexlify(digests), np.uint8).reshape(len(bodies), -1)
 
 
 def _base64(bodies: Text) -> tuple[Text, bytes]:
@@ -188,11 +192,16 @@ def _base64(bodies: Text) -> tuple[Text, bytes]:
     return text[:, : text.shape[1] - missing], b"=" * missing
 
 
-def _side_by_side(count: int, columns: list[bytes | Text]) -> bytes:
-    widths = [len(column) if isinstance(column, bytes) else column.shape[1] for column in columns]
-    lines = np.empty((count, sum(widths)), np.uint8)
+def _side_by_side(count: int, columns: list[bytes | Text]) -> bytearray:
+    """What is the same on all lines comes in one go; the columns are then written into the room between."""
+    line = b"".join([column if isinstance(column, bytes) else bytes(column.shape[1]) for column in columns])
+    lines = bytearray(line) * count
     at = 0
-    for column, width in zip(columns, widths, strict=True):
-        lines[:, at : at + width] = np.frombuffer(column, np.uint8) if isinstance(column, bytes) else column
-        at += width
-    return lines.tobytes()
+    for column in columns:
+        if isinstance(column, bytes):
+            at += len(column)
+        else:
+            width = column.shape[1]
+            np.ndarray((count, width), np.uint8, lines, at, (len(line), 1))[:] = column
+            at += width
+    return lines

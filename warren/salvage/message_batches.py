@@ -11,6 +11,7 @@ batch: so positions can be told without reading messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 
 import attrs
 import numpy as np
@@ -51,6 +52,12 @@ class UniformBatch:
     @property
     def payload_bytes(self) -> int:
         return len(self) * self.size
+
+    def digests(self) -> Octets:
+        """SHA-256 of each body, a row each."""
+        bodies: list[bytes] = np.ascontiguousarray(self.bodies).view(f"V{self.size}")[:, 0].tolist()
+        octets = b"".join([sha256(body).digest() for body in bodies])
+        return np.frombuffer(octets, np.uint8).reshape(len(bodies), -1)
 
 
 @attrs.define(eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.queue_index.record_format import Bools, Ints, Octets
+from warren.storage.strided import gather_rows
 
 RUN_MESSAGES: Final = 32
 """Fewer messages of one length are taken one by one."""
@@ -62,8 +63,10 @@ def rows_at(file: Readable, at: Ints, size: int) -> Octets | None:
             return None
         parts = [found for part in np.split(at, jumps) if (found := rows_at(file, part, size)) is not None]
         return np.concatenate(parts) if len(parts) > len(jumps) else None
-    window = np.frombuffer(file.read(high - low, low), np.uint8)
+    window = file.read(high - low, low)
     if len(window) < high - low:
         return None
-    rows: Octets = np.lib.stride_tricks.sliding_window_view(window, size)[at - low]
-    return rows
+    stride = int(at[1] - at[0]) if len(at) > 1 else size
+    if stride >= size and (at[1:] - at[:-1] == stride).all():
+        return np.ndarray((len(at), size), np.uint8, window, int(at[0]) - low, (stride, 1))
+    return gather_rows(window, at - low, size)

@@ -8,7 +8,7 @@ from itertools import islice
 import attrs
 import numpy as np
 
-from warren.msg_store.rdq_format import MSG_ID_BYTES, Record
+from warren.msg_store.rdq_format import MSG_ID_BYTES, EndReason, Record
 from warren.msg_store.store_reader import StoreReader
 from warren.queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
@@ -16,6 +16,12 @@ from warren.salvage.vhost import Vhost
 from warren.storage.columns import distinct
 
 _BATCH = 8192
+
+
+def _is_empty(store: StoreReader) -> bool:
+    """Whether no record is in it, nor could be where no scan came."""
+    are_clean = all(end.reason is EndReason.CLEAN for end in store.ends.values())
+    return are_clean and next(store.records(), None) is None
 
 
 @attrs.define
@@ -36,7 +42,13 @@ class NeededBodies:
 
     @classmethod
     def of(cls, vhost: Vhost, store: str) -> NeededBodies:
-        """The bodies in that store of the vhost that unacked messages of its queues refer to."""
+        """The bodies in that store of the vhost that unacked messages of its queues refer to.
+
+        Of a store that is empty none is needed: there is nothing to be told from what nobody needs. Of small messages
+        alone both stores are so, and the one of transient messages nearly always.
+        """
+        if _is_empty(vhost.store(store)):
+            return cls(np.empty(0, MSG_IDS))
         return cls(distinct(vhost.needed(store, all_or_none=True)))
 
     def are_all_in(self, store: StoreReader) -> bool:

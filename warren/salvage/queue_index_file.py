@@ -18,6 +18,7 @@ from warren.salvage.resuming import Gap, parsed, read_records
 from warren.salvage.windows import WHOLE_BYTES, WINDOW_BYTES, has_bytes_behind
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
+from warren.storage.strided import gather
 
 BODIES: Final = np.dtype([("msg_id", "V16"), ("expiry_us", ">u8"), ("size", ">u4"), ("embedded_size", ">u4")])
 """A publish's body (:data:`warren.queue_index.record_format.BODY`) as columns."""
@@ -81,20 +82,19 @@ class QueueIndexFile:
 
     def bodies(self, offsets: Ints) -> Bodies:
         """The publish bodies at these offsets, of type :data:`BODIES`; the file is read front to back."""
-        found = np.empty((len(offsets), BODY_SIZE), np.uint8)
+        if self._data is not None:
+            return gather(self._data, offsets, BODIES)
+        found = np.zeros(len(offsets), BODIES)
         order = np.argsort(offsets, kind="stable")
         ascending = offsets[order]
         done = 0
         while done < len(order):
             start = int(ascending[done])
-            if self._data is not None:
-                window = np.frombuffer(self._data, np.uint8, offset=start)
-            else:
-                window = np.frombuffer(self.read(WINDOW_BYTES, start), np.uint8)
+            window = self.read(WINDOW_BYTES, start)
             until = int(np.searchsorted(ascending, start + len(window) - BODY_SIZE, "right"))
-            found[order[done:until]] = window[(ascending[done:until] - start)[:, None] + np.arange(BODY_SIZE)]
+            found[order[done:until]] = gather(window, ascending[done:until] - start, BODIES)
             done = max(until, done + 1)
-        return found.view(BODIES)[:, 0]
+        return found
 
     def has_bytes_behind(self, offset: int) -> bool:
         """Whether anything but zeros stands behind ``offset``."""

@@ -159,7 +159,10 @@ class Recovery:
         levels = store.settings.delay_levels_ms() if self._is_own else ()
         check_crc = store.settings.check_crc_on_recover
         bounds = store.commit_log.mapped
-        for item in store.commit_log.columns(start, check_crc=check_crc, delay_levels_ms=levels, with_keys=dispatching):
+        records = store.commit_log.columns(
+            start, check_crc=check_crc, delay_levels_ms=levels, with_keys=dispatching, with_codes=dispatching
+        )
+        for item in records:
             match item:
                 case RecordColumns():
                     if rebuilding and (torn := first_torn(bounds, item)) is not None:

@@ -23,12 +23,14 @@ from rich.progress import (
 
 from warren.msg_store.commit_log import CommitLog
 
+Write = Callable[[bytes | bytearray], object]
+
 _AFTER_S: Final = 1.0
 _STEP_BYTES: Final = 1 << 20
 
 
 @contextmanager
-def writing_bar(write: Callable[[bytes], object], what: str, *, to_stdout: bool) -> Iterator[Callable[[bytes], object]]:
+def writing_bar(write: Write, what: str, *, to_stdout: bool) -> Iterator[Write]:
     """The same ``write``, with a line that says how much was written: nobody knows how much it will be.
 
     ``to_stdout``: that is where it goes; there is no such line where that is a terminal itself.
@@ -39,7 +41,7 @@ def writing_bar(write: Callable[[bytes], object], what: str, *, to_stdout: bool)
     with _late_bar(what, None, FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()) as advance_to:
         written = told = 0
 
-        def counted(data: bytes) -> None:
+        def counted(data: bytes | bytearray) -> None:
             nonlocal written, told
             write(data)
             written += len(data)
