@@ -31,7 +31,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index import directory as names
-from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
+from warren.queue_index.entries import ACKED, DELIVERED, PUBLISHED, both
 from warren.queue_index.record_format import (
     ACK,
     BODY,
@@ -496,7 +496,7 @@ class QueueIndex:
             return file.entries.facts.copy()
         segment.reach(len(file.entries))
         file.entries.reach(len(segment.facts))
-        facts: Octets = PLUS[file.entries.facts, segment.facts]
+        facts = both(file.entries.facts, segment.facts)
         if (facts > PUBLISHED | DELIVERED | ACKED).any():
             rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))
             raise DataError(
