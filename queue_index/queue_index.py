@@ -51,7 +51,7 @@ from warren.storage.filesystem import File, FileSystem, append_whole, write_file
 from warren.storage.settings import Settings
 
 UNBOUNDED: Final = None
-_SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
+_SMALL_PART: Final = 2  # what is less than one part in so many of a segment is read by itself
 
 
 @attrs.define(eq=False)
