@@ -296,7 +296,7 @@ class QueueFrontEnd(FrontEnd):
         acks = key.outcome == "ack"
         if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
             return
-        if not inbox.scheduled or inbox.join(key, tag, 0, weight=0) is None:
+        if not inbox.scheduled or not inbox.note(key, tag):
             inbox.gather(key, tag, PendingBatch, 0, wake=self._ack_needs_a_turn if acks else None)
 
     def settle_ranges(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
