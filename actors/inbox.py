@@ -57,6 +57,11 @@ class PendingBatch:
         self.taken = False
         """Whether it has left the inbox."""
 
+    def take(self) -> None:
+        """It leaves the inbox. Nothing joins what its items are from now on (:meth:`Inbox.note`)."""
+        self.taken = True
+        self.items = self.items.copy()
+
 
 class Owner(Helper, Protocol):
     """Whose inbox it is."""
@@ -159,6 +164,25 @@ class Inbox:
             tail.items.append(item)
         return tail
 
+    def note(self, key: object, item: Any) -> bool:
+        """:meth:`join` for what has no weight and no size, mostly without the lock; whether it has joined.
+
+        Whoever takes an entry says so first, and goes on with a copy of its items. What has joined before that is in
+        the copy; whether what came meanwhile is there too, tells a look with the lock. No two items of an entry are
+        equal.
+        """
+        tail = self.open_entry
+        if tail is None or tail.key is not key:
+            return False
+        items = tail.items
+        if tail.taken:
+            return False
+        items.append(item)
+        if not tail.taken:
+            return True
+        with self.lock:
+            return item in tail.items
+
     @property
     def has_control(self) -> bool:
         """Whether a control message waits. To be asked with the lock."""
@@ -209,7 +233,7 @@ class Inbox:
                     self.open_entry = None
                 if not isinstance(entry, PendingBatch):
                     return entry
-                entry.taken = True
+                entry.take()
                 if entry.items:  # else an interrupt struck who began it
                     return entry
             return None
@@ -220,7 +244,7 @@ class Inbox:
             self._data_lane().remove(entry)
             if entry is self.open_entry:
                 self.open_entry = None
-            entry.taken = True
+            entry.take()
 
     def get(self) -> Envelope[Any]:
         """Pykka's way out; here an actor is run only when something waits."""

@@ -334,7 +334,7 @@ class QueueFrontEnd(FrontEnd):
         acks = key.outcome == "ack"
         if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
             return
-        if not inbox.scheduled or inbox.join(key, tag, 0, weight=0) is None:
+        if not inbox.scheduled or not inbox.note(key, tag):
             if acks:
                 inbox.gather(key, tag, AckBatch, 0, wake=self._ack_needs_a_turn)
             else:

@@ -8,6 +8,7 @@ are made bytes column by column. Where messages differ in more than that, each i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -53,27 +54,47 @@ class _Pieces:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.sizes: Numbers = np.zeros(count, np.int64)
-        """Bytes of what has come."""
+        self.sizes: Numbers | int = 0
+        """Bytes of what has come: of each, or of all alike."""
         self._rows: list[list[bytes | Numbers]] = [[]]
         self._values: list[Sequence[bytes]] = []
 
     def add(self, constant: bytes) -> None:
         """What all have."""
         self._rows[-1].append(constant)
-        self.sizes += len(constant)
+        self.sizes = self.sizes + len(constant)
 
-    def add_numbers(self, numbers: Numbers) -> None:
-        """A number each; they may be filled in until :meth:`joined`."""
-        self._rows[-1].append(numbers)
-        self.sizes += numbers.itemsize
+    def add_column(self, column: Numbers) -> None:
+        """A number each, or bytes of one length; they may be filled in until :meth:`joined`."""
+        self._rows[-1].append(column)
+        self.sizes = self.sizes + column.itemsize
+
+    def add_strings(self, strings: Sequence[Any], form: str, most: int = _MAX) -> None:
+        """Strings of at most so many bytes, and before them their lengths as numbers of that form."""
+        try:
+            together = "".join(strings)
+            lengths = list(map(len, strings))
+            if together.isascii() and lengths[0] and lengths.count(lengths[0]) == self.count:  # a column of bytes
+                values: list[bytes] = []
+            else:
+                values = list(map(str.encode, strings))
+                lengths = list(map(len, values))
+        except (TypeError, UnicodeEncodeError) as error:
+            raise _DifferentError from error
+        if max(lengths) > most:
+            raise _DifferentError
+        if values:
+            self.add_values(values, np.array(lengths), form)
+        else:
+            self.add(lengths[0].to_bytes(np.dtype(form).itemsize, "big"))
+            self.add_column(np.frombuffer(together.encode(), f"V{lengths[0]}"))
 
     def add_values(self, values: Sequence[bytes], lengths: Numbers, form: str) -> None:
         """Bytes of different lengths, and before them their lengths as numbers of that form."""
-        self.add_numbers(lengths.astype(form))
+        self.add_column(lengths.astype(form))
         self._values.append(values)
         self._rows.append([])
-        self.sizes += lengths
+        self.sizes = self.sizes + lengths
 
     def joined(self) -> list[bytes]:
         """The contents; they end with what came last, which is values."""
@@ -82,16 +103,16 @@ class _Pieces:
         return list(map(b"".join, zip(*pieces, strict=True)))
 
     def _row_bytes(self, parts: list[bytes | Numbers]) -> list[bytes]:
-        widths = [len(part) if isinstance(part, bytes) else part.itemsize for part in parts]
-        rows = np.empty((self.count, sum(widths)), np.uint8)
+        like = b"".join(part if isinstance(part, bytes) else bytes(part.itemsize) for part in parts)
+        rows = np.empty((self.count, len(like)), np.uint8)
+        rows[:] = np.frombuffer(like, np.uint8)
         at = 0
-        for part, width in zip(parts, widths, strict=True):
-            column = rows[:, at : at + width]
+        for part in parts:
             if isinstance(part, bytes):
-                column[:] = np.frombuffer(part, np.uint8)
+                at += len(part)
             else:
-                column.view(part.dtype)[:, 0] = part
-            at += width
+                rows[:, at : at + part.itemsize].view(part.dtype)[:, 0] = part
+                at += part.itemsize
         made: list[bytes] = rows.view(f"V{at}")[:, 0].tolist()
         return made
 
@@ -101,7 +122,7 @@ def _joined(common: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], bod
     flags, writers = writers_of(tuple(names))
     pieces = _Pieces(len(bodies))
     properties_sizes = np.empty(len(bodies), ">u4")
-    pieces.add_numbers(properties_sizes)
+    pieces.add_column(properties_sizes)
     pieces.add(flags)
     for name, _ in writers:
         if name not in columns:
@@ -109,48 +130,32 @@ def _joined(common: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], bod
         elif name == HEADERS:
             _add_headers(pieces, columns[name])
         elif name in SHORT_STRINGS:
-            values, lengths = _encoded(columns[name])
-            if lengths.max() > _MAX_SHORT:
-                raise _DifferentError
-            pieces.add_values(values, lengths, ">u1")
+            pieces.add_strings(columns[name], ">u1", _MAX_SHORT)
         else:
             raise _DifferentError
     properties_sizes[:] = pieces.sizes - properties_sizes.itemsize
     pieces.add(TO_BODY)
-    pieces.add_values(bodies, _lengths(bodies), ">u4")
+    pieces.add_values(bodies, np.array(list(map(len, bodies))), ">u4")
     return pieces.joined()
 
 
 def _add_headers(pieces: _Pieces, tables: Sequence[Any]) -> None:
-    if set(map(type, tables)) != {dict} or len(kinds := set(map(tuple, tables))) > 1:
+    if set(map(type, tables)) != {dict}:
         raise _DifferentError
-    names = next(iter(kinds))
+    names = [*tables[0]]
+    if [*chain.from_iterable(tables)] != names * len(tables):  # none has one twice: so each has those of the first
+        raise _DifferentError
+    values = [*chain.from_iterable(map(dict.values, tables))]
     table_sizes = np.empty(pieces.count, ">u4")
-    pieces.add_numbers(table_sizes)
-    before = pieces.sizes.copy()
-    values = zip(*map(dict.values, tables), strict=True) if names else ()
-    for name, column in zip(names, values, strict=True):
+    pieces.add_column(table_sizes)
+    before = pieces.sizes
+    for index, name in enumerate(names):
         pieces.add(write_short_string(name))
-        kind = type(column[0])
-        if kind is int and set(map(type, column)) == {int} and _MIN <= min(column) <= max(column) <= _MAX:
+        column = values[index :: len(names)]
+        if type(column[0]) is int and set(map(type, column)) == {int} and _MIN <= min(column) <= max(column) <= _MAX:
             pieces.add(b"I")
-            pieces.add_numbers(np.array(column, ">i4"))
+            pieces.add_column(np.array(column, ">i4"))
         else:
             pieces.add(b"S")
-            pieces.add_values(*_encoded(column), ">u4")
+            pieces.add_strings(column, ">u4")
     table_sizes[:] = pieces.sizes - before
-
-
-def _encoded(values: Sequence[Any]) -> tuple[list[bytes], Numbers]:
-    """Strings as bytes, and their lengths."""
-    if set(map(type, values)) != {str}:
-        raise _DifferentError
-    try:
-        encoded = list(map(str.encode, values))
-    except UnicodeEncodeError as error:
-        raise _DifferentError from error
-    return encoded, _lengths(encoded)
-
-
-def _lengths(strings: Sequence[bytes]) -> Numbers:
-    return np.fromiter(map(len, strings), np.int64, len(strings))

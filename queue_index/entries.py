@@ -92,6 +92,15 @@ MINUS: Final = _table(
 )
 
 
+_BOTH: Final = PLUS.tobytes().ljust(256, bytes([IMPOSSIBLE]))
+
+
+def both(in_segment: Octets, in_journal: Octets) -> Octets:
+    """:data:`PLUS` of each position, of one octet each: by a table of bytes a segment's positions are one step."""
+    codes: Octets = in_segment * np.uint8(len(PLUS)) + in_journal
+    return np.frombuffer(codes.tobytes().translate(_BOTH), np.uint8)
+
+
 @attrs.frozen
 class Finding:
     """Something in an index file that a sound one does not have. ``offset`` is the file's; ``None``: not one place."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import attrs
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from warren.queue_index.amqp_tables import long_string, text
 from warren.queue_index.properties import HEADERS, NAMES, OCTETS, Properties, decode_properties, names_in
+from warren.storage.strided import by_value
 
 _WORTH_COLUMNS: Final = 16
 """Fewer that are alike are decoded one by one."""
@@ -42,14 +44,19 @@ class _Place:
 
     def column(self, rows: npt.NDArray[np.uint8], otherwise: Any) -> list[Any]:
         """The values; ``otherwise``: what becomes of bytes that are not UTF-8."""
-        part = np.ascontiguousarray(rows[:, self.at : self.end])
-        values: list[Any] = part.view(self.number or f"V{self.end - self.at}")[:, 0].tolist()
+        part = rows[:, self.at : self.end]
         if self.number:
-            return values
-        try:
-            return list(map(bytes.decode, values))
-        except UnicodeDecodeError:
-            return list(map(otherwise, values))
+            numbers: list[Any] = np.ascontiguousarray(part).view(self.number)[:, 0].tolist()
+            return numbers
+        ended = np.zeros((len(part), part.shape[1] + 1), np.uint8)
+        ended[:, :-1] = part
+        encoded = ended.tobytes()
+        if encoded.count(0) == len(ended):  # none has a zero of its own: all are decoded together
+            try:
+                return encoded.decode().split("\0")[:-1]
+            except UnicodeDecodeError:
+                pass
+        return list(map(otherwise, np.ascontiguousarray(part).view(f"V{part.shape[1]}")[:, 0].tolist()))
 
 
 def decode_many(encoded: Sequence[bytes]) -> list[Properties]:
@@ -78,11 +85,8 @@ def decode_columns(encoded: Sequence[bytes], names: Sequence[str]) -> list[list[
         if columns and fits is None:
             return [list(islice(column, count)) for column in columns]
     found: list[list[Any]] = [[None] * count for _ in names]
-    by_length: dict[int, list[int]] = {}
-    for index, length in enumerate(lengths):
-        by_length.setdefault(length, []).append(index)
-    for indices in by_length.values():
-        _decode_alike(encoded, indices, names, found)
+    for _, indices in by_value(np.array(lengths)):
+        _decode_alike(encoded, indices.tolist(), names, found)
     return found
 
 
@@ -91,7 +95,7 @@ def _decode_alike(
 ) -> None:
     """Those of ``indices``, which are of one length."""
     while len(indices) >= _WORTH_COLUMNS:
-        columns, fits = _columns([encoded[index] for index in indices], names)
+        columns, fits = _columns(itemgetter(*indices)(encoded), names)
         if not columns:
             break
         chosen = indices
@@ -136,11 +140,13 @@ def _columns(
         rows = rows[fits]
     columns: dict[str, Iterable[Any]] = {place.name: place.column(rows, text) for place in others if place in varying}
     if known.headers is not None and HEADERS in names:
-        tables: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        like: dict[str, Any] = {**known.headers}
+        tables = list(map(dict.copy, repeat(like, len(rows))))
         columns[HEADERS] = tables
+        names_once = len(like) == len(headers)
         for place in headers:
-            values = place.column(rows, long_string) if place in varying else repeat(known.headers[place.name])
-            _put(tables, place.name, values)
+            if place in varying or not names_once:  # of equal names the last one counts
+                _put(tables, place.name, place.column(rows, long_string))
     return [columns[name] if name in columns else repeat(getattr(known, name)) for name in names], fits
 
 

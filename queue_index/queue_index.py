@@ -32,7 +32,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index import directory as names
-from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
+from warren.queue_index.entries import ACKED, DELIVERED, PUBLISHED, both
 from warren.queue_index.record_format import (
     ACK,
     BODY,
@@ -57,7 +57,7 @@ UNBOUNDED: Final = None
 _Part = bytes | ColumnRecords | tuple[int, range]
 """Of the journal, as it waits to be written: records, or what they are made of; that of short ones are their kind and
 their seq_ids."""
-_SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
+_SMALL_PART: Final = 2  # what is less than one part in so many of a segment is read by itself
 
 
 @attrs.define(eq=False)
@@ -523,7 +523,7 @@ class QueueIndex:
             return file.entries.facts.copy()
         segment.reach(len(file.entries))
         file.entries.reach(len(segment.facts))
-        facts: Octets = PLUS[file.entries.facts, segment.facts]
+        facts = both(file.entries.facts, segment.facts)
         if (facts > PUBLISHED | DELIVERED | ACKED).any():
             rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))
             raise DataError(

@@ -55,7 +55,8 @@ BODY_SIZE: Final = BODY.size
 EMBEDDED_SIZE_AT: Final = BODY_SIZE - 4
 PERSISTENT_PUBLISH, TRANSIENT_PUBLISH, DELIVER, ACK = range(4)
 SEGMENT_SHORT: Final = 1
-READ_WINDOW_BYTES: Final = 8 << 20
+READ_WINDOW_BYTES: Final = 512 << 10
+"""What was just read is parsed in half the time while it is in a processor's own cache."""
 
 _STRETCH_FIRST_GUESS: Final = 32
 _SAME_BEFORE_MATRIX: Final = 32  # a matrix costs as much as a hundred single records: first see that they are the same
@@ -226,6 +227,7 @@ class Parser:
         add_publish, add_short = singles.append, collected.single_shorts.append
         short_kinds, zeros_end = layout.short_kinds, layout.zero_record_ends
         position, size = 0, len(data)
+        last_start, size_at = size - publish_size, publish_size - 4
         in_a_row, last_embedded, short_streak = 0, -1, 0
         reason: EndReason | None = None
         while True:
@@ -235,30 +237,28 @@ class Parser:
                 break
             octet = data[position]
             if first_publish <= octet < behind_publishes:
-                end = position + publish_size
-                if end > size:
-                    reason = "torn"
-                    break
-                (embedded,) = read_size(data, end - 4)
-                if zeros_end and not octet and not embedded and not any(data[position:end]):
-                    reason = "zeros"
-                    break
-                end += embedded
-                if end > size:
+                if position > last_start:
                     reason = "torn"
                     break
                 short_streak = 0
-                if embedded != last_embedded:
-                    in_a_row, last_embedded = 0, embedded
-                else:
-                    in_a_row += 1
-                    if in_a_row >= _SAME_BEFORE_MATRIX:
-                        in_a_row = 0
-                        if taken := self._stretch_of_publishes(data, position, publish_size + embedded):
+                while position <= last_start and first_publish <= data[position] < behind_publishes:
+                    (embedded,) = read_size(data, position + size_at)
+                    if zeros_end and not embedded and not any(data[position : position + publish_size]):
+                        reason = "zeros"
+                        break
+                    if embedded != last_embedded:
+                        in_a_row, last_embedded = 0, embedded
+                    elif (in_a_row := in_a_row + 1) >= _SAME_BEFORE_MATRIX:
+                        in_a_row, end = 0, position + publish_size + embedded
+                        if end <= size and (taken := self._stretch_of_publishes(data, position, end - position)):
                             position += taken
                             continue
-                add_publish(position)
-                position = end
+                    add_publish(position)
+                    position += publish_size + embedded
+                if position > size:  # it is not whole
+                    position, reason = singles.pop(), "torn"
+                if reason is not None:
+                    break
             elif (kind := octet >> 6) in short_kinds:
                 short_streak += 1
                 if short_streak > _SAME_BEFORE_MATRIX:

@@ -22,9 +22,10 @@ from warren.queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns,
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
+from warren.storage.strided import gather_rows
 
 _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
-_SMALL_FILE_BYTES: Final = 1 << 20
+_SMALL_FILE_BYTES: Final = 8 << 20  # what is read as it is, for its parts that are wanted next too
 
 
 @attrs.define(eq=False)
@@ -80,15 +81,16 @@ class SegmentFile:
             stop = int(at[-1]) + step
             offsets: range | array[int] = range(int(at[0]) + BODY_SIZE, stop + BODY_SIZE, step)
         else:
-            bodies = octets[at[:, None] + np.arange(BODY_SIZE)]
+            bodies = gather_rows(self.data, at, BODY_SIZE)
             offsets = array("q", (at + BODY_SIZE).tobytes())
         lengths = self.entries.embedded[rel_seqs]
         total = int(lengths.sum())
-        terms: PackedTerms | list[bytes] | None = None
+        terms = None
         if total:
-            terms = PackedTerms(self.data, offsets, _folded(lengths))
+            same = bool((lengths == lengths[0]).all())
+            terms = PackedTerms(self.data, offsets, int(lengths[0]) if same else array("q", lengths.tobytes()))
             if total * 2 < len(self.data):  # most of the file is not asked for: do not hold it
-                terms = terms.many(0, len(terms))
+                terms = terms.part(0, len(terms))
         return Batch(
             count=len(at),
             ids=bodies[:, :16].tobytes(),

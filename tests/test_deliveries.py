@@ -57,6 +57,50 @@ def test_a_prefetch_that_is_set_bounds_what_was_not_bounded() -> None:
         assert len([*consumer]) == BUFFER - len(taken)
 
 
+def test_a_loop_over_a_consumer_goes_on_where_others_have_taken_from_it() -> None:
+    hand = hand_node()
+    with hand.node:
+        queue = hand.node.queue("q")
+        for first in (0, 4):  # two batches
+            queue.publish_many([b"%d" % number for number in range(first, first + 4)])
+            hand.run()
+        consumer = queue.consume(prefetch=3, timeout=0)
+        seen: list[bytes] = []
+        for delivery in consumer:
+            seen.append(delivery.body)
+            delivery.ack()
+            if len(seen) == 2:
+                break
+        for delivery in consumer:
+            seen.append(delivery.body)
+            delivery.ack()
+            hand.run()
+            if len(seen) == 3:
+                other = next(consumer)
+                seen.append(other.body)
+                other.ack()
+                hand.run()
+        assert seen == [b"%d" % number for number in range(8)]
+        assert consumer.ended
+
+
+def test_a_loop_over_a_consumer_ends_where_it_is_closed() -> None:
+    hand = hand_node()
+    with hand.node:
+        queue = hand.node.queue("q")
+        queue.publish_many([b"%d" % number for number in range(5)])
+        hand.run()
+        consumer, seen = queue.consume(prefetch=5, timeout=0), []
+        for delivery in consumer:
+            seen.append(delivery.body)
+            delivery.ack()
+            if len(seen) == 2:
+                consumer.close()
+        assert seen == [b"0", b"1"]
+        hand.run()
+        assert [one.body for one in queue.get_many(9)] == [b"2", b"3", b"4"]
+
+
 def test_handles_and_what_they_hand_out_cannot_be_sent_to_another_process() -> None:
     hand = hand_node()
     with hand.node:

@@ -63,6 +63,31 @@ def test_headers_that_are_alike_are_each_messages_own() -> None:
     assert one.headers is not other.headers
 
 
+def test_of_equal_names_in_a_table_the_last_one_counts() -> None:
+    def twice(first: bytes, last: bytes) -> bytes:
+        fields = b"".join(b"\x01nS" + len(value).to_bytes(4, "big") + value for value in (first, last))
+        return b"\x20\x00" + len(fields).to_bytes(4, "big") + fields
+
+    encoded = [twice(b"%02d" % n, b"last") for n in range(20)]
+    assert decode_columns(encoded, ["headers"]) == [[{"n": "last"}] * 20]
+    encoded = [twice(b"first", b"%02d" % n) for n in range(20)]
+    assert decode_columns(encoded, ["headers"]) == [[{"n": f"{n:02}"} for n in range(20)]]
+
+
+@pytest.mark.parametrize("texts", [["a\0", "\0b"], ["ab", "é"], ["", ""]], ids=["zeros", "not ASCII", "empty"])
+def test_strings_of_many_messages_are_those_of_each(texts: list[str]) -> None:
+    properties = [Properties(message_id=text, headers={"n": text}) for text in texts * 10]
+    encoded = list(map(encode_properties, properties))
+    assert decode_columns(encoded, ["message_id", "headers"]) == [texts * 10, [{"n": text} for text in texts * 10]]
+
+
+def test_bytes_that_are_characters_only_together_are_not_taken_together() -> None:
+    halves = [b"\x20\x00\x00\x00\x00\x08\x01nS\x00\x00\x00\x01" + half for half in (b"\xc3", b"\xa9")] * 10
+    (found,) = decode_columns(halves, ["headers"])
+    assert found == [{"n": LongString(b"\xc3")}, {"n": LongString(b"\xa9")}] * 10
+    assert {type(table["n"]) for table in found} == {LongString}
+
+
 @pytest.mark.parametrize("cut", [b"", b"\x20\x00\x00\x00\x00\x09", b"\x00\x80\x05abc"])
 def test_properties_that_cannot_be_read_are_refused(cut: bytes) -> None:
     sound = encode_properties(Properties(message_id="abcd"))

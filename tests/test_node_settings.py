@@ -257,10 +257,15 @@ def test_a_file_that_is_no_text_is_refused() -> None:
 
 
 def test_a_node_keeps_a_backlog_on_the_disk_unless_it_names_a_profile_or_says_so(tmp_path: Path) -> None:
-    def most(text: str = "", **settings: Any) -> int | None:
+    def engine(text: str = "", **settings: Any) -> Settings:
         (tmp_path / "warren.toml").write_text(text)
-        return Config.of(tmp_path / "warren.toml", **settings).engine.target_ram_count_max
+        return Config.of(tmp_path / "warren.toml", **settings).engine
 
+    def most(text: str = "", **settings: Any) -> int | None:
+        return engine(text, **settings).target_ram_count_max
+
+    assert Config().engine == engine() == engine("[node]\nsync = 'os'\n")
+    assert [engine(text).delta_read_max for text in ("", "[engine]\nprofile = 'default'\n")] == [4096, None]
     assert Config().engine.target_ram_count_max == Config.of(None).engine.target_ram_count_max == 24_576
     assert most() == most("[node]\nsync = 'os'\n[engine]\nsegment_entry_count = 2048\n") == 24_576
     assert most("[engine]\ntarget_ram_count_max = 9\n") == most(target_ram_count_max=9) == 9

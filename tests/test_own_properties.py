@@ -65,6 +65,26 @@ def test_contents_made_as_columns_are_those_of_each_message(
 
 
 @pytest.mark.parametrize(
+    "headers",
+    [
+        [{"trace": f"{n:04}", "kind": "made"} for n in range(9)],
+        [{"trace": f"{n}\0", "kind": "é" * (1 + n % 2)} for n in range(9)],
+        [{"a": "1", "b": "2"} if n % 2 else {"b": "2", "a": "1"} for n in range(9)],
+        [{"a": "1", "b": "2"}, {"a": "1"}, {"b": "2", "a": "1"}, {"b": "2"}, *[{"a": "1", "b": "2"}] * 6],
+        [{}] * 9,
+        [{"": ""}] * 9,
+    ],
+    ids=["of one length", "not ASCII", "in another order", "of other lengths", "none", "empty"],
+)
+def test_headers_made_as_columns_are_those_of_each_message(headers: list[dict[str, Any]]) -> None:
+    bodies = [b"%d" % n for n in range(len(headers))]
+    each = [
+        content_of(encode_properties(Properties(headers=one)), body) for one, body in zip(headers, bodies, strict=True)
+    ]
+    assert contents_of_columns({}, {"headers": headers}, bodies) == each
+
+
+@pytest.mark.parametrize(
     "columns",
     [
         {"message_id": ["x" * 256] * 9},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -87,6 +89,26 @@ def test_a_paged_run_has_no_payloads_and_gets_them_back() -> None:
 def test_terms_of_different_lengths_lie_in_one_buffer() -> None:
     packed = PackedTerms(b"-onethree-", [1, 4], [3, 5])
     assert (len(packed), packed.one(1), packed.many(0, 2)) == (2, b"three", [b"one", b"three"])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lengths"),
+    [
+        ([1, 4, 10], [3, 5, 2]),
+        ([10, 4, 1], [2, 5, 3]),
+        (range(1, 13, 4), 3),
+        (range(9, 0, -4), 3),
+        ([1, 60, 94], [3, 3, 2]),
+    ],
+    ids=["ascending", "descending", "of one length", "of one length, descending", "far apart"],
+)
+def test_a_part_of_a_buffer_holds_little_else(offsets: Sequence[int], lengths: int | list[int]) -> None:
+    packed = PackedTerms(bytes(range(100)), offsets, lengths)
+    for low, high in ((0, 3), (1, 3), (0, 2), (2, 3)):
+        part = packed.part(low, high)
+        assert (len(part), part.many(0, high - low)) == (high - low, packed.many(low, high))
+        assert [part.one(index) for index in range(high - low)] == packed.many(low, high)
+        assert len(part.blob) <= 2 * sum(map(len, packed.many(low, high)))
 
 
 def test_single_messages_join_the_open_batch() -> None:

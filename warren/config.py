@@ -22,8 +22,9 @@ from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import Settings
 from warren.storage.topic_settings import TopicSettings
 
-ENGINE: Final = Settings(target_ram_count_max=24_576)
-"""The engine of a node that names no profile: its queues keep a backlog on the disk, whatever memory there is."""
+ENGINE: Final = Settings(target_ram_count_max=24_576, delta_read_max=4096)
+"""The engine of a node that names no profile: its queues keep a backlog on the disk, whatever memory there is, and read
+it back in parts that stay in a processor's cache while bodies are taken out of them."""
 
 _NODE = {field.name for field in attrs.fields(NodeSettings)}
 _ENGINE = {field.name for field in attrs.fields(Settings)}

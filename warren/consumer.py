@@ -81,8 +81,21 @@ class Consumer(Handle[ConsumerVerbs]):
     def channel(self) -> Channel:
         return self._verbs.channel
 
-    def __iter__(self) -> Consumer:
-        return self
+    def __iter__(self) -> Iterator[Delivery]:
+        """As :meth:`__next__` again and again, without a call for each."""
+        delivery: Delivery | None
+        while True:
+            batch = self._batch
+            for delivery in batch:
+                yield delivery
+                if self._batch is not batch:  # another was begun, or this one is no more to be handed out
+                    break
+            else:
+                delivery = self.receive(self._timeout)
+                if delivery is None:
+                    self.close()
+                    return
+                yield delivery
 
     def __next__(self) -> Delivery:
         delivery = next(self._batch, None)

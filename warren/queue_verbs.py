@@ -120,14 +120,15 @@ class QueueVerbs:
             return
         values, shared = publish_values({name: one for name, one in properties.items() if name not in columns})
         low = 0
-        for high, body in enumerate([*bodies, b""]):
-            if (at_end := high == len(bodies)) or len(body) > MAX_FRAGMENT_BYTES:
-                if low < high:
-                    part = {name: column[low:high] for name, column in columns.items()}
-                    yield self._content_key(shared), contents_of_columns(values, part, bodies[low:high])
-                if not at_end:  # by itself
-                    yield self.key({**properties, **{name: column[high] for name, column in columns.items()}}), [body]
-                low = high + 1
+        large = [index for index, size in enumerate(map(len, bodies)) if size > MAX_FRAGMENT_BYTES]
+        for high in (*large, len(bodies)):
+            if low < high:
+                part = {name: column[low:high] for name, column in columns.items()}
+                yield self._content_key(shared), contents_of_columns(values, part, bodies[low:high])
+            if high < len(bodies):  # by itself
+                own = {name: column[high] for name, column in columns.items()}
+                yield self.key({**properties, **own}), [bodies[high]]
+            low = high + 1
 
     def room(self, timeout: float | None = None) -> Steps[None]:
         """Wait until a publish that does not wait may go on. Raises :class:`BlockedError` after ``timeout`` seconds."""
