@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -271,15 +271,13 @@ class QueueIndex:
 
     def _write_journal(self, journal: File, behind: Sequence[bytes] = ()) -> None:
         """Write what waits, and records ``behind`` it."""
-        append_whole(journal, self._writes([*self._buffered, *behind]))
+        parts: list[Any] = [*self._buffered, *behind]
+        if set(map(type, parts)) == {bytes}:
+            append_whole(journal, (parts,))
+        else:
+            append_whole(journal, ((piece,) for piece in gathered(map(self._made, parts))))
         self._buffered.clear()
         self.no_room = None
-
-    def _writes(self, parts: list[_Part]) -> Iterable[Sequence[Piece]]:
-        """The writes that parts of the journal take."""
-        if set(map(type, parts)) == {bytes}:
-            return (parts,)  # type: ignore[return-value]
-        return ((piece,) for piece in gathered(map(self._made, parts)))
 
     def _made(self, part: _Part) -> Piece:
         """The records of a part; to be used before the next call."""
