@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.killed import read_bare
+from warren.arrow.parquet_export import parquet_rows
 from warren.salvage.export import Selection, export_source, export_to
 from warren.salvage.rocketmq.rebuilding import rebuild as rebuild_topics
 from warren.salvage.rocketmq.store import open_rocketmq
@@ -20,8 +21,6 @@ def _to_json_lines(directory: str) -> int:
 
 
 def _to_parquet(directory: str) -> int:
-    from warren.arrow.parquet_export import parquet_rows  # noqa: PLC0415 - pyarrow: not timed, but only where it is used
-
     with (
         open(os.devnull, "wb") as nowhere,
         open_source(directory) as source,
