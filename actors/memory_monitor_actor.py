@@ -108,12 +108,10 @@ class MemoryMonitorActor(NodePart):
             case ReportDuration():
                 if message.queue not in self._monitor:
                     self._monitor.register(message.queue)
-                before = self._monitor.told(message.queue)
                 duration = self._monitor.report(
                     message.queue, message.duration_s, pageable=message.pageable, resting=message.resting
                 )
-                if duration is not None or before is not None:  # without limit, as ever, is no news
-                    tell(message.queue, SetDurationTarget(duration))
+                tell(message.queue, SetDurationTarget(duration))
             case LeaveMonitor():
                 self._monitor.deregister(message.queue)
             case DiskRoom():

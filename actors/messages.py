@@ -161,10 +161,7 @@ class CloseStore:
 
 @attrs.frozen(eq=False)
 class ReportDuration(Control):
-    """Queue → memory monitor. Tell; the answer is a :class:`SetDurationTarget`, unless there was and is no limit.
-
-    ``pageable``: it has bodies in RAM.
-    """
+    """Queue → memory monitor. Tell; the answer is a :class:`SetDurationTarget`. ``pageable``: it has bodies in RAM."""
 
     queue: ActorRef[Any]
     duration_s: float | None

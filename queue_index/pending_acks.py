@@ -25,17 +25,21 @@ _NO_RUNS: Final[SortedDict[int, Run]] = SortedDict()
 """In place of an empty one, which takes 1 KB; all share it, and nobody puts anything in."""
 
 
-class _Holes:
-    """Which messages of a run are not held any more."""
+class _Holed(Run):
+    """A run of whose messages some are not held any more."""
 
     __slots__ = ("marks", "payloads")
 
-    def __init__(self, count: int) -> None:
-        self.marks = bytearray(count)
-        self.payloads = count
-        """How many the run still has, if it has any."""
+    def __init__(self, run: Run, marks: bytearray, payloads: int) -> None:
+        super().__init__(run.start, run.batch, run.low, run.count, run.flags)
+        self.marks = marks
+        self.payloads = payloads
+        """How many it has, if it has any."""
 
-    def stretches(self, low: int, high: int) -> list[range]:
+    def continues(self, other: Run) -> bool:
+        return False
+
+    def held(self, low: int, high: int) -> list[range]:
         """Where messages are held, of the rows ``low … high-1``."""
         found: list[range] = []
         while (first := self.marks.find(_HELD, low, high)) >= 0:
@@ -49,36 +53,37 @@ class _Holes:
 class PendingAcks:
     """Runs by seq_id. ``len`` counts messages."""
 
-    __slots__ = ("_count", "_holes", "_runs")
+    __slots__ = ("_count", "_runs")
 
     def __init__(self) -> None:
         self._runs = _NO_RUNS
-        self._holes: dict[int, _Holes] | None = None
-        """Of runs that have some, by their first seq_id."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Run]:
-        if self._holes is None:
-            return iter(self._runs.values())
-        return iter([part for run in self._runs.values() for part in self._held(run, run.start, run.end)])
+        for run in self._runs.values():
+            if isinstance(run, _Holed):
+                yield from _held(run, run.start, run.end)
+            else:
+                yield run
 
     @property
     def last_seq_id(self) -> int:
         """The highest; not of an empty one."""
         run = cast(Run, self._runs.peekitem(-1)[1])
-        holes = self._holes_of(run)
-        return run.end - 1 if holes is None else run.start + holes.marks.rindex(_HELD)
+        return run.start + run.marks.rindex(_HELD) if isinstance(run, _Holed) else run.end - 1
 
     def add(self, run: Run) -> None:
         """Hold a run; it joins the one before it where that goes on in the same batch."""
         self._count += run.count
-        if self._holes is not None:
-            self._make_way(run)
         before = self._before(run.start)
-        if before is not None and before.continues(run) and self._holes_of(before) is None:
+        overlaps = before is not None and before.end > run.start
+        if overlaps or (self._runs and self._runs.peekitem(-1)[0] >= run.start):
+            self._make_way(run)
+            before = self._before(run.start)
+        if before is not None and before.continues(run):
             before.count += run.count
         else:
             if self._runs is _NO_RUNS:
@@ -88,20 +93,20 @@ class PendingAcks:
     def find(self, seq_id: int) -> Run | None:
         """A window on the one message of that seq_id."""
         run = self._before(seq_id + 1)
-        return next(iter(self._held(run, seq_id, seq_id + 1)), None) if run is not None else None
+        return next(iter(_held(run, seq_id, seq_id + 1)), None) if run is not None else None
 
     def within(self, start: int, end: int) -> list[Run]:
         """Windows on what is held of ``start … end-1``, in seq_id order."""
         first = self._runs.bisect_left(start + 1) - 1
         runs = self._runs.values()[max(first, 0) : self._runs.bisect_left(end)]
-        return [part for run in runs for part in self._held(run, start, end)]
+        return [part for run in runs for part in _held(run, start, end)]
 
     def since(self, seq_id: int) -> Iterator[Run]:
         """Windows on what is held from ``seq_id`` on, in seq_id order; what comes before costs next to nothing."""
         before = self._before(seq_id + 1)
         for key in self._runs.irange(seq_id if before is None or before.end <= seq_id else before.start):
             run = self._runs[key]
-            yield from self._held(run, seq_id, run.end)
+            yield from _held(run, seq_id, run.end)
 
     def remove(self, start: int, end: int, step: int = 1) -> list[Run]:
         """Give up what is held of ``start … end-1``, or of every ``step``-th of these, in seq_id order."""
@@ -119,8 +124,8 @@ class PendingAcks:
     def pop_largest(self, count: int) -> Run:
         """Give up at most ``count`` messages of the highest seq_ids: as many of them as are one run."""
         key, run = cast(tuple[int, Run], self._runs.peekitem(-1))
-        if self._holes_of(run) is not None:
-            last = self._held(run, run.start, run.end)[-1]
+        if isinstance(run, _Holed):
+            last = _held(run, run.start, run.end)[-1]
             return self._mark(run, range(last.end - min(count, last.count), last.end))[0]
         if run.count <= count:
             del self._runs[key]
@@ -133,7 +138,6 @@ class PendingAcks:
         """Give up everything, in seq_id order."""
         runs = list(self)
         self._runs = _NO_RUNS
-        self._holes = None
         self._count = 0
         return runs
 
@@ -147,24 +151,11 @@ class PendingAcks:
         index = self._runs.bisect_left(seq_id) - 1
         return None if index < 0 else self._runs.peekitem(index)[1]
 
-    def _holes_of(self, run: Run) -> _Holes | None:
-        return None if self._holes is None else self._holes.get(run.start)
-
-    def _held(self, run: Run, start: int, end: int) -> list[Run]:
-        """Windows on what is held of a run's messages ``start … end-1``."""
-        low, high = max(start, run.start) - run.start, min(end, run.end) - run.start
-        if low >= high:
-            return []
-        holes = self._holes_of(run)
-        if holes is None:
-            return [run.window(low, high - low)]
-        return [run.window(part.start, len(part)) for part in holes.stretches(low, high)]
-
     def _take(self, run: Run, start: int, end: int, step: int) -> list[Run]:
         low, high = max(start, run.start), min(end, run.end)
         if low >= high:
             return []
-        if self._holes_of(run) is None and step == 1:
+        if step == 1 and not isinstance(run, _Holed):
             in_the_middle = run.start < low and high < run.end
             if not in_the_middle or high - low > SMALL_BATCH:
                 return [self._cut(run, low, high)]
@@ -189,39 +180,36 @@ class PendingAcks:
         before = self._before(run.start)
         if before is not None and before.end > run.start:
             keys.append(before.start)
-        for holed in [self._runs[key] for key in keys]:
-            parts = self._held(holed, holed.start, holed.end)
-            del self._runs[holed.start]
-            self._fill(holed)
-            self._runs.update({part.start: part.settle() for part in parts})
-
-    def _fill(self, run: Run) -> None:
-        """A run has no holes any more."""
-        if self._holes is not None:
-            del self._holes[run.start]
-            self._holes = self._holes or None
+        for key in keys:
+            holed = self._runs.pop(key)
+            self._runs.update({part.start: part.settle() for part in _held(holed, holed.start, holed.end)})
 
     def _mark(self, run: Run, seq_ids: range) -> list[Run]:
         """Give up what is held of these messages of a run, as holes in it."""
-        if self._holes is None:
-            self._holes = {}
-        holes = self._holes.get(run.start)
-        if holes is None:
-            holes = self._holes[run.start] = _Holes(run.count)
-        marks, step = holes.marks, seq_ids.step
+        if not isinstance(run, _Holed):
+            run = self._runs[run.start] = _Holed(run, bytearray(run.count), run.count)
+        marks, step = run.marks, seq_ids.step
         low, high = seq_ids.start - run.start, seq_ids.stop - run.start
         if 1 not in marks[low:high:step]:
             pieces = [run.every(range(low, high, step), with_terms=run.in_ram)]
         else:
-            rows = holes.stretches(low, high) if step == 1 else [range(at, at + 1) for at in range(low, high, step)]
+            rows = run.held(low, high) if step == 1 else [range(at, at + 1) for at in range(low, high, step)]
             pieces = [run.window(part.start, len(part)) for part in rows if not marks[part.start]]
         marks[low:high:step] = _HOLE * len(seq_ids)
         self._count -= sum([piece.count for piece in pieces])
         left = marks.count(_HELD)
         if not left:
             del self._runs[run.start]
-            self._fill(run)
-        elif run.in_ram and run.worth_copying and left * _KEPT <= holes.payloads:
-            self._runs[run.start] = run.emptied(marks)
-            holes.payloads = left
+        elif run.in_ram and run.worth_copying and left * _KEPT <= run.payloads:
+            self._runs[run.start] = _Holed(run.emptied(marks), marks, left)
         return pieces
+
+
+def _held(run: Run, start: int, end: int) -> list[Run]:
+    """Windows on what is held of a run's messages ``start … end-1``."""
+    low, high = max(start, run.start) - run.start, min(end, run.end) - run.start
+    if low >= high:
+        return []
+    if not isinstance(run, _Holed):
+        return [run.window(low, high - low)]
+    return [run.window(part.start, len(part)) for part in run.held(low, high)]

@@ -732,7 +732,7 @@ def test_a_small_batch_that_nobody_waits_for_is_safe_within_the_sync_interval() 
     scene.node.close()
 
 
-@pytest.mark.parametrize("bodies", [[b"1"] * 400, [bytes(50_000)] * 2], ids=["many", "large"])
+@pytest.mark.parametrize("bodies", [[b"1"] * 400, [bytes(150_000)] * 2], ids=["many", "large"])
 def test_a_batch_that_is_not_small_is_begun_at_once(bodies: list[bytes]) -> None:
     scene, queue = about_to_sync()
     queue.publish_many([b"0"]).wait()

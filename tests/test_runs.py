@@ -299,6 +299,16 @@ def test_runs_with_holes_let_go_of_payloads_and_keep_what_is_pending(unencoded: 
     assert len(pending) == 0
 
 
+def test_a_message_that_was_requeued_comes_to_where_a_run_with_holes_begins() -> None:
+    pending = PendingAcks()
+    pending.add(run_of(10, 10))
+    pending.remove(10, 20, 3)
+    pending.add(run_of(10, 1))
+    assert all_of(pending) == [10, 11, 12, 14, 15, 17, 18]
+    assert all_of(pending.remove(10, 15)) == [10, 11, 12, 14]
+    assert all_of(pending) == [15, 17, 18]
+
+
 def test_an_ack_of_what_is_not_pending_removes_nothing() -> None:
     pending = PendingAcks()
     assert pending.remove(0, 1000) == []

@@ -114,10 +114,6 @@ class MemoryMonitor:
     def __contains__(self, queue: Hashable) -> bool:
         return queue in self._accounts
 
-    def told(self, queue: Hashable) -> float | None:
-        """What a queue that is registered was told last; None is infinity."""
-        return _shown(self._accounts[queue].told_s)
-
     # ── what it hears ───────────────────────────────────────────────────────────────────────────────────────────
 
     def register(self, queue: Hashable, *, pageable: bool = True) -> None:
