@@ -16,7 +16,7 @@ are noted, and where a segment's last message is acked its file goes. A crash th
 acked come back.
 
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
-journal says too (:data:`warren.queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments
+journal says too (:data:`warren.queue_index.facts.MINUS`), the last of them perhaps torn. With ``sync`` the segments
 are synced before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal
 can appear.
 """
@@ -25,13 +25,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
-import numpy as np
 
 from warren.queue_index import directory as names
-from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
+from warren.queue_index.facts import ACKED, DELIVERED, PLUS, PUBLISHED
 from warren.queue_index.record_format import (
     ACK,
     BODY,
@@ -44,11 +43,13 @@ from warren.queue_index.record_format import (
 from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import Run
-from warren.queue_index.segment_file import SegmentFile, published, read_segment, scan_segment
 from warren.queue_index.segment_journal import Records, SegmentJournal
 from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import File, FileSystem, append_whole, write_file
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.segment_file import SegmentFile
 
 UNBOUNDED: Final = None
 _SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
@@ -209,6 +210,8 @@ class QueueIndex:
         if len(ranges) == 1 and len(ranges[0]) == 1:
             records = journal_short(kind, ranges[0].start)
         else:
+            import numpy as np
+
             numbers = [np.arange(part.start, part.stop, part.step, dtype=np.int64) for part in ranges]
             records = journal_shorts(kind, np.concatenate(numbers) if len(numbers) > 1 else numbers[0])
         self._append([records])
@@ -462,6 +465,14 @@ class QueueIndex:
         self, number: int, low: int, high: int, limit: int, *, embedded: bool = False
     ) -> tuple[list[Run], int]:
         """At most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
+        import numpy as np
+
+        from warren.queue_index.segment_file import (
+            published,
+            read_segment,
+            scan_segment,
+        )
+
         size = self.segment_entry_count
         segment = self._segment(number)
         path = self._segment_path(number)
@@ -492,6 +503,8 @@ class QueueIndex:
 
     def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
         """What the file and the journal know of a segment's positions together."""
+        import numpy as np
+
         if segment.empty:
             return file.entries.facts.copy()
         segment.reach(len(file.entries))

@@ -24,11 +24,9 @@ is never more than twice as large as what the windows cut from it still need.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from warren.queue_index.message_format import (
     CONTENT_OVERHEAD_BYTES,
@@ -39,7 +37,10 @@ from warren.queue_index.message_format import (
     properties_in,
 )
 from warren.storage.pieces import Whole
-from warren.storage.strided import gather
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2
@@ -76,6 +77,8 @@ class PackedTerms:
 
     def places(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Where the terms ``low … high-1`` begin."""
+        import numpy as np
+
         offsets = self.offsets[low:high]
         if isinstance(offsets, range):
             return np.arange(offsets.start, offsets.stop, offsets.step)
@@ -83,14 +86,22 @@ class PackedTerms:
 
     def pieces(self, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
         """``size`` bytes at each of some places of the buffer; of one that is too far behind, those at its end."""
+        import numpy as np
+
+        from warren.storage.strided import gather
+
         return gather(self.blob, np.minimum(places, len(self.blob) - size), np.dtype((np.void, size)))
 
     def numbers(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The numbers of 32 bits that stand there."""
+        import numpy as np
+
         return self.pieces(places, 4).view(">u4").astype(np.int64)
 
     def holds(self, constant: bytes, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Where these bytes stand."""
+        import numpy as np
+
         found: npt.NDArray[np.bool_] = self.pieces(places, len(constant)) == np.void(constant)
         return found
 
@@ -157,6 +168,8 @@ class UnencodedTerms:
 
 def properties_sizes(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
     """Bytes of the properties of each content."""
+    import numpy as np
+
     return np.frombuffer(b"".join([content[:4] for content in contents]), ">u4").astype(np.int64)
 
 
@@ -285,6 +298,8 @@ class Run:
         return sizes * self.count if isinstance(sizes, int) else sum(sizes[self.low : self.high])
 
     def msg_ids(self) -> Terms:
+        import numpy as np
+
         ids: Terms = np.frombuffer(self.batch.ids, "V16", self.count, self.low * 16).tolist()
         return ids
 

@@ -13,7 +13,7 @@ scanning, delta counts what was found so far and stands for what was not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -22,10 +22,12 @@ from warren.queue_index.delta import Delta
 from warren.queue_index.pending_acks import PendingAcks
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.rates import Rates
-from warren.queue_index.recovery import DirtyRecovery
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
 from warren.queue_index.run_queue import RunQueue
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.recovery import DirtyRecovery
 
 Mode = Literal["default", "lazy"]
 Clock = Callable[[], int]

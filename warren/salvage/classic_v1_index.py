@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index import directory as disk
-from warren.queue_index.entries import DELIVERED, NOTHING, PUBLISHED
+from warren.queue_index.facts import DELIVERED, NOTHING, PUBLISHED
 from warren.queue_index.message_format import MSG_ID_BYTES
 from warren.queue_index.record_format import JOURNAL, SEGMENT
 from warren.salvage.classic_directory import ClassicDirectory
