@@ -64,7 +64,7 @@ class ColumnRequest:
     with_keys: bool = True
 
 
-@attrs.frozen(kw_only=True, eq=False, slots=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
 class RecordColumns:
     """``n`` ≥ 1 good records, by columns of ``n`` numbers. Times in milliseconds.
 

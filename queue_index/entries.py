@@ -25,7 +25,7 @@ class Finding:
     detail: str
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SegmentEntries:
     """One file's entries of a segment, by rel_seq, as far as it speaks of any: a short queue needs no long columns.
 

@@ -55,7 +55,7 @@ UNBOUNDED: Final = None
 _SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Waiting:
     """A batch of publishes that waits to be written: its records, and the ranges to be marked delivered."""
 

@@ -100,7 +100,7 @@ SEGMENT = Layout(
 EndReason = Literal["complete", "torn", "zeros", "not a record"]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Columns:
     """Records as columns. ``body_at`` is the file offset of a publish's body; numbers are seq_ids or rel_seqs."""
 

@@ -41,7 +41,7 @@ _SIZE_AT: Final = BODY_SIZE - 8
 Column: TypeAlias = "npt.NDArray[Any]"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ColumnRecords:
     """Publish records of consecutive seq_ids, as what they are made of."""
 

@@ -56,7 +56,7 @@ HasBody = Callable[[bytes], bool]
 """Whether the persistent store has a body of that msg_id."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Journal:
     data: bytes
     columns: Columns

@@ -114,7 +114,7 @@ class PackedTerms:
         return [blob[at : at + length] for at, length in pairs]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class UnencodedTerms:
     """Messages as they came from one publisher, encoded when somebody asks."""
 

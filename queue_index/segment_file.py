@@ -28,7 +28,7 @@ _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read togeth
 _SMALL_FILE_BYTES: Final = 1 << 20
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SegmentFile:
     """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` where the end is torn.
 

@@ -40,7 +40,7 @@ Records = ColumnRecords | list[bytes]
 """Publish records: finished, or what they are made of."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Written:
     """Publish records of consecutive positions that were written to the journal together."""
 

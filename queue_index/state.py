@@ -34,7 +34,7 @@ Clock = Callable[[], int]
 """Monotonic time in nanoseconds."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueState:
     """Everything that a queue knows. Counts in messages, ``bytes`` in payload bytes; ``None`` targets are infinite."""
 

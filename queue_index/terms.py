@@ -82,7 +82,7 @@ def _place_in_all(run: Run, packed: object) -> tuple[int, int]:
     return batch.body_place
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Located:
     """Where parts of messages stand in the buffer that they lie in."""
 

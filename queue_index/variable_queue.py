@@ -41,7 +41,7 @@ def _no_grant() -> None:
     raise RuntimeError("blocked by a store, and nobody grants credit")
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class QueueFiles:
     """What a queue is made of: where its index lies, and what it is handed."""
 

@@ -22,7 +22,7 @@ Owner = TypeVar("Owner")
 _first = attrgetter("first")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TagRun(Generic[Owner]):
     """Tags ``first … first + count - 1`` for the messages ``seq_id … seq_id + count - 1`` of a level."""
 
@@ -49,7 +49,7 @@ class TagRun(Generic[Owner]):
         return TagRun(first, end - first, self.level, self.seq_id + first - self.first, self.owner)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DeliveryTags(Generic[Owner]):
     """The unsettled tags of one channel. ``len`` counts tags."""
 

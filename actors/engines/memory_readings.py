@@ -52,7 +52,7 @@ class RssReading:
         return self.rss_bytes()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AllocatedReading:
     """Bytes by owner. Owners may account for themselves from any thread: there is no sum that two of them change."""
 

@@ -22,7 +22,7 @@ from warren.salvage.queue_index_file import QueueIndexFile
 from warren.salvage.read_only import below
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV1Index(ClassicDirectory):
     """What reads it; what is to be said of it comes with :class:`warren.salvage.classic_v1.ClassicV1Directory`."""
 

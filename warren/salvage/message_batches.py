@@ -28,7 +28,7 @@ Octets = npt.NDArray[np.uint8]
 Body = bytes | memoryview
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class UniformBatch:
     """Messages with one envelope and bodies of one size. All are persistent and none is acked."""
 
@@ -53,7 +53,7 @@ class UniformBatch:
         return len(self) * self.size
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MixedBatch:
     """Messages of any kinds, a list for each column."""
 

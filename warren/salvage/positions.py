@@ -75,7 +75,7 @@ def _chosen(columns: Columns, publishes: Ints | slice, delivers: Ints | slice, a
     )
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Positions:
     """All that is known of one segment's positions; columns by rel_seq, as far as there are any."""
 
