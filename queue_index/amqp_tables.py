@@ -8,9 +8,9 @@ The bytes (everything big-endian)::
 
 Decoded, the broker keeps a table as a list of ``{Name, Type, Value}`` and an array as a list of ``{Type, Value}``.
 
-The leaves go through pamqp. Not its tables and arrays, which recurse without a bound and copy the rest of the data for
-each value; not its timestamps, which become dates and take numbers above 2**32 for milliseconds; not the choice of a
-number's width when writing (a ``float`` would lose half its digits).
+Decimals and dates go through pamqp, which is imported when the first one comes. Not tables and arrays, which recurse
+there without a bound and copy the rest of the data for each value; not timestamps, which become dates and take numbers
+above 2**32 for milliseconds; not the choice of a number's width when writing (a ``float`` would lose half its digits).
 
 A number's width is the one thing that does not always survive reading and writing again: 64 bits stay 64 bits, what is
 narrower is written as a signed 32-bit integer, as pika and the broker's own clients do. Of equal names in a table the
