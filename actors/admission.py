@@ -32,7 +32,7 @@ class BackpressureWait(NamedTuple):
     future: Future
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Admission:
     """Wait until actors have room for messages, then ``give`` them; the answer is what ``give`` returns.
 

@@ -42,7 +42,7 @@ DISPATCH_DELAY_MS: Final = 5
 _US_OF_MS: Final = 1000
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class AppendKey:
     """What single appends that gather have in common. Compared by identity: a handle keeps its own."""
 

@@ -45,7 +45,7 @@ class Reservation(Future):
         self.waiting = waiting
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Gate:
     """One node's. The memory monitor opens and shuts it; any thread may ask."""
 

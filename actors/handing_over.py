@@ -32,7 +32,7 @@ class QueueGoneError(QueueDownError):
     """The queue was deleted."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class PublishKey:
     """What single publishes that gather have in common. Compared by identity: a handle keeps its own."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # ── timer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StartTimer(Control):
     """Any actor → timer. Tell. ``message`` comes to ``target`` once it is ``at_ns``; replaces that key's last timer."""
 
@@ -39,7 +39,7 @@ class StartTimer(Control):
     message: object
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class CancelTimers(Control):
     """Any actor → timer. Tell. Forget all timers of ``target``."""
 
@@ -49,7 +49,7 @@ class CancelTimers(Control):
 # ── queue and its users ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Publish:
     """User or queue (dead letters) → queue. Tell. ``msg_ids``: 16 bytes each; ``confirm`` is answered when all is safe.
 
@@ -66,7 +66,7 @@ class Publish:
     """What is on the way for it (:mod:`warren.actors.gate`)."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Subscribe:
     """User → queue. Ask; the reply is ``None``. What is delivered goes into ``deliveries``."""
 
@@ -77,7 +77,7 @@ class Subscribe:
 # ── queue and store ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class WriteBodies:
     """Queue → store. Tell. ``ticket``: how many messages this client has handed over with these."""
 
@@ -87,14 +87,14 @@ class WriteBodies:
     ticket: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class RemoveBodies:
     """Queue → store. Tell."""
 
     msg_ids: Sequence[bytes]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class JoinStore(Control):
     """Queue → store. Tell, before the first body. A client begins."""
 
@@ -102,14 +102,14 @@ class JoinStore(Control):
     queue: ActorRef[Any]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class LeaveStore:
     """Queue → store. Tell. The client is told nothing more."""
 
     client: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class CountReferences:
     """Queue → store. Tell, once after a dirty start: the stored bodies that the queue's index refers to."""
 
@@ -117,19 +117,19 @@ class CountReferences:
     references: Counter[bytes]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ExpectReferences(Control):
     """Node → store. Tell. Whose references have to come before anything may be deleted."""
 
     entries: frozenset[str]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SyncStore:
     """Queue → store. Tell. Somebody waits: do not wait for the timer."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StoreProgress(Control):
     """Store → queue. Tell. Up to which tickets the client's bodies are in the store, and safe."""
 
@@ -138,7 +138,7 @@ class StoreProgress(Control):
     safe_ticket: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StoreFull(Control):
     """Store → queue. Tell. No room to make safe what was written; :class:`StoreProgress` says when there was."""
 
@@ -146,7 +146,7 @@ class StoreFull(Control):
     error: NoRoomError
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class CloseStore:
     """Node → store. Ask. Behind what queues have told it. ``token``: what the shortcut of the clean stop is tied to.
 
@@ -159,7 +159,7 @@ class CloseStore:
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ReportDuration(Control):
     """Queue → memory monitor. Tell; the answer is a :class:`SetDurationTarget`. ``pageable``: it has bodies in RAM."""
 
@@ -170,28 +170,28 @@ class ReportDuration(Control):
     """It hibernates, and needs no RAM if others want it."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class LeaveMonitor(Control):
     """Queue → memory monitor. Tell. It stops, or hibernates: it has nothing to page."""
 
     queue: ActorRef[Any]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SetDurationTarget(Control):
     """Memory monitor → queue. Tell. How long messages in RAM may last (seconds); ``None``: without limit."""
 
     duration_s: float | None
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SampleQueue(Control):
     """Recorder → queue. Tell. The answer is :class:`QueueSampled`; it wakes nothing, and keeps nobody from its rest."""
 
     step: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class DiskRoom(Control):
     """Any actor → memory monitor. Tell. Whether there was room for what it wrote; without, the disk alarm is set."""
 
@@ -199,12 +199,12 @@ class DiskRoom(Control):
     found: bool
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class GetMemory:
     """User → memory monitor. Ask; the reply is a dict: used, limit, ratio, alarms."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SampleMemory(Control):
     """Recorder → memory monitor. Tell. The answer is :class:`MemorySampled`."""
 
@@ -214,7 +214,7 @@ class SampleMemory(Control):
 # ── recorder ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class QueueSampled:
     """Queue → recorder. Tell. How it stands (:func:`warren.actors.sampling.sample_queue`), what came since it last said
     so.
@@ -230,7 +230,7 @@ class QueueSampled:
     row: Mapping[str, Any]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class MemorySampled:
     """Memory monitor → recorder. Tell. What :class:`GetMemory` answers."""
 
@@ -239,7 +239,7 @@ class MemorySampled:
     numbers: Mapping[str, Any]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class CloseRecord:
     """Node → recorder. Ask; answered when all that came before is written and the record is closed."""
 
@@ -247,7 +247,7 @@ class CloseRecord:
 # ── node ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class QueueFailed(Control):
     """Queue → node. Tell. It has stopped by an error; the node restarts it from its files."""
 
@@ -255,14 +255,14 @@ class QueueFailed(Control):
     error: BaseException
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class MonitorFailed(Control):
     """Memory monitor → node. Tell. It has stopped by an error; the node starts another one."""
 
     error: BaseException
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StoreFailed(Control):
     """Store → node. Tell. It has stopped by an error; its vhost is restarted from its files."""
 
@@ -270,7 +270,7 @@ class StoreFailed(Control):
     error: BaseException
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class TopicsFailed(Control):
     """One of the topics' actors → node. Tell. The node gives them all up, and opens them anew."""
 
@@ -278,7 +278,7 @@ class TopicsFailed(Control):
     error: BaseException
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class QueueUnused:
     """Queue → node. Tell. An auto-delete queue has lost its last consumer, or x-expires has run out: delete it."""
 

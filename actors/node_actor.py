@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("warren.node")
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class Probes:
     """Where a node reads what its machine has; handed in."""
 

@@ -26,7 +26,7 @@ class BlockedError(WarrenError):
     """A publisher may not go on now: the queue or the disk is behind, or an alarm is set."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class NodeContext:
     """One node's context. Set up by the node before any other actor starts."""
 

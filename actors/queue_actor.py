@@ -50,7 +50,7 @@ QUICK_MESSAGES: Final = 64
 """So many that come at once are still quick to take."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class OpenedQueue:
     """A queue brought up from its files."""
 

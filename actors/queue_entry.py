@@ -18,7 +18,7 @@ from warren.actors.queue_actor import QueueActor
 from warren.storage.errors import WarrenError
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueEntry:
     """One queue of a running vhost, whoever its actor is."""
 

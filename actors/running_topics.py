@@ -63,7 +63,7 @@ def index_name(wall_us: int) -> str:
     return f"{moment:%Y%m%d%H%M%S}{wall_us // 1000 % 1000:03d}"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RunningTopics:
     """The store and its actors. Made by :meth:`open`."""
 

@@ -50,7 +50,7 @@ _LOG = logging.getLogger("warren.node")
 _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RunningVhost:
     """One vhost while its node runs. Only the node's actor changes it; ``queues`` may be read from any thread."""
 

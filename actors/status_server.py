@@ -42,7 +42,7 @@ Session = Callable[[Request], Mapping[str, Any]]
 """Answers one visitor's requests, one after the other; may remember what it answered last."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Visitor:
     """One connection. What is to be sent goes out before more is received."""
 

@@ -72,7 +72,7 @@ class StreamMessage(NamedTuple):
     body: bytes
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Stream:
     """One stream. Publishers use it as they use a queue's actor (:class:`~warren.actors.front_end.FrontEnd`)."""
 

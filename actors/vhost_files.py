@@ -41,7 +41,7 @@ PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VhostFiles:
     """A vhost's directory while it is open. Made by :meth:`open`; ended by :meth:`close` or :meth:`abandon`."""
 

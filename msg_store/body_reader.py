@@ -30,7 +30,7 @@ GAP_BYTES = 16 * 1024
 """A run's length at most, and the unwanted bytes that are cheaper to read than to pass over."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Handle:
     """An open file, closed with the last reference to it: whoever reads from it in another thread has one."""
 
@@ -40,7 +40,7 @@ class _Handle:
         self.file.close()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ReadHandles:
     """The files of a store, opened as they are needed; the least recently used are given up again."""
 
@@ -82,7 +82,7 @@ class ReadHandles:
         return handle
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BodyReader:
     """Looks up and reads; owns nothing but the handles."""
 

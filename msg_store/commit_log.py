@@ -74,7 +74,7 @@ _FIRST_READ_BYTES: Final = 1024
 Status = Literal["PUT_OK", "END_OF_FILE"]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Appended:
     """Where the messages of a batch went. ``END_OF_FILE``: nowhere, they are larger than a file."""
 
@@ -85,7 +85,7 @@ class Appended:
     status: Status = "PUT_OK"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CommitLog:
     """The log of one store; made by :meth:`load`."""
 

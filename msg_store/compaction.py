@@ -39,7 +39,7 @@ _NO_RECORD = b"\xff"
 """The first byte of a ``.rdt`` that is not complete: a record of 2**63 bytes and more."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Compaction:
     """One pair of files on its way to one. ``step`` until it says ``False``."""
 

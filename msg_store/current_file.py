@@ -22,7 +22,7 @@ from warren.storage.filesystem import File, FileSystem, append_whole
 from warren.storage.pieces import Piece
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CurrentFile:
     """The open end of a store. ``durable`` false: it need not survive, so nothing is ever fsynced."""
 

@@ -26,7 +26,7 @@ class FileEntry:
     damaged: bool = False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileSummary:
     """File number → :class:`FileEntry`, oldest first."""
 

@@ -33,7 +33,7 @@ Ids = npt.NDArray[np.bytes_]
 """Strings of 16 bytes, as numpy compares them: NULs at the end do not count, which is harmless at one length."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class FoundRecords:
     """Records by columns, in the order of the file; no two have one id."""
 

@@ -55,7 +55,7 @@ def unpack(place: int) -> Location:
     return Location(place >> 2 * _FIELD_BITS, place >> _FIELD_BITS & _FIELD, place & _FIELD)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Locations:
     """msg_id → place and count."""
 

@@ -72,7 +72,7 @@ class Batch:
         return self.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Measured:
     """A batch that may be stored."""
 

@@ -68,7 +68,7 @@ class StoreStatus:
     unreadable: tuple[DataError, ...]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MessageStore:
     """One directory of shared bodies; made by :meth:`create` or :meth:`open`."""
 

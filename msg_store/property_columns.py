@@ -42,7 +42,7 @@ _MOST_DIGITS: Final = 9
 """Of a delay level that is read by columns."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class PropertyCodes:
     """The columns that come of it; see :class:`warren.msg_store.record_columns.RecordColumns`."""
 
@@ -130,7 +130,7 @@ def _rows_without(cells: Mask) -> Mask:
     return without
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class _Reading:
     """What has been read of the rows so far. Each of them is read once."""
 

@@ -48,7 +48,7 @@ if max(map(len, WANTED)) > _WORD.itemsize:
     raise RuntimeError("names are compared as one word")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Spans:
     """Strings in the joined bytes, ascending by owner."""
 
@@ -61,7 +61,7 @@ class Spans:
         return Spans(self.starts[wanted], self.lengths[wanted], self.owners[wanted])
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Values:
     """The wanted values of many records' properties."""
 

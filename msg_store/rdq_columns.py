@@ -42,7 +42,7 @@ _RUN: Final = 8
 """So many records of one size, and a longer run of them is looked for."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RdqColumns:
     """``n`` ≥ 1 records that lie one behind the other, by columns of ``n``."""
 

@@ -66,7 +66,7 @@ class ColumnRequest:
     """Whether tags codes and keys are asked for; else what the columns say of them means nothing."""
 
 
-@attrs.frozen(kw_only=True, eq=False, slots=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
 class RecordColumns:
     """``n`` ≥ 1 good records, by columns of ``n`` numbers. Times in milliseconds.
 

@@ -32,7 +32,7 @@ _AHEAD_OF_DATA_BYTES: Final = MAGIC_AT + 3
 """A record may begin so far inside a hole of its file: its magic is never zero, and neither is its whole size."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class RecordFinder:
     """One file, or the part of it that the log fills."""
 

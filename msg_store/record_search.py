@@ -42,7 +42,7 @@ def lookback_bytes(max_message_bytes: int) -> int:
     return 2 * (max_message_bytes + _HEADROOM_BYTES)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class RecordSearch:
     """One file, or the part of it that the log fills."""
 

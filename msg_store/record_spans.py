@@ -79,7 +79,7 @@ def record_starts(data: bytes, at: int, limit: int) -> tuple[Longs, int]:
     return np.concatenate([*parts, np.array(single, np.int64)]), at
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class RecordSpans:
     """Good records in a buffer, and where their parts lie in it; the columns have a number for each record."""
 

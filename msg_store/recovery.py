@@ -21,14 +21,18 @@ even reported. Reference counts are not on disk; what is found here is uncounted
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from warren.msg_store.file_summary import FileSummary
 from warren.msg_store.locations import Locations, pack
-from warren.msg_store.rdq_columns import ColumnScan
 from warren.msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
 from warren.storage.errors import DataError, DiskFullError
 from warren.storage.filesystem import File, FileSystem
+
+if TYPE_CHECKING:
+    from warren.msg_store.rdq_columns import ColumnScan
 
 BAD_RECORDS_REPORTED = 100
 """More bad records of a file than these are not listed one by one."""

@@ -50,7 +50,7 @@ AHEAD_BYTES = 4 << 20
 """Of records, about, that are read before the first of their bodies is handed out."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Table:
     """Columns, one row for each message, in order of the ids."""
 
@@ -60,7 +60,7 @@ class _Table:
     sizes: npt.NDArray[np.int64]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StoreReader:
     """The bodies in a directory of store files; made by :meth:`open`."""
 

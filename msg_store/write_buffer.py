@@ -17,7 +17,7 @@ from warren.msg_store.rdq_format import MSG_ID_BYTES, OVERHEAD_BYTES
 from warren.storage.pieces import Whole, sizes_of
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WriteBuffer:
     """msg_id → message and count, in the order of writing."""
 

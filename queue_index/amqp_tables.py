@@ -8,9 +8,9 @@ The bytes (everything big-endian)::
 
 Decoded, the broker keeps a table as a list of ``{Name, Type, Value}`` and an array as a list of ``{Type, Value}``.
 
-The leaves go through pamqp. Not its tables and arrays, which recurse without a bound and copy the rest of the data for
-each value; not its timestamps, which become dates and take numbers above 2**32 for milliseconds; not the choice of a
-number's width when writing (a ``float`` would lose half its digits).
+Decimals and dates go through pamqp, which is imported when the first one comes. Not tables and arrays, which recurse
+there without a bound and copy the rest of the data for each value; not timestamps, which become dates and take numbers
+above 2**32 for milliseconds; not the choice of a number's width when writing (a ``float`` would lose half its digits).
 
 A number's width is the one thing that does not always survive reading and writing again: 64 bits stay 64 bits, what is
 narrower is written as a signed 32-bit integer, as pika and the broker's own clients do. Of equal names in a table the
@@ -23,12 +23,10 @@ import base64
 import functools
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
-
-from pamqp import decode, encode
 
 from warren.storage.erlang_terms import Term
 from warren.storage.errors import MessageError
@@ -56,7 +54,7 @@ class LongString(bytes):
 
 _U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
 _LONG_STRING, _SIGNED_INTEGER = b"SI"
-_STRING, _SIGNED = struct.Struct(">cI"), struct.Struct(">ci")
+_STRING, _SIGNED, _LONG_SIGNED, _DOUBLE = map(struct.Struct, (">cI", ">ci", ">cq", ">cd"))
 """What a value is, and its length, or it."""
 
 # ── bytes → table ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,22 +110,12 @@ def _read_array(data: bytes, position: int, limit: int, depth_left: int) -> tupl
     return array, end
 
 
-_LEAVES: Final[dict[int, tuple[int, Callable[[bytes], tuple[int, Any]]]]] = {
-    ord("t"): (1, decode.boolean),
-    ord("b"): (1, decode.short_short_int),
-    ord("B"): (1, decode.short_short_uint),
-    ord("s"): (2, decode.short_int),
-    ord("u"): (2, decode.short_uint),
-    ord("I"): (4, decode.long_int),
-    ord("i"): (4, decode.long_uint),
-    ord("l"): (8, decode.long_long_int),
-    ord("L"): (8, decode.long_long_int),
-    ord("f"): (4, decode.floating_point),
-    ord("d"): (8, decode.double),
-    ord("D"): (5, decode.decimal),
-    ord("V"): (0, decode.void),
+_LEAVES: Final = {
+    ord(tag): struct.Struct(">" + code)
+    for tag, code in {"t": "?", "b": "b", "B": "B", "s": "h", "u": "H", "I": "i", "i": "I"}.items()
+    | {"l": "q", "L": "q", "f": "f", "d": "d"}.items()
 }
-"""Values of one width: bytes, and what reads them; the rest is in :func:`_read_value`."""
+"""Numbers by their tag; the rest is in :func:`_read_value`."""
 _LONG: Final = frozenset(b"lL")
 
 
@@ -136,10 +124,10 @@ def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tupl
     start = within(position + 1, limit)
     tag = data[position]
     if tag in _LEAVES:
-        width, read = _LEAVES[tag]
-        end = within(start + width, limit)
-        value = read(data[start:end])[1]
-        return LongInteger(value) if width == 8 and tag in _LONG and -(1 << 31) <= value < 1 << 31 else value, end
+        leaf = _LEAVES[tag]
+        end = within(start + leaf.size, limit)
+        value = leaf.unpack_from(data, start)[0]
+        return LongInteger(value) if tag in _LONG and -(1 << 31) <= value < 1 << 31 else value, end
     match chr(tag):
         case "S":
             content, end = _read_length(data, start, limit)
@@ -147,6 +135,13 @@ def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tupl
         case "x":
             content, end = _read_length(data, start, limit)
             return data[content:end], end
+        case "V":
+            return None, start
+        case "D":
+            from pamqp import decode
+
+            end = within(start + 5, limit)
+            return decode.decimal(data[start:end])[1], end
         case "T":
             end = within(start + 8, limit)
             return Timestamp(_U64.unpack_from(data, start)[0]), end
@@ -257,13 +252,14 @@ def _write_value(value: Value, depth_left: int) -> bytes:
         case None:
             return b"V"
         case str():
-            return b"S" + encode.long_string(value)
+            encoded = value.encode()
+            return _STRING.pack(b"S", len(encoded)) + encoded
         case bytes() | bytearray() | list() | tuple():
             return b"".join(_parts_of_value(value, depth_left))
         case Mapping():
             return b"F" + write_table(value, depth_left - 1)
         case datetime():
-            return b"T" + encode.timestamp(value)
+            return b"T" + _written_datetime(value)
         case _:
             return _write_number(value)
 
@@ -287,15 +283,17 @@ _IN_PARTS: Final = frozenset({bytes, bytearray, LongString, list, tuple})
 def _write_number(value: Value) -> bytes:
     match value:
         case bool():
-            return b"t" + encode.boolean(value)
+            return b"t\1" if value else b"t\0"
         case Timestamp():
             return b"T" + _U64.pack(value)
         case int() if -(1 << 31) <= value < 1 << 31 and not isinstance(value, LongInteger):
-            return b"I" + encode.long_int(value)
+            return _SIGNED.pack(b"I", value)
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return _LONG_SIGNED.pack(b"l", value)
         case int():
-            return b"l" + encode.long_long_int(value)
+            raise TypeError(f"{value} does not fit a number of 64 bits")
         case float():
-            return b"d" + encode.double(value)
+            return _DOUBLE.pack(b"d", value)
         case Decimal():
             return b"D" + _write_decimal(value)
         case _:
@@ -307,7 +305,15 @@ def _write_decimal(value: Decimal) -> bytes:
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or not -255 <= exponent <= 10 or len(value.as_tuple().digits) > 10:
         raise ValueError(f"{value} does not fit a decimal of 32 bits")
+    from pamqp import encode
+
     return bytes(encode.decimal(value))
+
+
+def _written_datetime(value: datetime) -> bytes:
+    from pamqp import encode
+
+    return bytes(encode.timestamp(value))
 
 
 def _counted(data: bytes) -> bytes:
@@ -411,7 +417,7 @@ def value_to_json(value: Value) -> Any:
         case Decimal():
             return str(value)
         case datetime():
-            return _U64.unpack(encode.timestamp(value))[0]
+            return _U64.unpack(_written_datetime(value))[0]
         case bytes() | bytearray():
             said = text(bytes(value))
             return said if isinstance(said, str) else {"base64": base64.b64encode(said).decode("ascii")}

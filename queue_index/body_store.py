@@ -41,7 +41,7 @@ class BodyStore(Protocol):
 _UNLIMITED: Final = UnlimitedCredit()  # it has no state
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StoreClient:
     """One queue's way into one store."""
 

@@ -21,7 +21,7 @@ from warren.storage.filesystem import FileSystem, write_beside
 T = TypeVar("T")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConfigFile:
     """The file at ``path``."""
 

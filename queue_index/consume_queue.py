@@ -46,7 +46,7 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import MappedFiles
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class ConsumeQueue:
     """One queue's entries; made by :meth:`load`."""
 

@@ -39,7 +39,7 @@ class Position:
     offset: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConsumerOffsets:
     """The offsets of every group; made by :meth:`load`."""
 

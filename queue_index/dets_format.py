@@ -324,7 +324,7 @@ def surviving_terms(data: bytes, path: str) -> Iterator[bytes]:
         position += 1 << _block_log2(size)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Space:
     """The bytes before the free lists, each to be claimed once."""
 

@@ -1,103 +1,26 @@
-"""What is known of each position of a segment, and how the journal and the segment file add up.
+"""What the files of an index say of a segment's positions, in columns.
 
-An *entry* is a set of three facts, as bits: PUBLISHED, DELIVERED, ACKED. The segment file knows some of them, the
-journal the others; a position is *unacked* where it is published and not acked. All that can meet is in three tables; a
-pair that is not in its table cannot come about, and is reported rather than guessed at.
-
-* :data:`ADD`: an action meets what the journal knows (in memory). Published, delivered and acked within one journal
-  leaves nothing behind.
-* :data:`PLUS`: the segment file plus the journal, for reading.
-* :data:`MINUS`: the journal less what the segment file says already, after a crash between the two steps of a flush.
+:class:`SegmentEntries` has what one file says of each position: its facts (:mod:`warren.queue_index.facts`), and where
+its message stands. What a sound file cannot say is a :class:`Finding`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import attrs
 import numpy as np
 
+from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.record_format import Bools, Columns, Ints, Octets
 from warren.storage.columns import distinct, is_rising, joined
 
-NOTHING: Final = 0
-PUBLISHED: Final = 1
-DELIVERED: Final = 2
-ACKED: Final = 4
-_P, _D, _A = PUBLISHED, DELIVERED, ACKED
-IMPOSSIBLE: Final = 255
-
-
-def _table(cases: Mapping[tuple[int, int], int]) -> Octets:
-    table = np.full((8, 8), IMPOSSIBLE, np.uint8)
-    for (left, right), result in cases.items():
-        table[left, right] = result
-    return table
-
-
-ADD: Final = _table(
-    {
-        # (in the journal, action): in the journal from now on
-        (NOTHING, _P): _P,
-        (NOTHING, _D): _D,
-        (NOTHING, _A): _A,
-        (_P, _D): _P | _D,
-        (_D, _A): _D | _A,
-        (_P | _D, _A): NOTHING,
-    }
-)
-
-PLUS: Final = _table(
-    {
-        # (in the segment, in the journal): together
-        **{(segment, NOTHING): segment for segment in (NOTHING, _P, _P | _D, _P | _D | _A)},
-        (NOTHING, _P): _P,
-        (NOTHING, _P | _D): _P | _D,
-        (_P, _D): _P | _D,
-        (_P, _D | _A): _P | _D | _A,
-        (_P | _D, _A): _P | _D | _A,
-    }
-)
-
-MINUS: Final = _table(
-    {
-        # (in the journal, in the segment): left in the journal
-        **{(NOTHING, segment): NOTHING for segment in (NOTHING, _P, _P | _D, _P | _D | _A)},
-        # the segment has heard nothing of it
-        (_P, NOTHING): _P,
-        (_P | _D, NOTHING): _P | _D,
-        # the flush that crashed had written it
-        (_P, _P): NOTHING,
-        (_P | _D, _P | _D): NOTHING,
-        (_P, _P | _D): NOTHING,  # the deliver was not in the journal's file yet: it lags
-        (_P | _D, _P): _D,
-        # so had a recovery's flush, which crashed behind it: what does not survive was acked there
-        (_P, _P | _D | _A): NOTHING,
-        (_P | _D, _P | _D | _A): NOTHING,
-        # delivered or acked since
-        (_D, _P): _D,
-        (_D, _P | _D): NOTHING,
-        (_D | _A, _P): _D | _A,
-        (_D | _A, _P | _D): _A,
-        (_D | _A, _P | _D | _A): NOTHING,
-        (_A, _P | _D): _A,
-        (_A, _P | _D | _A): NOTHING,
-        # published nowhere: its segment was deleted by the flush that crashed
-        (_D, NOTHING): NOTHING,
-        (_A, NOTHING): NOTHING,
-        (_D | _A, NOTHING): NOTHING,
-        (_D, _P | _D | _A): NOTHING,
-    }
-)
-
-
-_BOTH: Final = PLUS.tobytes().ljust(256, bytes([IMPOSSIBLE]))
+_BOTH: Final = PLUS[:, :].tobytes().ljust(256, bytes([IMPOSSIBLE]))
 
 
 def both(in_segment: Octets, in_journal: Octets) -> Octets:
     """:data:`PLUS` of each position, of one octet each: by a table of bytes a segment's positions are one step."""
-    codes: Octets = in_segment * np.uint8(len(PLUS)) + in_journal
+    codes: Octets = in_segment * np.uint8(8) + in_journal
     return np.frombuffer(codes.tobytes().translate(_BOTH), np.uint8)
 
 
@@ -110,7 +33,7 @@ class Finding:
     detail: str
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SegmentEntries:
     """One file's entries of a segment, by rel_seq, as far as it speaks of any: a short queue needs no long columns.
 

@@ -45,7 +45,7 @@ _MOST_SECONDS: Final = 0x7FFFFFFF
 Longs = npt.NDArray[np.int64]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class IndexFile:
     """A file of the index; made by :meth:`load` or :meth:`create`."""
 

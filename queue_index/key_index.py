@@ -32,7 +32,7 @@ _LOOK_BACK_ITEMS: Final = 64
 _NO_OFFSET: Final = np.iinfo(np.int64).min
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class KeyIndex:
     """The files of an ``index`` directory; made by :meth:`load`."""
 

@@ -29,7 +29,7 @@ SEPARATOR: Final = "@"
 """Between a group and an instance; no group's name has it."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _InstanceOffsets:
     """The offsets of one instance in one group."""
 
@@ -39,7 +39,7 @@ class _InstanceOffsets:
     is_dirty: bool = False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LocalOffsets:
     """The offsets of all instances; made by :meth:`load`."""
 

@@ -523,7 +523,7 @@ class _General:
                     vhost, exchange, routing_keys, properties, encoded, _binaries(fragments, "body"), msg_id, persistent
                 )
             case ("mc", str(protocol), data, dict(annotations)):
-                from warren.queue_index.message_containers import read_container  # noqa: PLC0415  # of later brokers
+                from warren.queue_index.message_containers import read_container
 
                 found = read_container(protocol, data, annotations)
                 parts = (b"", found.exchange, found.routing_keys, b"", b"", [found.body], found.msg_id)

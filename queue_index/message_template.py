@@ -16,7 +16,7 @@ from warren.queue_index.message_format import MSG_ID_BYTES, locate_body
 Octets = npt.NDArray[np.uint8]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class MessageTemplate:
     """The bytes around body and id of one encoded message, and where they are in it."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from warren.storage.errors import SettingsError
 
 _FEW: Final = 24
@@ -38,6 +36,8 @@ class MsgIds:
         self._next += count
         if count < _FEW:
             return b"".join([self._prefix + number.to_bytes(8, "big") for number in range(first, first + count)])
+        import numpy as np
+
         columns = np.empty((count, 2), np.uint64)
         columns[:, 0] = np.frombuffer(self._prefix, np.uint64)[0]
         columns[:, 1] = np.arange(first, first + count, dtype=np.uint64).astype(">u8").view(np.uint64)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
-from pamqp import encode
 
 from warren.queue_index.amqp_tables import (
     Table,
@@ -161,6 +160,8 @@ def _write_timestamp(value: Any) -> bytes:
 def _write_octet(value: Any) -> bytes:
     if type(value) is int and 0 <= value < 256:
         return _ONE_BYTE[value]
+    from pamqp import encode
+
     return bytes(encode.octet(value))
 
 

@@ -11,9 +11,7 @@ which its publisher has anyway.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from warren.queue_index.message_format import (
     CONTENT_OVERHEAD_BYTES,
@@ -36,6 +34,10 @@ from warren.queue_index.run import (
 )
 from warren.queue_index.state import QueueState, WrittenAhead
 from warren.storage.errors import MessageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def _sizes(envelope: Envelope, given: bytes) -> tuple[int, int]:
@@ -135,6 +137,8 @@ def publish_many(
 
     Raises :class:`MessageError`, before anything is done, for what can be no messages.
     """
+    import numpy as np
+
     if len(msg_ids) != MSG_ID_BYTES * len(bodies):
         raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
     if not set(map(type, bodies)) <= {bytes}:  # they are kept as they are: nobody may change them
@@ -168,6 +172,8 @@ def _measure(
     s: QueueState, envelope: Envelope, bodies: Sequence[bytes]
 ) -> tuple[int | list[int], bool | npt.NDArray[np.bool_]]:
     """The bodies' sizes, and which of the messages go into the index; one for all, or one each."""
+    import numpy as np
+
     limit, lengths = s.settings.queue_index_embed_msgs_below, list(map(len, bodies))
     alike = not lengths or lengths.count(lengths[0]) == len(lengths)
     if not envelope.of_contents:

@@ -17,7 +17,7 @@ are noted, and where a segment's last message is acked its file goes. A crash th
 acked come back.
 
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
-journal says too (:data:`warren.queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments
+journal says too (:data:`warren.queue_index.facts.MINUS`), the last of them perhaps torn. With ``sync`` the segments
 are synced before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal
 can appear.
 """
@@ -26,13 +26,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-import numpy as np
 
 from warren.queue_index import directory as names
-from warren.queue_index.entries import ACKED, DELIVERED, PUBLISHED, both
+from warren.queue_index.facts import ACKED, DELIVERED, PUBLISHED
 from warren.queue_index.record_format import (
     ACK,
     BODY,
@@ -46,12 +45,14 @@ from warren.queue_index.record_format import (
 from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import Run
-from warren.queue_index.segment_file import SegmentFile, published, read_segment, scan_segment
 from warren.queue_index.segment_journal import Records, SegmentJournal
 from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import File, FileSystem, append_whole, write_file
 from warren.storage.pieces import Piece, gathered
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.segment_file import SegmentFile
 
 UNBOUNDED: Final = None
 _Part = bytes | ColumnRecords | tuple[int, range]
@@ -60,7 +61,7 @@ their seq_ids."""
 _SMALL_PART: Final = 2  # what is less than one part in so many of a segment is read by itself
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Waiting:
     """A batch of publishes that waits to be written: its records, and the ranges to be marked delivered."""
 
@@ -219,6 +220,8 @@ class QueueIndex:
             seq_ids = ranges[0]
             self._append((journal_short(kind, seq_ids.start) if len(seq_ids) == 1 else (kind, seq_ids),))
         else:
+            import numpy as np
+
             self._append((journal_shorts(kind, np.concatenate(list(map(_column, ranges)))),))
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
@@ -487,6 +490,14 @@ class QueueIndex:
         self, number: int, low: int, high: int, limit: int, *, embedded: bool = False
     ) -> tuple[list[Run], int]:
         """At most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
+        import numpy as np
+
+        from warren.queue_index.segment_file import (
+            published,
+            read_segment,
+            scan_segment,
+        )
+
         size = self.segment_entry_count
         segment = self._segment(number)
         path = self._segment_path(number)
@@ -517,6 +528,10 @@ class QueueIndex:
 
     def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
         """What the file and the journal know of a segment's positions together."""
+        import numpy as np
+
+        from warren.queue_index.entries import both
+
         if segment.empty:
             return file.entries.facts.copy()
         segment.reach(len(file.entries))
@@ -619,6 +634,8 @@ class _Writing:
 
 
 def _column(seq_ids: range) -> Ints:
+    import numpy as np
+
     return np.arange(seq_ids.start, seq_ids.stop, seq_ids.step, dtype=np.int64)
 
 

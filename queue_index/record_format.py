@@ -34,21 +34,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
-from warren.storage.columns import is_rising
 from warren.storage.filesystem import File
-from warren.storage.strided import gather
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _U32 = struct.Struct(">L")
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Octets = npt.NDArray[np.uint8]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Bools: TypeAlias = "npt.NDArray[np.bool_]"
+Octets: TypeAlias = "npt.NDArray[np.uint8]"
 
 BODY = struct.Struct(">16sQLL")
 BODY_SIZE: Final = BODY.size
@@ -76,7 +76,7 @@ class Layout:
 
     @property
     def head_size(self) -> int:
-        return np.dtype(self.head).itemsize
+        return int(self.head[2:])
 
 
 JOURNAL = Layout(
@@ -101,7 +101,7 @@ SEGMENT = Layout(
 EndReason = Literal["complete", "torn", "zeros", "not a record"]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Columns:
     """Records as columns. ``body_at`` is the file offset of a publish's body; numbers are seq_ids or rel_seqs."""
 
@@ -150,6 +150,8 @@ def journal_short(kind: int, seq_id: int) -> bytes:
 
 def journal_shorts(kind: int, seq_ids: Ints) -> bytes:
     """Deliver or ack records for ``seq_ids``, in their order."""
+    import numpy as np
+
     return (seq_ids.astype(np.uint64) | np.uint64(kind << 62)).astype(">u8").tobytes()
 
 
@@ -164,6 +166,10 @@ class _Collector:
 
     def take_singles(self, data: bytes, positions: list[int], base: int) -> None:
         """Publishes that were found one by one in ``data``, which begins at ``base`` of the file."""
+        import numpy as np
+
+        from warren.storage.strided import gather
+
         layout, at = self.layout, np.array(positions, np.int64)
         heads = gather(data, at, np.dtype(layout.head)).astype(np.uint64)
         body_at = at + layout.head_size
@@ -173,6 +179,10 @@ class _Collector:
         self.publishes.append((numbers, heads >> shift == layout.persistent_kind, base + body_at, embedded))
 
     def columns(self, end: int, reason: EndReason) -> Columns:
+        import numpy as np
+
+        from warren.storage.columns import is_rising
+
         for kind in self.shorts:
             self.shorts[kind].append(np.array([n for k, n in self.single_shorts if k == kind], np.int64))
         empty = np.empty(0, np.int64)
@@ -283,6 +293,8 @@ class Parser:
         A unit is a publish with the short records of the same message right behind it. Row k of the matrix is a unit if
         all rows above it are, so the prefix of rows that look like the first one is exactly what single reading finds.
         """
+        import numpy as np
+
         layout = self._layout
         head_size, shift = layout.head_size, layout.number_bits
         mask = (1 << shift) - 1
@@ -332,6 +344,8 @@ class Parser:
 
     def _stretch_of_shorts(self, data: bytes, position: int) -> int:
         """Take all the short records that stand here one behind the other; returns their bytes."""
+        import numpy as np
+
         layout = self._layout
         guess, available = _STRETCH_FIRST_GUESS, (len(data) - position) // layout.head_size
         while True:

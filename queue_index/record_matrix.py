@@ -12,11 +12,9 @@ batch to batch, and the others are filled in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, MSG_ID_BYTES, Envelope, encode_message
 from warren.queue_index.record_format import (
@@ -32,16 +30,19 @@ from warren.queue_index.record_format import (
 from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, Batch, Run, UnencodedTerms
 from warren.storage.pieces import Piece
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _SMALL_STRETCH: Final = 8
 """Fewer messages than this are not worth a matrix."""
 _KEPT_BYTES: Final = 512 << 10
 """A matrix above this is not kept: it would not stay in the cache, and cost memory."""
 _SIZE_AT: Final = BODY_SIZE - 8
 """Of a publish's body: the message's size, and then that of what is embedded."""
-Column = npt.NDArray[Any]
+Column: TypeAlias = "npt.NDArray[Any]"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ColumnRecords:
     """Publish records of consecutive seq_ids, as what they are made of."""
 
@@ -129,6 +130,8 @@ class RecordMatrix:
 
     def journal_bytes(self, records: ColumnRecords) -> Piece:
         """The records as the journal has them. To be used before the next call."""
+        import numpy as np
+
         head = int.from_bytes(journal_publish_head(records.start, persistent=records.persistent), "big")
         heads = np.arange(head, head + records.count, dtype=np.uint64)
         return self._records(records, JOURNAL, heads, 0)
@@ -138,6 +141,8 @@ class RecordMatrix:
 
         Highest first, each with ``shorts`` short records behind it. To be used before the next call.
         """
+        import numpy as np
+
         rel_seqs = np.arange(rel_seq + count - 1, rel_seq - 1, -1, dtype=np.uint16)
         head = int.from_bytes(segment_publish_head(0, persistent=records.persistent), "big")
         return self._records(records.part(offset, count), SEGMENT, rel_seqs | np.uint16(head), shorts, rel_seqs)
@@ -146,6 +151,8 @@ class RecordMatrix:
         self, records: ColumnRecords, layout: Layout, heads: Column, shorts: int, rel_seqs: Column | None = None
     ) -> Piece:
         """``rel_seqs``: in a segment, where the records stand highest first."""
+        import numpy as np
+
         terms, name = records.terms, layout.name
         size = records.sizes if isinstance(records.sizes, int) else None
         if terms is None:
@@ -180,6 +187,8 @@ class _Matrix:
     __slots__ = ("_rows", "shape")
 
     def __init__(self, shape: MatrixShape, row: bytes, room: int) -> None:
+        import numpy as np
+
         self.shape = shape
         self._rows = np.empty((room, len(row)), np.uint8)
         self._rows[:] = np.frombuffer(row, np.uint8)
@@ -189,6 +198,8 @@ class _Matrix:
         return self._rows.nbytes <= _KEPT_BYTES
 
     def column(self, at: int, dtype: str) -> Column:
+        import numpy as np
+
         width = np.dtype(dtype).itemsize
         return self._rows[:, at : at + width].view(dtype)[:, 0]
 
@@ -220,6 +231,8 @@ class _PublishMatrix(_Matrix):
 
     def records(self, records: ColumnRecords, heads: Column, short_heads: Column | None) -> memoryview:
         """Fill in all columns, in the first rows; ``short_heads``: of records that stand in descending order."""
+        import numpy as np
+
         count, step = records.count, 1 if short_heads is None else -1
         self._heads[:count] = heads
         for column in self._shorts:
@@ -280,6 +293,8 @@ class _FrameMatrix(_Matrix):
 
     def records(self, records: ColumnRecords, heads: Column, short_heads: Column | None) -> bytes:
         """Fill in all columns and join; ``short_heads``: of records that stand in descending order."""
+        import numpy as np
+
         if records.terms is None:
             raise RuntimeError("records without messages have one length")
         count, step = records.count, 1 if short_heads is None else -1

@@ -24,7 +24,8 @@ import attrs
 import numpy as np
 
 from warren.queue_index import directory as names
-from warren.queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
+from warren.queue_index.entries import SegmentEntries, journal_entries
+from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.record_format import (
@@ -55,7 +56,7 @@ HasBody = Callable[[bytes], bool]
 """Whether the persistent store has a body of that msg_id."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Journal:
     data: bytes
     columns: Columns

@@ -28,11 +28,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from warren.queue_index.message_format import (
     CONTENT_OVERHEAD_BYTES,
@@ -43,7 +41,10 @@ from warren.queue_index.message_format import (
     properties_in,
 )
 from warren.storage.pieces import Whole
-from warren.storage.strided import gather
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2
@@ -80,6 +81,8 @@ class PackedTerms:
 
     def places(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Where the terms ``low … high-1`` begin."""
+        import numpy as np
+
         offsets = self.offsets[low:high]
         if isinstance(offsets, range):
             return np.arange(offsets.start, offsets.stop, offsets.step)
@@ -87,14 +90,22 @@ class PackedTerms:
 
     def pieces(self, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
         """``size`` bytes at each of some places of the buffer; of one that is too far behind, those at its end."""
+        import numpy as np
+
+        from warren.storage.strided import gather
+
         return gather(self.blob, np.minimum(places, len(self.blob) - size), np.dtype((np.void, size)))
 
     def numbers(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The numbers of 32 bits that stand there."""
+        import numpy as np
+
         return self.pieces(places, 4).view(">u4").astype(np.int64)
 
     def holds(self, constant: bytes, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Where these bytes stand."""
+        import numpy as np
+
         pieces = self.pieces(places, len(constant))
         if pieces.tobytes() == constant * len(pieces):  # as it mostly is, in a twentieth of the time
             return np.ones(len(pieces), np.bool_)
@@ -111,6 +122,8 @@ class PackedTerms:
 
     def part(self, low: int, high: int) -> PackedTerms:
         """The terms ``low … high-1``, one at least, in a buffer that holds little else."""
+        import numpy as np
+
         starts = self.places(low, high)
         lengths = self.lengths if isinstance(self.lengths, int) else self.lengths[low:high]
         begin, end = int(starts.min()), int((starts + np.asarray(lengths)).max())
@@ -126,7 +139,7 @@ class PackedTerms:
         return PackedTerms(self.blob[begin:end], moved, lengths)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class UnencodedTerms:
     """Messages as they came from one publisher, encoded when somebody asks."""
 
@@ -180,6 +193,8 @@ class UnencodedTerms:
 
 def properties_sizes(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
     """Bytes of the properties of each content."""
+    import numpy as np
+
     return np.frombuffer(b"".join([content[:4] for content in contents]), ">u4").astype(np.int64)
 
 
@@ -237,6 +252,8 @@ class Batch:
 
     def every(self, rows: slice, *, with_terms: bool) -> Batch:
         """Some of the messages; where these lie in one buffer they share it."""
+        import numpy as np
+
         ids = np.frombuffer(self.ids, "V16", self.count)[rows].tobytes()
         batch, terms = self._columns(rows, ids, None), self.terms if with_terms else None
         if isinstance(terms, UnencodedTerms):
@@ -323,6 +340,8 @@ class Run:
         return sizes * self.count if isinstance(sizes, int) else sum(sizes[self.low : self.high])
 
     def msg_ids(self) -> Terms:
+        import numpy as np
+
         ids: Terms = np.frombuffer(self.batch.ids, "V16", self.count, self.low * 16).tolist()
         return ids
 

@@ -16,8 +16,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.entries import DELIVERED as FACT_DELIVERED
-from warren.queue_index.entries import PUBLISHED, SegmentEntries, entry_count, no_entries, segment_entries
+from warren.queue_index.entries import SegmentEntries, entry_count, no_entries, segment_entries
+from warren.queue_index.facts import DELIVERED as FACT_DELIVERED
+from warren.queue_index.facts import PUBLISHED
 from warren.queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
 from warren.storage.errors import DataError
@@ -28,7 +29,7 @@ _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read togeth
 _SMALL_FILE_BYTES: Final = 8 << 20  # what is read as it is, for its parts that are wanted next too
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SegmentFile:
     """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` where the end is torn.
 

@@ -1,6 +1,6 @@
 """What the journal holds of one segment, in memory, until the next flush writes it out.
 
-For every position: which facts the journal has added (:data:`warren.queue_index.entries.ADD`), and for those published
+For every position: which facts the journal has added (:data:`warren.queue_index.facts.ADD`), and for those published
 here the finished journal records, in the batches in which they came. A flush turns them into segment records, in
 descending order of rel_seq, of each message publish, deliver, ack.
 """
@@ -9,25 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
-from warren.queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
+from warren.queue_index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
 from warren.queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
 from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
 from warren.storage.pieces import Piece
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 _JOURNAL_HEAD: Final = 8
 _BODY_END: Final = _JOURNAL_HEAD + BODY.size
 _WORTH_A_TABLE: Final = 16
 """Fewer records are joined one by one."""
 _ADDING: Final = {
-    action: bytes(ADD[:, action]).ljust(256, bytes([IMPOSSIBLE])) for action in (PUBLISHED, DELIVERED, ACKED)
+    action: ADD.by_left(action).ljust(256, bytes([IMPOSSIBLE])) for action in (PUBLISHED, DELIVERED, ACKED)
 }
 """For each action, what it makes of what is known: by a table of bytes a thousand messages are one step."""
 _FIRST_FACTS: Final = 256
@@ -38,7 +40,7 @@ Records = ColumnRecords | list[bytes]
 """Publish records: finished, or what they are made of."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Written:
     """Publish records of consecutive positions that were written to the journal together."""
 
@@ -59,6 +61,8 @@ class Written:
 
     def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
         """The wanted positions as runs; both masks are by rel_seq."""
+        import numpy as np
+
         marks = wanted[self.rel_seq : self.end] * (1 + delivered[self.rel_seq : self.end].view(np.uint8))
         runs: list[Run] = []
         for low, high in _stretches(marks):
@@ -97,6 +101,8 @@ class Written:
 
 def _segment_bytes(records: list[bytes], low: int, shorts: int) -> bytes:
     """:meth:`Written.segment_bytes` of journal records, those of one size together."""
+    import numpy as np
+
     persistent = records[0][0] >> 6 != TRANSIENT_PUBLISH
     kind = 0x8000 | (persistent << 14)
     sizes = np.fromiter(map(len, records), np.int64, len(records))
@@ -115,6 +121,8 @@ def _segment_bytes(records: list[bytes], low: int, shorts: int) -> bytes:
 
 def _table_of(records: list[bytes], low: int, kind: int, shorts: int) -> bytes:
     """The same for records of one size."""
+    import numpy as np
+
     count, size = len(records), len(records[0])
     journal = np.frombuffer(b"".join(records), np.uint8).reshape(count, size)
     table = np.empty((count, 2 + size - _JOURNAL_HEAD + 2 * shorts), np.uint8)
@@ -128,6 +136,8 @@ def _table_of(records: list[bytes], low: int, kind: int, shorts: int) -> bytes:
 
 def _octets(numbers: npt.NDArray[np.int64]) -> Octets:
     """Two bytes of each."""
+    import numpy as np
+
     return numbers.astype(">u2").view(np.uint8).reshape(-1, 2)
 
 
@@ -147,7 +157,7 @@ class SegmentJournal:
     @property
     def empty(self) -> bool:
         """Whether the journal holds nothing of this segment."""
-        return self._view is None or not self._view.any()
+        return self._facts is None or not self._array().any()
 
     @property
     def acks_late_delivers(self) -> bool:
@@ -166,9 +176,11 @@ class SegmentJournal:
     @property
     def highest(self) -> int:
         """The highest position that the journal holds something of, plus one."""
-        if self._view is None:
+        import numpy as np
+
+        if self._facts is None:
             return 0
-        places = np.flatnonzero(self._view)
+        places = np.flatnonzero(self._array())
         return int(places[-1]) + 1 if len(places) else 0
 
     def set_facts(self, facts: Octets) -> None:
@@ -207,6 +219,8 @@ class SegmentJournal:
 
         Each piece to be used before the next one is asked for.
         """
+        import numpy as np
+
         facts = self._array()
         pieces: list[tuple[int, int, int, Written | None]] = []
         for written in self.written:
@@ -238,24 +252,29 @@ class SegmentJournal:
         known = b"" if facts is None else facts
         size = min(self._size, max(count, 2 * len(known), _FIRST_FACTS))
         self._facts = larger = bytearray(known).ljust(size, b"\0")
-        self._view = np.frombuffer(larger, np.uint8)
+        self._view = None
         return larger
 
     def _array(self) -> Octets:
-        self._bytes(0)
-        if self._view is None:
-            raise RuntimeError("a segment's facts without the view on them")
-        return self._view
+        if (view := self._view) is None:
+            import numpy as np
+
+            view = self._view = np.frombuffer(self._bytes(0), np.uint8)
+        return view
 
 
 def _shorts(low: int, high: int, times: int) -> bytes:
     """Short records of positions ``low … high-1``, highest first."""
+    import numpy as np
+
     rel_seqs = np.arange(high - 1, low - 1, -1, dtype=np.uint16) | np.uint16(SEGMENT_SHORT << 14)
     return np.repeat(rel_seqs.astype(SEGMENT.head), times).tobytes()
 
 
 def _stretches(facts: Octets) -> list[tuple[int, int]]:
     """``(low, high)`` of each run of equal facts that are not NOTHING."""
+    import numpy as np
+
     cuts = np.flatnonzero(np.diff(facts)) + 1
     edges = [0, *cuts.tolist(), len(facts)]
     return [(low, high) for low, high in pairwise(edges) if high > low and facts[low]]

@@ -27,7 +27,7 @@ _MOST_PAGES_A_WRITE: Final = 256
 Numbers = npt.NDArray[np.int32]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SlotTable:
     """Each slot's newest item, as the file's bytes will say; nothing says that such an item exists."""
 

@@ -13,7 +13,7 @@ scanning, delta counts what was found so far and stands for what was not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -22,17 +22,19 @@ from warren.queue_index.delta import Delta
 from warren.queue_index.pending_acks import PendingAcks
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.rates import Rates
-from warren.queue_index.recovery import DirtyRecovery
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
 from warren.queue_index.run_queue import RunQueue
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.recovery import DirtyRecovery
 
 Mode = Literal["default", "lazy"]
 Clock = Callable[[], int]
 """Monotonic time in nanoseconds."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WrittenAhead:
     """Small messages that the journal has, and the queue has not yet, as columns."""
 
@@ -44,7 +46,7 @@ class WrittenAhead:
     terms: list[bytes]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueState:
     """Everything that a queue knows. Counts in messages, ``bytes`` in payload bytes; ``None`` targets are infinite."""
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from warren.queue_index.message_format import (
     LENGTH_BYTES,
@@ -23,17 +21,20 @@ from warren.queue_index.message_format import (
     locate_addresses,
     locate_content,
 )
-from warren.queue_index.message_template import MessageTemplate
 from warren.queue_index.properties import encode_properties
 from warren.queue_index.run import PackedTerms, Run, UnencodedTerms
 from warren.storage.errors import MessageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _NOWHERE: Final = (-1, 0)
 _ROWS_AT_A_TIME: Final = 1024
 _WORTH_COLUMNS: Final = 16
 """Fewer messages are looked at one by one."""
 
-Places = npt.NDArray[np.int64]
+Places: TypeAlias = "npt.NDArray[np.int64]"
 T = TypeVar("T")
 
 
@@ -81,7 +82,7 @@ def _place_in_all(run: Run, packed: object) -> tuple[int, int]:
     return batch.body_place
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Located:
     """Where parts of messages stand in the buffer that they lie in."""
 
@@ -109,6 +110,8 @@ class _Located:
 
     @classmethod
     def _like_the_first(cls, packed: PackedTerms, low: int, high: int) -> _Located | None:
+        import numpy as np
+
         first = packed.one(low)
         addresses = addresses_of(first)
         content = None if addresses is None else locate_content(first, len(addresses) + LENGTH_BYTES)
@@ -131,6 +134,8 @@ class _Located:
 
     def parts(self, starts: Places, ends: Places, otherwise: Callable[[bytes], T]) -> list[bytes | T]:
         """A part of each message; of those that do not fit, what ``otherwise`` makes of all of it."""
+        import numpy as np
+
         blob, fits = self.terms.blob, self.fits
         all_fit = bool(fits.all())
         stops = (ends if all_fit else np.where(fits, ends, starts)).tolist()
@@ -158,6 +163,10 @@ def _properties(term: bytes) -> bytes:
 
 def _common_place(packed: PackedTerms) -> tuple[int, int] | None:
     """Where the body lies in every one of the terms; ``None`` unless they differ in body and id alone."""
+    import numpy as np
+
+    from warren.queue_index.message_template import MessageTemplate
+
     template = MessageTemplate.of(packed.one(0))
     if template is None:
         return None

@@ -30,7 +30,6 @@ from warren.queue_index.fetching import Fetched, MessageProperties, Predicate
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.rates import Rates
-from warren.queue_index.recovery import DirtyRecovery, open_clean
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.state import Clock, Mode, QueueState
 from warren.storage.errors import DataError, StorageError
@@ -42,7 +41,7 @@ def _no_grant() -> None:
     raise RuntimeError("blocked by a store, and nobody grants credit")
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class QueueFiles:
     """What a queue is made of: where its index lies, and what it is handed."""
 
@@ -125,6 +124,8 @@ class VariableQueue:
         if terms is not None and (terms.persistent_ref is None or terms.persistent_count is None):
             terms, store_recovered = attrs.evolve(terms, next_seq_id=None, next_deliver_seq_id=None), False
         if terms is not None and store_recovered:
+            from warren.queue_index.recovery import open_clean
+
             open_clean(parts.files, index, terms.segments)
             low, high = index.bounds()
             count, size = terms.persistent_count or 0, terms.persistent_bytes or 0
@@ -132,6 +133,8 @@ class VariableQueue:
             state.bytes = state.persistent_bytes = size
             blank = False
         else:
+            from warren.queue_index.recovery import DirtyRecovery
+
             store = parts.persistent_store
             has_body = store.store.contains if store is not None else lambda _: False
             state.recovery = DirtyRecovery(parts.files, index, has_body, on_references)

@@ -22,7 +22,7 @@ from warren.storage.filesystem import File, Lock
 from warren.storage.packed_content import PackedContent, PlainBlocks
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DiskAccount:
     """What one owner has done to the disk. Sizes in bytes, ``syncs`` of files and of directories alike."""
 
@@ -152,7 +152,7 @@ class _CountedLock:
         self.release()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CountedFileSystem:
     """A :class:`warren.storage.filesystem.FileSystem` in memory; see the module's prose."""
 

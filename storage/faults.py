@@ -119,7 +119,7 @@ class Failure:
         return True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FaultPlan:
     """Counts operations and decides which of them are struck."""
 

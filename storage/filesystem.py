@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -272,6 +271,8 @@ class RealFileSystem:
             os.unlink(path)
 
     def delete_tree(self, path: str) -> None:
+        import shutil  # noqa: PLC0415 - seldom needed, and brings three compressors
+
         if self.descriptors is not None:
             self.descriptors.pin_tree(path)
         with _system_errors(path), contextlib.suppress(FileNotFoundError):

@@ -31,7 +31,7 @@ def parse_file_name(name: str) -> int | None:
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MappedFiles:
     """The files of one directory; made by :meth:`load`."""
 

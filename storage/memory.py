@@ -41,7 +41,7 @@ def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
         content[offset : offset + len(chunk)] = chunk
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FileNode:
     """A file's bytes, whatever its names."""
 
@@ -92,7 +92,7 @@ class FileNode:
             raise RuntimeError(f"{path}: durable and pending bytes do not add up to the issued ones")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Directory:
     """Names, each of a file or of another directory."""
 
@@ -233,7 +233,7 @@ def _generator(seed: random.Random | int) -> random.Random:
     return seed if isinstance(seed, random.Random) else random.Random(seed)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MemoryFileSystem:
     """A :class:`warren.storage.filesystem.FileSystem` in memory.
 

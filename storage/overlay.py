@@ -18,7 +18,7 @@ from warren.storage.filesystem import File, FileSystem, Lock
 PAGE_BYTES: Final = 4096
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _OverlayFile:
     """One file, and every handle on it: the pages that were written, over what lies below.
 
@@ -118,7 +118,7 @@ class _NoLock:
         """Nothing was made."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OverlayFileSystem(FileSystem):
     """``below``, as somebody would find it who had written to it. ``now_ms``: what a written file's time is said to be.
 

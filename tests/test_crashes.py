@@ -39,7 +39,8 @@ from tests.support.queue_model import (
 )
 from warren.actors.vhost import Vhost
 from warren.queue_index.directory import queue_directory_name
-from warren.queue_index.entries import ACKED, DELIVERED, PUBLISHED, journal_entries
+from warren.queue_index.entries import journal_entries
+from warren.queue_index.facts import ACKED, DELIVERED, PUBLISHED
 from warren.queue_index.record_format import JOURNAL, parse
 from warren.queue_index.segment_file import read_segment
 from warren.queue_index.variable_queue import VariableQueue

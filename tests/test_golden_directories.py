@@ -19,7 +19,7 @@ from tests.support.rabbitmq_golden import (
     name_of,
     numbers,
 )
-from warren.queue_index.entries import ACKED, DELIVERED
+from warren.queue_index.facts import ACKED, DELIVERED
 from warren.queue_index.message_format import decode_message
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.inspect import inspect_source

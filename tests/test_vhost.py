@@ -11,7 +11,8 @@ import pytest
 from warren.actors.vhost import Vhost
 from warren.actors.vhost_files import PERSISTENT_STORE
 from warren.queue_index.directory import queue_directory_name, queue_name_file, vhost_config
-from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED, journal_entries
+from warren.queue_index.entries import journal_entries
+from warren.queue_index.facts import ACKED, DELIVERED, PLUS, PUBLISHED
 from warren.queue_index.record_format import JOURNAL, parse
 from warren.queue_index.recovery_terms import read_recovery_terms
 from warren.queue_index.segment_file import read_segment

@@ -8,7 +8,6 @@ place.
 
 from __future__ import annotations
 
-import difflib
 import os
 from typing import Any, Final, Unpack
 
@@ -58,6 +57,8 @@ class Config:
         known, said = _NODE | _ENGINE | _TOPICS, dict[str, Any](settings)
         for name in said:
             if name not in known:
+                import difflib  # noqa: PLC0415 - for mistakes
+
                 close = difflib.get_close_matches(name, known, 1)
                 raise SettingsError(f"no setting {name!r}" + (f"; is {close[0]!r} meant?" if close else ""))
         return cls(

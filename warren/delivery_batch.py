@@ -10,7 +10,6 @@ from warren.channel import DeliveredMessage, settle
 from warren.consumer_verbs import NewDelivery, spread
 from warren.made_when_asked import MadeWhenAsked
 from warren.queue_index.properties import NAMES, Properties
-from warren.queue_index.properties_of_many import decode_columns, decode_many
 from warren.queue_verbs import Got
 
 D = TypeVar("D", bound=DeliveredMessage)
@@ -46,6 +45,8 @@ class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
     @property
     def properties(self) -> list[Properties]:
         """AMQP's basic properties of all; raises as ``bodies`` does."""
+        from warren.queue_index.properties_of_many import decode_many  # noqa: PLC0415 - takes numpy
+
         return decode_many(self._encoded_properties())
 
     @property
@@ -58,6 +59,8 @@ class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
         does, and ``ValueError`` where there is no such property."""
         if unknown := [name for name in names if name not in NAMES]:
             raise ValueError(f"a message has no property {unknown[0]}")
+        from warren.queue_index.properties_of_many import decode_columns  # noqa: PLC0415 - takes numpy
+
         return decode_columns(self._encoded_properties(), names)
 
     def _encoded_properties(self) -> list[bytes]:

@@ -80,7 +80,7 @@ class MissingLibraryError(WarrenError, ImportError):
     """prometheus_client is not installed."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class NodeCollector:
     """A collector of one node, as prometheus_client has them. Made by :func:`register`."""
 

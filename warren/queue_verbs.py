@@ -35,7 +35,6 @@ from warren.messages import (
     publish_values,
 )
 from warren.publishing import publishing, room, settled_confirm
-from warren.queue_index.content_columns import contents_of_columns
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
@@ -118,6 +117,8 @@ class QueueVerbs:
             if bodies:
                 yield key, bodies
             return
+        from warren.queue_index.content_columns import contents_of_columns  # noqa: PLC0415 - takes numpy
+
         values, shared = publish_values({name: one for name, one in properties.items() if name not in columns})
         low = 0
         large = [index for index, size in enumerate(map(len, bodies)) if size > MAX_FRAGMENT_BYTES]

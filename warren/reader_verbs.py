@@ -70,7 +70,7 @@ class ReaderArguments(TypedDict, total=False):
     """Which reader of its broadcast group it is."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Claim:
     """What was taken from one queue in one go.
 

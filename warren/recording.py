@@ -108,7 +108,7 @@ def node_path(path: str) -> str:
     return path.removesuffix(_SUFFIX) + ".node" + _SUFFIX
 
 
-@attrs.frozen(slots=False, eq=False)
+@attrs.frozen(slots=False, eq=False, repr=False)
 class RecordedNode:
     """A record that was read: a row for each queue and step, and one for the node and step."""
 

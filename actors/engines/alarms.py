@@ -37,7 +37,7 @@ class AlarmEvent:
     publishers_blocked: bool
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Alarms:
     """Which alarms are set. Every update answers with the event that it was, or with None."""
 
@@ -83,7 +83,7 @@ def disk_limit_bytes(disk_free_limit: int | MemRelative, total_memory_bytes: int
     return int(disk_free_limit.factor * total_memory_bytes + 0.5)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DiskMonitor:
     """The disk alarm's rule. ``limit_bytes`` may be set anew at any time; it counts from the next check."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class BackOff:
     """Waits of one thing that fails again and again."""
 

@@ -46,7 +46,7 @@ _AHEAD_PART: Final = 1024
 _OFTEN: Final = 256
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Waiting:
     """One in line."""
 
@@ -55,7 +55,7 @@ class Waiting:
     """Whether its bytes are on the way now."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ByteBudget:
     """The bytes of one node. Its owner sees to it that one thread at a time is in it."""
 

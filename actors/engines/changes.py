@@ -39,7 +39,7 @@ class Change:
     """Its JSON."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ChangeNotes:
     """What has changed since it was last written down. Whoever changes something notes it here, and then does it."""
 

@@ -64,7 +64,7 @@ class Consumer:
     """Beside its own prefetch, which is not 0 then unless it acks unseen."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConsumerState:
     """A consumer, and how many messages are unacked with it."""
 
@@ -100,7 +100,7 @@ Run = TagRun["ConsumerState | None"]
 """``None``: a get."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Consumers:
     """All consumers and channels of one queue."""
 

@@ -13,7 +13,7 @@ import attrs
 from warren.actors.engines.consumers import Run
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Counts:
     """One queue's; its actor writes."""
 

@@ -25,7 +25,7 @@ class PublisherCredit(NamedTuple):
         return cls(initial, initial - more_after)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GrantedCredit:
     """A queue's credit towards a store: spent with every body, given back when the store has taken them."""
 
@@ -56,7 +56,7 @@ class GrantedCredit:
         return False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StoreTickets:
     """What a queue and a store know of each other. Tickets count the bodies that were handed over."""
 

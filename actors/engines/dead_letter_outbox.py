@@ -31,7 +31,7 @@ Held = list[tuple[int, range]]
 """Messages by level and seq_ids."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DeadLetterOutbox:
     """What a queue with a dead-letter exchange has on its way there. Truth value: whether there is any."""
 

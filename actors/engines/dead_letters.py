@@ -34,7 +34,7 @@ _FIRST: Final = {"x-first-death-reason": "reason", "x-first-death-queue": "queue
 Table = Mapping[str, Any]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class DeadLetterBuilder:
     """How messages leave one queue at one moment: what a batch of dead letters has in common."""
 

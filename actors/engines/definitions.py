@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 DEFAULT_VHOST: Final = "/"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Definitions:
     """Everything that is declared on one node. Made by :meth:`open`, or empty for a node without a disk.
 

@@ -81,7 +81,7 @@ MIN_LOG_BYTES: Final = 64 * 1024
 Snapshot = dict[str, list[dict[str, Any]]]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DefinitionsFile:
     """The two files of one node, in its data directory. :meth:`load` comes first."""
 

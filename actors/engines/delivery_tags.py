@@ -22,7 +22,7 @@ Owner = TypeVar("Owner")
 _first = attrgetter("first")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TagRun(Generic[Owner]):
     """Tags ``first … first + count - 1``, for a level's messages ``seq_id``, ``seq_id + step`` and so on."""
 
@@ -51,7 +51,7 @@ class TagRun(Generic[Owner]):
         return TagRun(first, end - first, self.level, seq_id, self.owner, self.step)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DeliveryTags(Generic[Owner]):
     """The unsettled tags of one channel. ``len`` counts tags."""
 

@@ -30,7 +30,7 @@ WallClock = Callable[[], int]
 """µs since the Unix epoch."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Expiry:
     """Which messages of one queue die. ``send``: takes dead letters that are to be published."""
 

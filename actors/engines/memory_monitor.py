@@ -65,7 +65,7 @@ class _Account:
     told_s: float = _INFINITY
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MemoryMonitor:
     """The desired duration of a node's queues. A queue is whatever hashable its owner knows it by.
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import os
 import posixpath
-import shutil
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Protocol
 
@@ -52,7 +51,7 @@ class RssReading:
         return self.rss_bytes()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AllocatedReading:
     """Bytes by owner. Owners may account for themselves from any thread: there is no sum that two of them change."""
 
@@ -169,11 +168,13 @@ def read_small_file(path: str) -> str | None:
 
 def free_disk_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes that a user without privileges can still write to the file system that holds ``path``."""
-    return shutil.disk_usage(path).free
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 def used_disk_percent(path: str | os.PathLike[str]) -> float:
     """How much of the file system that holds ``path`` is used, of what users without privileges can have."""
-    found = shutil.disk_usage(path)
-    usable = found.used + found.free
-    return round(100 * found.used / usable, 1) if usable else 0.0
+    found = os.statvfs(path)
+    used = found.f_blocks - found.f_bfree
+    usable = used + found.f_bavail
+    return round(100 * used / usable, 1) if usable else 0.0

@@ -27,7 +27,7 @@ _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueDeliveries:
     """What goes out of one queue, and comes back. See the module's prose."""
 

@@ -22,7 +22,7 @@ from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueEarly(QueueDeliveries):
     """What is early in one queue. See the module's prose."""
 

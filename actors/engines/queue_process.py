@@ -37,7 +37,7 @@ from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import VariableQueue
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueProcess(QueueEarly):
     """One queue. See the module's prose."""
 

@@ -56,7 +56,7 @@ _MS_NS: Final = 1_000_000
 _FOREVER_NS: Final = 1 << 62
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class QueueTurn:
     """One queue's turns. See the module's prose."""
 

@@ -39,7 +39,7 @@ CACHED_QUEUES: Final = 64
 _NOWHERE: Final[tuple[str, ...]] = ()
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Exchange:
     """An exchange that routes: what it was declared as, its bindings, and where else it sends."""
 

@@ -17,9 +17,7 @@ SettingsError with the file, the key and the reason. It reads bytes that it is h
 
 from __future__ import annotations
 
-import difflib
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -45,6 +43,8 @@ S = TypeVar("S")
 def load_settings(data: bytes, path: str, base: Settings) -> tuple[NodeSettings, Settings, TopicSettings]:
     """The settings that a file's bytes stand for; ``path`` is for what errors say, ``base`` for an engine of which the
     file names no profile."""
+    import tomllib  # noqa: PLC0415 - few nodes have a settings file
+
     try:
         tables = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # not text, no TOML, a number of 5,000 digits; nested too deep
@@ -70,6 +70,8 @@ def _made(path: str, table: str, make: Callable[[], S]) -> S:
 
 
 def _nearest(word: str, words: Collection[str]) -> str:
+    import difflib  # noqa: PLC0415 - for mistakes
+
     return difflib.get_close_matches(word, words, n=1, cutoff=0.0)[0]
 
 

@@ -54,7 +54,7 @@ class Removed:
 NOTHING_REMOVED: Final = Removed()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VhostDefinitions:
     """One vhost's definitions. One caller at a time; ``routing`` may be read by anybody."""
 

@@ -18,7 +18,7 @@ from warren.actors.engines.policies import (
 )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VhostPolicies:
     """One caller at a time."""
 

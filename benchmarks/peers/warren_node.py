@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Literal
 
+import numpy as np  # noqa: F401 - which warren imports with its first batch: a rate is not one of imports
+
 import warren
 from benchmarks.peers.peer import Can, Letter, Load, Peer, Place, Promise, Queue, Token, Topic
 from warren.steps import run

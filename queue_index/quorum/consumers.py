@@ -35,7 +35,7 @@ TIMED_OUT: Final = "timeout"
 _SERIALS: Final = 1 << 32
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Consumer:
     """One of them, or one basic.get."""
 

@@ -36,7 +36,7 @@ CHECKSUM: Final = "its checksum is wrong"
 CUT_SHORT: Final = "the file ends before it does"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class EntryRun:
     """Entries of one file, of ascending index."""
 

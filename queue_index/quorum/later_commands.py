@@ -35,7 +35,7 @@ MAX_ENTRIES: Final = 8192
 """That are read behind one damaged entry."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class LaterCommands:
     """What they name."""
 

@@ -20,7 +20,7 @@ Source: TypeAlias = "int | WalRun"
 """A segment, by its position among the segments, or a run."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Part:
     """The entries ``first`` … ``last`` of one source, as far as it has them."""
 

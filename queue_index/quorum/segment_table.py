@@ -28,7 +28,7 @@ OUT_OF_ORDER: Final = "its record is out of order"
 Records = npt.NDArray[Any]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class SegmentTable:
     """The entries of a segment, by index."""
 

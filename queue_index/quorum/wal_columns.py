@@ -48,7 +48,7 @@ MAX_RUNS: Final = 100_000
 """Of one queue: more elections are no log's. It bounds the memory that a file can ask for."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class WalRun:
     """Entries of consecutive indexes and one term in one file."""
 
@@ -68,7 +68,7 @@ class WalRun:
         return self.first + len(self.offsets) - 1
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class WalEntries:
     """All that the write-ahead logs have of one queue."""
 

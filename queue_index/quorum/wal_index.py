@@ -24,7 +24,7 @@ from warren.storage.filesystem import FileSystem
 __all__ = ["UNREADABLE_FILE", "UNREADABLE_RECORD", "WalIndex"]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class WalIndex:
     """The entries of all queues of a node in its write-ahead logs."""
 

@@ -34,7 +34,8 @@ from tests.support.queue_model import (
 from warren.actors.vhost import Vhost
 from warren.queue_index import segment_file
 from warren.queue_index.credit import CreditFlow
-from warren.queue_index.entries import ACKED, PUBLISHED, segment_entries
+from warren.queue_index.entries import segment_entries
+from warren.queue_index.facts import ACKED, PUBLISHED
 from warren.queue_index.fetching import MessageProperties
 from warren.queue_index.record_format import SEGMENT, parse
 from warren.queue_index.variable_queue import VariableQueue

@@ -32,7 +32,7 @@ from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
 
 if TYPE_CHECKING:
-    import pyarrow.fs
+    import pyarrow.fs  # noqa: TC004 - what is used where it runs is pyarrow itself
 
 BLOCK_BYTES: Final = 1 << 20
 CACHED_BLOCKS: Final = 32

@@ -43,7 +43,7 @@ DAMAGED_COPY: Final = "damaged copy"
 _NONE: Final = np.empty(0, np.int64)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicConvertingDirectory(ClassicDirectory):
     """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
 

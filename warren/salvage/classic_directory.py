@@ -24,7 +24,7 @@ CHANGED: Final = "changed since the clean stop"
 """Kind of a finding: what is there is not what the clean stop counted."""
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicDirectory(QueueDirectory):
     """A format brings the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
 

@@ -19,7 +19,7 @@ from warren.salvage.read_only import below
 KIND: Final = "rabbitmq-classic-v1"
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV1Directory(ClassicV1Index):
     """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from warren.queue_index import directory as disk
-from warren.queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
+from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.record_format import BODY_SIZE, JOURNAL, Ints
 from warren.salvage.classic_v1_index import ClassicV1Index
 from warren.salvage.needed_body import Reference

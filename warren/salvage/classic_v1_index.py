@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index import directory as disk
-from warren.queue_index.entries import DELIVERED, NOTHING, PUBLISHED
+from warren.queue_index.facts import DELIVERED, NOTHING, PUBLISHED
 from warren.queue_index.message_format import MSG_ID_BYTES
 from warren.queue_index.record_format import JOURNAL, SEGMENT
 from warren.salvage.classic_directory import ClassicDirectory
@@ -22,7 +22,7 @@ from warren.salvage.queue_index_file import QueueIndexFile
 from warren.salvage.read_only import below
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV1Index(ClassicDirectory):
     """What reads it; what is to be said of it comes with :class:`warren.salvage.classic_v1.ClassicV1Directory`."""
 

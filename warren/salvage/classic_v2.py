@@ -21,7 +21,7 @@ from warren.salvage.read_only import below
 KIND: Final = "rabbitmq-classic-v2"
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV2Directory(ClassicV2Index):
     """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
 

@@ -24,7 +24,7 @@ _HEADERS_ASKED = 16
 """So many files of a directory are asked how many entries a segment has."""
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV2Index(ClassicDirectory):
     """What reads it; what is to be said of it comes with :class:`warren.salvage.classic_v2.ClassicV2Directory`."""
 

@@ -29,7 +29,7 @@ Octets = npt.NDArray[np.uint8]
 Body = bytes | memoryview
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class UniformBatch:
     """Messages with one envelope and bodies of one size. All are persistent and none is acked."""
 
@@ -60,7 +60,7 @@ class UniformBatch:
         return np.frombuffer(octets, np.uint8).reshape(len(bodies), -1)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class MixedBatch:
     """Messages of any kinds, a list for each column."""
 

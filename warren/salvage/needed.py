@@ -34,7 +34,7 @@ class FileTally:
     """Of the records that are needed, each message counted once, where it would be read: at its last place."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class NeededBodies:
     """A set of msg_ids: 16 bytes each, sorted."""
 

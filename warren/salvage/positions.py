@@ -1,7 +1,7 @@
 """The positions of a classic queue's index, segment by segment: what the segment file and the journal say together.
 
 After a crash in a flush the journal repeats what the segment says; that is taken out first
-(:mod:`warren.queue_index.entries`). What cannot come about may stand in a damaged file. There every fact that stands
+(:mod:`warren.queue_index.facts`). What cannot come about may stand in a damaged file. There every fact that stands
 anywhere is believed, so that an acked message does not come back because of a damaged record.
 """
 
@@ -14,19 +14,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.entries import (
-    ACKED,
-    IMPOSSIBLE,
-    MINUS,
-    NOTHING,
-    PLUS,
-    PUBLISHED,
-    SegmentEntries,
-    journal_entries,
-    no_entries,
-    segment_entries,
-)
 from warren.queue_index.entries import Finding as IndexFinding
+from warren.queue_index.entries import SegmentEntries, journal_entries, no_entries, segment_entries
+from warren.queue_index.facts import ACKED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
 from warren.salvage.message_runs import rows_at
 from warren.salvage.queue_directory import Finding, SegmentColumns
@@ -85,7 +75,7 @@ def _chosen(columns: Columns, publishes: Ints | slice, delivers: Ints | slice, a
     )
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Positions:
     """All that is known of one segment's positions; columns by rel_seq, as far as there are any."""
 

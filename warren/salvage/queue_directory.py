@@ -64,7 +64,7 @@ class StoredMessage(NamedTuple):
     """How often it came back, of a quorum queue; ``None``: the format counts no deliveries."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class MessageRun:
     """Many messages whose encoded forms have one length, as columns. All are persistent and none is acked."""
 
@@ -86,7 +86,7 @@ class MessageRun:
             yield StoredMessage(seq_id, msg_id, True, self.redelivered, False, expiry_us, encoded, self.path, offset)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class IndexColumns:
     """Messages as the queue's own files speak of them, acked and transient ones too: a row each, as columns."""
 
@@ -134,7 +134,7 @@ class OpenSegment(Protocol):
         read one by one."""
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class SegmentColumns(IndexColumns):
     """A segment's messages, with what tells which of them come and where they are read; good while it is open."""
 

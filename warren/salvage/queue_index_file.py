@@ -29,7 +29,7 @@ if BODIES.itemsize != BODY_SIZE:
     raise RuntimeError("a publish's body has two layouts")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class QueueIndexFile:
     """A journal or a segment file; one that is missing or cannot be read is empty."""
 

@@ -44,7 +44,7 @@ from warren.storage.errors import DataError
 KIND: Final = "rabbitmq-quorum"
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class QuorumDirectory(QueueDirectory):
     """Answers :class:`warren.salvage.queue_reader.QueueDirectory`. It has no segments: it is read as a whole."""
 

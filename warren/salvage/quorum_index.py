@@ -28,7 +28,7 @@ _PATHS: Final = 64
 """Files that the rows of one batch may stand in."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Left:
     """The messages that are left in the queue, by index."""
 

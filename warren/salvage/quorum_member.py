@@ -35,7 +35,7 @@ def encoded_in(entry: LogEntry, command: Enqueue | Requeue) -> bytes:
     return _VERSION + entry.data[command.body.start : command.body.end]
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class Member:
     """One of a queue's directories."""
 

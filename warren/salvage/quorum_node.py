@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 
-@attrs.frozen(eq=False, slots=False)  # slots would leave no room for what is cached
+@attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for what is cached
 class QuorumNode:
     """What lies there, each looked at once, when it is asked for."""
 

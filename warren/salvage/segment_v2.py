@@ -31,7 +31,7 @@ from warren.storage.filesystem import File
 BAD_HEADER: Final = "bad header"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RecordFile:
     """A ``.qs`` file; one that is missing or cannot be read is empty."""
 
@@ -79,7 +79,7 @@ class RecordFile:
             self._file = None
 
 
-@attrs.frozen(eq=False, slots=False)  # slots would leave no room for the cached columns
+@attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for the cached columns
 class SegmentV2:
     """A segment's positions; columns by relative position, as far as the index file goes."""
 

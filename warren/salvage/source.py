@@ -23,7 +23,6 @@ from typing import Final, TypeVar
 import attrs
 
 from warren.queue_index import directory as disk
-from warren.salvage.archive import unpack
 from warren.salvage.live_node import refuse_live_node
 from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
@@ -160,6 +159,8 @@ def open_place(path: str) -> Iterator[Place]:
         inner = below(name, inner) if inner else name
     if not os.path.isfile(archive):
         raise StorageError(f"{path}: no such file or directory")
+    from warren.salvage.archive import unpack  # noqa: PLC0415 - few directories come in an archive
+
     with tempfile.TemporaryDirectory(prefix="warren-", ignore_cleanup_errors=True) as unpacked:
         unpack(archive, unpacked)
         files = ReadOnlyFileSystem(_real_files(), unpacked)

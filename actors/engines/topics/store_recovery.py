@@ -97,7 +97,7 @@ def first_torn(mapped: MappedFiles, columns: RecordColumns) -> int | None:
     return int(columns.positions[torn[0]]) if len(torn) else None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Recovery:
     """One recovery of one store; :meth:`run` once."""
 

@@ -41,7 +41,7 @@ class Share:
     last_stored_ms: int
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StreamRetention:
     """What one stream keeps. Any thread may ask; two at a time count something twice, and find the same."""
 

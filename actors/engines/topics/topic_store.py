@@ -63,7 +63,7 @@ def commit_log_directory(directory: str, settings: TopicSettings) -> str:
     return settings.store_path_commit_log or f"{directory}/{COMMIT_LOG}"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TopicStore:
     """One store. Made by :meth:`load`; :meth:`start` before anything is written. One writer; any thread may read."""
 

@@ -30,7 +30,7 @@ from warren.storage.overlay import OverlayFileSystem
 from warren.storage.topic_settings import TopicSettings
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class RocketmqStore:
     """One store. ``files`` has the directory as recovery left it, ``below`` as it is."""
 

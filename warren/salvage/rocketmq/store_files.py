@@ -28,7 +28,7 @@ _OPEN_FILES: Final = 64
 _MOST_BASE: Final = (1 << 63) - 1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StoreFiles:
     """One store. Files stay open, the least recently opened of many are closed."""
 
@@ -81,7 +81,7 @@ def finding(kind: str, severity: Severity, path: str, offset: int | None, detail
     )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FindingRuns:
     """Findings that are made one after the other: those of one ``key`` at numbers without a gap become one."""
 

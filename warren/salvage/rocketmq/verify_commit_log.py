@@ -64,7 +64,7 @@ class End:
 Walked = Finding | RecordColumns
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VerifiedCommitLog:
     """One store's CommitLog; :meth:`walk` once, the rest at any time."""
 

@@ -50,7 +50,7 @@ class Messages:
     tags_codes: Longs
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VerifiedQueue:
     """One queue's entries."""
 
@@ -318,7 +318,7 @@ def _are_filler(entries: Entries) -> npt.NDArray[np.bool_]:
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConsumeQueues:
     """Every queue of a store: those that have a directory, and those that only messages know of."""
 

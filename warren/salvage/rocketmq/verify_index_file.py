@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class IndexItems:
     """Neighbouring items of one file."""
 
@@ -47,7 +47,7 @@ class IndexItems:
     time_differences_s: Longs
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VerifiedIndexFile:
     """A file and its header."""
 

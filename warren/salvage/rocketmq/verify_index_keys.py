@@ -34,7 +34,7 @@ _ITEM: Final = np.dtype([("file", "i4"), ("number", "i8"), ("key_hash", "i8"), (
 Items = npt.NDArray[np.void]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Gap:
     """Keys without an item, so far."""
 
@@ -46,7 +46,7 @@ class _Gap:
     """It begins where a file ends."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class IndexKeys:
     """The items of all files, oldest first, beside the keys of the messages."""
 
