@@ -96,8 +96,11 @@ class EarlyBatch(PublishBatch):
         self.gone_bytes += key.envelope.bodies_bytes(gone)
         self.confirm.on_done(confirm.follow)
 
-    def deliver(self, channel: str, consumer: str | None, tags: DeliveryTags[Any]) -> Delivered | None:
-        """Hand out the next one to a channel with these tags; ``None``: that cannot be. The inbox's lock is held."""
+    def deliver(self, channel: str, consumer: str | None, tags: DeliveryTags[Any], most: int = 1) -> Delivered | None:
+        """Hand out the next ones, at most so many, to a channel with these tags; ``None``: that cannot be.
+
+        The inbox's lock is held.
+        """
         at, tag = self.delivered, tags.next_tag
         if not at:
             self.channel, self.consumer, self.first_tag = channel, consumer, tag
@@ -109,10 +112,31 @@ class EarlyBatch(PublishBatch):
         ):
             return None
         key: PublishKey = self.key  # type: ignore[assignment]
-        delivered = Delivered(consumer, channel, tag, fetched_alone(key.envelope, self.items[at]))
-        tags.pass_by(1)
-        self.delivered = at + 1
+        bodies = self.items[at : at + most]
+        delivered = Delivered(consumer, channel, tag, fetched_alone(key.envelope, bodies))
+        tags.pass_by(len(bodies))
+        self.delivered = at + len(bodies)
         return delivered
+
+    def ack_range(self, channel: str, tags: range, inbox: Inbox) -> bool:
+        """:meth:`ack` for several that were handed out, if all of them were here."""
+        low, high = tags.start - self.first_tag, tags.stop - self.first_tag
+        if low < 0 or high > self.delivered or low >= high or tags.step != 1 or channel != self.channel:
+            return False
+        bodies = self.items[low:high]
+        if None in bodies:
+            return False
+        key: PublishKey = self.key  # type: ignore[assignment]
+        on_the_way_bytes = key.size_bytes(bodies)
+        gone_bytes = key.envelope.bodies_bytes(bodies[max(self.written - low, 0) :])
+        nothing = [None] * len(bodies)
+        # No call from here on: no interrupt comes between.
+        self.items[low:high] = nothing
+        self.gone += high - low
+        self.gone_bytes += gone_bytes
+        self.room_bytes += on_the_way_bytes
+        inbox.weight -= high - low
+        return True
 
     def ack(self, channel: str, tag: int, inbox: Inbox) -> bool:
         """Let go of one that was handed out; whether it was here. The inbox's lock is held."""

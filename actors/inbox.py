@@ -124,11 +124,12 @@ class Inbox:
         size_bytes: int = 0,
         reserved_bytes: int = 0,
         wake: Callable[[], bool] | None = None,
+        several: bool = False,
     ) -> G:
         """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry.
 
         All entries of one key are of one class. ``reserved_bytes``: for this item of ``size_bytes``, and others.
-        ``wake``: whether to tell the owner that it waits, asked behind that.
+        ``wake``: whether to tell the owner that it waits, asked behind that. ``several``: it is a list of items.
         """
         try:
             with self.lock:
@@ -136,13 +137,15 @@ class Inbox:
                 if tail is None or tail.key is not key:
                     tail = new(key)
                     self._data_lane().append(tail)
-                    self.open_entry = (
-                        tail  # only now: nobody would take what joins an entry that does not stand in line
-                    )
+                    # only now: nobody would take what joins an entry that does not stand in line
+                    self.open_entry = tail
                 tail.reserved_bytes += reserved_bytes
                 tail.room_bytes += reserved_bytes - size_bytes
                 self.weight += weight
-                tail.items.append(item)
+                if several:
+                    tail.items += item
+                else:
+                    tail.items.append(item)
             if not self.scheduled and (wake is None or wake()):
                 self._wake()
         except BaseException:

@@ -161,20 +161,23 @@ class QueueFrontEnd(FrontEnd):
         else:
             self.get_in_line()
 
-    def get_early(self, channel: str) -> Delivered | None:
-        """The message at the head, where that was read ahead or waits in the inbox; ``None``: ask for a turn."""
+    def get_early(self, channel: str, most: int = 1) -> Delivered | None:
+        """The message at the head, where that was read ahead or waits in the inbox; ``None``: ask for a turn.
+
+        At most so many, where they wait in the inbox.
+        """
         delivered = None
         try:
             with self.actor_inbox.lock:
                 ahead = self._read_ahead
                 if ahead is not None:
-                    if self._may_read_on():
+                    if most == 1 and self._may_read_on():
                         delivered = ahead.deliver(channel)
                 elif (batch := self._early_batch()) is not None and self._process is not None and not self.deliveries:
-                    delivered = batch.deliver(channel, None, self._process.tags(channel))
+                    delivered = batch.deliver(channel, None, self._process.tags(channel), most)
         except BaseException:
             if delivered is not None:
-                self.settle(SettleKey(channel, "requeue"), delivered.first_tag)
+                self.settle_ranges(SettleKey(channel, "requeue"), (delivered.tags,))
             raise
         return delivered
 
@@ -254,6 +257,18 @@ class QueueFrontEnd(FrontEnd):
             self.get_in_line()
         return True
 
+    def _ack_early_range(self, channel: str, tags: range) -> bool:
+        """:meth:`_ack_early` for messages that were got together."""
+        inbox = self.actor_inbox
+        with inbox.lock:
+            batch = self._early
+            return (
+                batch is not None
+                and batch.consumer is None
+                and not batch.taken
+                and batch.ack_range(channel, tags, inbox)
+            )
+
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
         waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
@@ -294,10 +309,26 @@ class QueueFrontEnd(FrontEnd):
             self._work_off(Letter(message), len(bodies))
             return confirm
         at_once = large or not here or key.expiration_ms is not None
+        if not at_once and not msg_ids and self.coalesces and not self.deliveries:
+            return self._join_others(key, bodies, reserved_bytes)
         self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
+
+    def _join_others(self, key: PublishKey, bodies: Sequence[bytes], reserved_bytes: int) -> Confirm:
+        """Hand over a small batch as single publishes are: together they can go out early."""
+        batch = self.actor_inbox.gather(
+            key,
+            bodies,
+            self._new_batch,
+            len(bodies),
+            size_bytes=reserved_bytes,
+            reserved_bytes=reserved_bytes,
+            wake=self._needs_a_turn,
+            several=True,
+        )
+        return batch.confirm
 
     def _work_off(self, letter: Letter[m.Publish], weight: int) -> None:
         """Have messages taken in and their bodies written in the calling thread, which waits for no disk.
@@ -340,16 +371,18 @@ class QueueFrontEnd(FrontEnd):
             else:
                 inbox.gather(key, tag, PendingBatch, 0)
 
-    def settle_ranges(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
+    def settle_ranges(self, key: SettleKey, tags: Sequence[range]) -> None:
         """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""
         if self.actor_stopped.is_set():
             raise self.stopped_error()
-        call = Call(lambda: self._settle(channel, outcome, tags))
-        self.actor_inbox.put(Letter(call), wake=self._ack_needs_a_turn if outcome == "ack" else None)
+        if key.outcome != "ack":
+            self.actor_inbox.put(Letter(Call(lambda: self._settle(key, tags))))
+        elif len(tags) > 1 or self._early is None or not self._ack_early_range(key.channel, tags[0]):
+            self.actor_inbox.gather(key, tags, AckBatch, 0, wake=self._ack_needs_a_turn, several=True)
 
-    def _settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
+    def _settle(self, key: SettleKey, tags: Sequence[range]) -> None:
         if self._queue_turn is not None:
-            self._queue_turn.settle(channel, outcome, tags)
+            self._queue_turn.settle(key.channel, key.outcome, tags)
 
     def _ack_needs_a_turn(self) -> bool:
         """Whether acks would wait for longer than the sync interval, or a message waits for the room that they make."""

@@ -126,34 +126,44 @@ class Fetched:
 
 
 class _FetchedAlone(Fetched):
-    """A message by itself, of which most are asked for nothing but the body: its run is made when it is looked at."""
+    """Messages by themselves. Most are asked for nothing but their bodies: the run is made when it is looked at."""
 
     __slots__ = ("_envelope", "_given")
 
-    seq_ids = range(1)
     redelivered = False
     _terms = None
     _envelope: Envelope
-    _given: bytes
+    _given: Sequence[bytes]
 
-    def __init__(self, envelope: Envelope, given: bytes) -> None:
+    def __init__(self, envelope: Envelope, given: Sequence[bytes]) -> None:
         object.__setattr__(self, "_envelope", envelope)
         object.__setattr__(self, "_given", given)
 
     @property
+    def seq_ids(self) -> range:
+        return range(len(self._given))
+
+    @property
+    def count(self) -> int:
+        return len(self._given)
+
+    @property
     def _run(self) -> Run:
         envelope, given = self._envelope, self._given
-        size = envelope.bodies_bytes((given,)) if envelope.of_contents else len(given)
-        batch = Batch(1, _NO_ID, size, 0, UnencodedTerms(envelope, _NO_ID, (given,)))
-        return Run(0, batch, 0, 1, IN_RAM)
+        sizes = [envelope.bodies_bytes((one,)) for one in given] if envelope.of_contents else [*map(len, given)]
+        ids = _NO_ID * len(given)
+        return Run(0, Batch(len(given), ids, sizes, 0, UnencodedTerms(envelope, ids, given)), 0, len(given), IN_RAM)
 
     def readable_bodies(self) -> Sequence[bytes | None]:
-        return bodies_of(self._run, None) if self._envelope.of_contents else (self._given,)
+        return bodies_of(self._run, None) if self._envelope.of_contents else self._given
+
+    def bodies(self) -> list[bytes]:
+        return super().bodies() if self._envelope.of_contents else [*self._given]
 
 
-def fetched_alone(envelope: Envelope, body: bytes) -> Fetched:
-    """A message that was never in a queue, as if fetched; ``body``: its content, if the envelope says so."""
-    return _FetchedAlone(envelope, body)
+def fetched_alone(envelope: Envelope, bodies: Sequence[bytes]) -> Fetched:
+    """Messages that were never in a queue, as if fetched; ``bodies``: their contents, if the envelope says so."""
+    return _FetchedAlone(envelope, bodies)
 
 
 def queue_out(s: QueueState, count: int) -> Run | None:

@@ -1,9 +1,10 @@
 """A segment file as the engine reads it: strictly, and as runs.
 
 It is read in one piece (RabbitMQ does the same) and stays in memory only as long as a run still needs payloads from it.
-Where little of a large one is wanted it is scanned (:func:`scan_segment`): what stays is where its records stand, and
-payloads are read by themselves (:meth:`SegmentFile.part`). What a sound file cannot hold raises :class:`DataError`; a
-torn end is told apart, because it is what a crash in a flush leaves: the journal still has all that was torn.
+Where less than half of a large one is wanted it is scanned (:func:`scan_segment`): what stays is where its records
+stand, and payloads are read by themselves (:meth:`SegmentFile.part`). What a sound file cannot hold raises
+:class:`DataError`; a torn end is told apart, because it is what a crash in a flush leaves: the journal still has all
+that was torn.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from tests.support.runtime_tools import BIG, HandNode, actor_of, bodies, hand_no
 from tests.support.striking import struck_at
 from warren import Consumer, Delivery, Queue
 from warren.actors.early_deliveries import MOST_EARLY
+from warren.actors.handing_over import SettleKey
 from warren.actors.messages import SetDurationTarget
 from warren.errors import DirectoryLostError, DiskFullError, QueueDownError, UnknownTagError
 
@@ -752,4 +753,81 @@ def test_a_consumer_does_not_wait_for_the_sync_that_brings_a_small_batch() -> No
         queue.publish_many([b"1", b"2"])
         scene.run()
         assert [one.body for one in taken_now(consumer)] == [b"1", b"2"]
+    scene.node.close()
+
+
+# ── small batches, which join what waits ────────────────────────────────────────────────────────────────────────────
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"body %03d" % number for number in range(first, first + count)]
+
+
+def test_a_batch_comes_and_goes_without_a_turn() -> None:
+    scene, queue = about_to_sync()
+    turns, operations = actor_of(queue).turns, scene.files.operations
+    for number in range(3):
+        queue.publish_many(numbered(100, number * 100))
+        batch = queue.get_many(150)
+        assert (batch.bodies, len(batch)) == (numbered(100, number * 100), 100)
+        assert [(one.delivery_tag, one.redelivered) for one in (batch[0], batch[99])] == [
+            (number * 100 + 2, False),
+            (number * 100 + 101, False),
+        ]
+        queue.ack(batch)
+    assert actor_of(queue).turns == turns
+    scene.advance(0.05)
+    assert scene.files.operations - operations <= 2, "of the first message"
+    assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 0)
+    counted = actor_of(queue).process.counts
+    assert counted is None or (counted.published, counted.acked) == (301, 301)
+    scene.node.close()
+
+
+def test_batches_and_single_messages_go_out_together_in_their_order() -> None:
+    scene, queue = about_to_sync()
+    queue.publish(b"a")
+    queue.publish_many([b"b", b"c"], message_id=["1", "2"])
+    queue.publish_many([b"d", b"e"])
+    queue.publish(b"f")
+    got = [one for _ in range(6) for one in queue.get_many(2)]
+    assert [one.body for one in got] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert [one.properties.message_id for one in got] == [None, "1", "2", None, None, None]
+    queue.ack(got)
+    scene.advance(0.05)
+    assert actor_of(queue).process.depth == 0
+    scene.node.close()
+
+
+def test_of_a_batch_that_went_out_some_are_acked_some_come_back_and_some_stay_out() -> None:
+    scene, queue = about_to_sync()
+    confirm = queue.publish_many(numbered(10))
+    got = queue.get_many(8)
+    queue.ack(got[2:5])
+    got[6].ack()
+    got[0].nack()
+    assert [(one.body, one.redelivered) for one in queue.get_many(9)] == [
+        (numbered(10)[0], True),
+        (numbered(10)[8], False),
+        (numbered(10)[9], False),
+    ]
+    scene.advance(0.05)
+    assert confirm.done
+    assert (len(queue), actor_of(queue).process.unacked) == (0, 6)
+    queue.ack([got[1], got[5], got[7]])
+    scene = hand_node(scene.kill())
+    found = scene.node.queue("q").get_many(20)
+    assert sorted(found.bodies) == sorted([numbered(10)[n] for n in (0, 1, 5, 7, 8, 9)])
+    scene.node.close()
+
+
+def test_a_range_of_which_some_were_acked_before_is_refused_as_ever() -> None:
+    scene, queue = about_to_sync()
+    queue.publish_many(numbered(10))
+    got = queue.get_many(10)
+    got[3].ack()
+    actor, channel = actor_of(queue), got[0]._channel
+    actor.settle_ranges(SettleKey(channel.name, "ack"), [range(got[0].delivery_tag, got[9].delivery_tag + 1)])
+    scene.advance(0.05)
+    assert actor.process.unacked == 9, "none of them was let go of"
     scene.node.close()

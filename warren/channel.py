@@ -71,7 +71,7 @@ class Channel:
         if len(tags) == 1 and len(tags[0]) == 1:
             self.settle(outcome, tags[0].start)
         else:
-            self.actor.settle_ranges(self.name, outcome, tags)
+            self.actor.settle_ranges(self._keys[outcome], tags)
 
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""

@@ -205,7 +205,7 @@ class QueueVerbs:
         """
         channel, batches = self.own_channel(), list[Delivered]()
         actor = channel.actor
-        if count == 1 and (early := actor.get_early(channel.name)) is not None:
+        if type(count) is int and count > 0 and (early := actor.get_early(channel.name, count)) is not None:
             batches = [early]
         else:
             got = asked(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))

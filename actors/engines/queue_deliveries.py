@@ -105,7 +105,7 @@ class QueueDeliveries:
         if self.counts is not None:
             self.counts.note_published(1, len(body), envelope.persistent)
             self.counts.note_delivered(1, False, False)
-        return Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, body))
+        return Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, (body,)))
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""
