@@ -26,6 +26,7 @@ README_ROWS: Final = {
     "W1": "publish",
     "W2": "publish",
     "W3": "round trip",
+    "W3w": "round trip",
     "W3b": "round trip",
     "W4s": "drain",
     "W2h": "publish",
