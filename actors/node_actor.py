@@ -428,8 +428,10 @@ class NodeActor(NodeRegistry):
             self._lock = None
         self._stop()
 
-    def on_error(self, error: BaseException) -> None:
+    def note_error(self, error: BaseException) -> None:
         self._error = error
+
+    def on_error(self, error: BaseException) -> None:
         if self._context.recorder is not None:
             tell(self._context.recorder, m.CloseRecord())
         elif self._record is not None:  # it was not even begun

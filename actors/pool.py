@@ -457,6 +457,7 @@ class PooledActor(pykka.Actor):
         return None
 
     def _fail(self, error: BaseException, future: Future | None) -> None:
+        self.note_error(error)  # before anybody can see that it has stopped, and asks why
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
         where = None if isinstance(error, WarrenError) else error  # ours say it all; of a bug we want to know where
@@ -519,6 +520,9 @@ class PooledActor(pykka.Actor):
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         """A message came too late: tell whoever waits for what it would have done."""
+
+    def note_error(self, error: BaseException) -> None:
+        """What :meth:`stopped_error` is to name."""
 
     def on_error(self, error: BaseException) -> None:
         """The actor ends by an error; what it owns must be given up as a crash would."""

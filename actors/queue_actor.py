@@ -207,8 +207,10 @@ class QueueActor(QueueOutput):
         self._stop()
         self._let_publishers_in()
 
-    def on_error(self, error: BaseException) -> None:
+    def note_error(self, error: BaseException) -> None:
         self._error = error
+
+    def on_error(self, error: BaseException) -> None:
         if self._process is not None:
             with contextlib.suppress(Exception):
                 self._process.backing.abandon()

@@ -89,6 +89,9 @@ class TopicPart(NodePart):
         self._error = error
         self.actor_stopped.set()
 
+    def note_error(self, error: BaseException) -> None:
+        self._error = error
+
     def on_error(self, error: BaseException) -> None:
         self.end_with(error)
         tell(self._context.node, m.TopicsFailed(self.actor_ref, error))

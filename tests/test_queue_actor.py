@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -751,3 +752,23 @@ def test_dead_letters_that_were_taken_in_leave_no_weight_behind(scene: HandNode)
     scene.advance(1)
     assert len(target) == 19
     assert actor_of(target).actor_inbox.weight == actor_of(source).actor_inbox.weight == 0
+
+
+def test_who_sees_that_a_queue_has_stopped_sees_why() -> None:
+    scene = hand_node(restart_limit=(0, 10.0))
+    queue = scene.node.queue("q")
+    actor, said = actor_of(queue), []
+
+    class Stopped(threading.Event):
+        def set(self) -> None:
+            super().set()
+            said.append(str(actor.stopped_error()))
+
+    actor.actor_stopped = Stopped()
+    scene.files.fail("append", f"{DATA}/*/queues/*")
+    with pytest.raises(WarrenError):
+        queue.publish(b"x").wait()
+    scene.run()
+    assert said
+    assert all("is down" in one for one in said), said
+    scene.node.close()
