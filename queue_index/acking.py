@@ -19,7 +19,7 @@ Tags = Sequence[int | range]
 
 
 def tag_ranges(tags: Tags) -> list[range]:
-    """Tags as ascending ranges, neighbours joined, in order; every so-manieth tag stays one range of that step."""
+    """Tags as ascending ranges, neighbours joined, in order; every n-th tag stays one range of that step."""
     if isinstance(tags, list) and tags and isinstance(first := tags[0], int) and tags[-1] == first + len(tags) - 1:
         all_of_them = range(first, first + len(tags))  # as it is with what was delivered together
         if tags == [*all_of_them]:

@@ -4,7 +4,7 @@ Three of these stand in a queue: *ram* (payload in RAM, store-bound), *index* (p
 (payload dropped: it is in the store or in the index). Each holds runs by their first seq_id, so that an ack of a
 thousand messages is one cut. One that never held a run costs next to nothing.
 
-Where few messages are acked in the middle of a run, or every so-manieth of it because several consumers got them in
+Where few messages are acked in the middle of a run, or every n-th of it because several consumers got them in
 turns, the run stays whole with its *holes*: a byte for each message, 1 where it is not held any more. When a quarter of
 the payloads of such a run is left to be held, it lets go of the others.
 """

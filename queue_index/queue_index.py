@@ -492,11 +492,7 @@ class QueueIndex:
         """At most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
         import numpy as np
 
-        from warren.queue_index.segment_file import (
-            published,
-            read_segment,
-            scan_segment,
-        )
+        from warren.queue_index.segment_file import published, read_segment, scan_segment
 
         size = self.segment_entry_count
         segment = self._segment(number)

@@ -20,7 +20,7 @@ An alpha is IN_RAM and was never moved; a beta is not INDEXED; a gamma is. A run
 A window keeps its whole batch alive, so a small remainder of a large batch is copied out (:meth:`Run.settle`): a batch
 is never more than four times as large as what the windows cut from it still need.
 
-Where several consumers get messages in turns, each gets every so-manieth of a run: an :class:`EveryNth` run.
+Where several consumers get messages in turns, each gets every n-th of a run: an :class:`EveryNth` run.
 """
 
 from __future__ import annotations

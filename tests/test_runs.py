@@ -347,7 +347,7 @@ class PendingMachine(RuleBasedStateMachine):
         self.model -= wanted
 
     @rule(start=st.integers(0, 400), count=st.integers(0, 100), step=st.integers(2, 5))
-    def remove_every_so_manieth(self, start: int, count: int, step: int) -> None:
+    def remove_every_nth(self, start: int, count: int, step: int) -> None:
         wanted = self.model.intersection(range(start, start + count, step))
         removed = self.pending.remove(start, start + count, step)
         assert [seq_id for run in removed for seq_id in seq_ids(run)] == sorted(wanted)

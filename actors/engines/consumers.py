@@ -230,7 +230,7 @@ class Consumers:
 
     def turns(self, count: int) -> tuple[list[ConsumerState], int]:
         """Whose turn it is, one behind the other, for ``count`` messages of a :meth:`round`; and how many each gets,
-        every so-manieth: then it is the first one's turn again. The next one alone, where there is no such number."""
+        every n-th: then it is the first one's turn again. The next one alone, where there is no such number."""
         ring = self._rings[0][1] if self._rings else ()
         each = min([state.room for state in ring], default=0)
         if len(ring) > 1:
