@@ -181,7 +181,7 @@ class QueueActor(QueueOutput):
     def give_up(self, error: BaseException) -> None:
         """Its store has failed: leave everything as a crash would."""
         self._error = error
-        self.process.backing.abandon()
+        self.process.abandon()
         self._end(self.stopped_error())
 
     def _end(self, error: BaseException | None) -> None:
@@ -213,7 +213,7 @@ class QueueActor(QueueOutput):
     def on_error(self, error: BaseException) -> None:
         if self._process is not None:
             with contextlib.suppress(Exception):
-                self._process.backing.abandon()
+                self._process.abandon()
         for store in self._stores:
             store.leave()
         self._end(self.stopped_error())
@@ -376,10 +376,11 @@ class QueueActor(QueueOutput):
         if deliveries is not None:
             deliveries.end()
 
-    def close_channel(self, channel: str) -> int:
-        """Returns how many unacked messages went back to their places."""
+    def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
+        """Returns how many unacked messages went back to their places. ``seen_up_to``: the last tag that somebody has
+        seen the message of, where that is known."""
         closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
-        requeued = self.queue_turn.close_channel(channel, list(closed))
+        requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():
             deliveries.end()
         return requeued
