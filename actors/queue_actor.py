@@ -23,6 +23,7 @@ from warren.actors.early_deliveries import EarlyBatch
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.front_end import PublishBatch
@@ -100,6 +101,11 @@ class QueueActor(QueueOutput):
     def turns(self) -> int:
         """How many of its turns had something to do."""
         return 0 if self._queue_turn is None else self._queue_turn.turns
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """How long a message may be unacked before it comes back, as its arguments and policies say."""
+        return effective(self.declaration, self.policies.definition).consumer_timeout_ms
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 

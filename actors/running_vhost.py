@@ -209,7 +209,7 @@ class RunningVhost:
         opened: dict[int, VariableQueue] = {}
         counted: list[m.CountReferences] = []
         terms: dict[int, RecoveryTerms] = {}
-        crashed = False
+        crashed = foreign = False
         top = declaration.max_priority
         for level in range((top or 0) + 1):
             parts = parts_of(None if top is None else level)
@@ -224,7 +224,7 @@ class RunningVhost:
             if known is not None and self._clean and (known.persistent_count or known.is_blank):
                 terms[level] = known
             else:
-                crashed = crashed or known is None
+                crashed, foreign = crashed or known is None, foreign or (known is not None and not self._clean)
                 opened[level] = self._recover(parts, known, directory, counted)
         backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
         process = QueueProcess(
@@ -240,8 +240,11 @@ class RunningVhost:
             tells_out=not self.directory.settings.deliver_with_publish,
             crashed=crashed,
         )
-        if durable and context.files.exists(self._returned_path(declaration)):
-            process.load_returned()
+        if durable and context.files.exists(returned := self._returned_path(declaration)):
+            if foreign:  # a broker stopped here last, and may have given the same seq_ids to others
+                context.files.delete(returned)
+            else:
+                process.load_returned()
         return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
 
     def side_files(self, declaration: QueueDeclaration) -> str:

@@ -43,11 +43,13 @@ class Delivery(DeliveredMessage):
         ``None``: when the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
         5 minutes.
         """
-        if self.mark_settled():
-            if delay is None:
-                self._channel.settle("retry", self.delivery_tag)
-            else:
-                run(self._channel.retry_in(self.delivery_tag, milliseconds("a retry's delay", delay)))
+        wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
+        if not self.mark_settled():
+            return
+        if wait_ms is None:
+            self._channel.settle("retry", self.delivery_tag)
+        else:
+            run(self._channel.retry_in(self.delivery_tag, wait_ms))
 
     def extend(self, seconds: float) -> None:
         """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.

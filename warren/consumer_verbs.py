@@ -42,10 +42,11 @@ class ConsumeArguments(TypedDict, total=False):
     tag: str | None
 
 
-def ack_timeout_ms(arguments: ConsumeArguments) -> int | None:
-    """What a consumer says of how long it may have a message. Raises :class:`MessageError`."""
+def ack_timeout_ms(arguments: ConsumeArguments, otherwise: int | None = None) -> int | None:
+    """What a consumer says of how long it may have a message; ``otherwise``: what its queue does. Raises
+    :class:`MessageError`."""
     seconds = arguments.get("ack_timeout")
-    return None if seconds is None else max(milliseconds("an ack timeout", seconds), 1)
+    return otherwise if seconds is None else max(milliseconds("an ack timeout", seconds), 1)
 
 
 class ConsumerVerbs:
@@ -92,7 +93,7 @@ class ConsumerVerbs:
         if self.declaration.acks_unseen and delivered.first_tag:
             return self._spread_acked(new, delivered)
         deliveries = spread(new, self.channel, delivered)
-        return deliveries if self.deliveries.lapsed is None else self._without_lapsed(deliveries)
+        return deliveries if self.declaration.ack_timeout_ms is None else self._without_lapsed(deliveries)
 
     def _without_lapsed(self, deliveries: Iterator[D]) -> Iterator[D]:
         """Those that were not here for too long before anybody saw them."""

@@ -259,7 +259,7 @@ class QueueVerbs:
             acks_unseen=auto_ack,
             exclusive=arguments.get("exclusive", False),
             priority=arguments.get("priority", 0),
-            ack_timeout_ms=ack_timeout_ms(arguments),
+            ack_timeout_ms=ack_timeout_ms(arguments, actor.consumer_timeout_ms),
         )
         return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
 
