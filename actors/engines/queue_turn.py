@@ -182,6 +182,8 @@ class QueueTurn:
                 soon = now_ns < self._got_ns + self._sync_group.delay_ns()
                 self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
                 self._got_ns, self._acks_on = now_ns, None
+        elif self.process.retries is not None:  # what was fetched may have to wait, for which it needs a timer
+            self.worked = True
         return found
 
     def read_ahead(self) -> ReadAhead | None:
