@@ -238,7 +238,7 @@ def test_following_gives_each_message_at_once_and_an_interrupt_keeps_what_was_no
     assert [follower.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
     follower.send_signal(signal.SIGINT)
     assert follower.communicate(timeout=20) == (b"", b"")
-    assert follower.returncode == 0
+    assert follower.returncode == 130
     assert consumed(data) == []
 
 
