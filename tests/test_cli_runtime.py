@@ -19,7 +19,7 @@ import warren as runtime
 from tests.support.waiting import wait_until
 from warren import cli, errors
 from warren.actors.node_socket import SOCKET_NAME
-from warren.commands.publish import _Published
+from warren.commands.sending import Published
 from warren.salvage.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -181,7 +181,7 @@ def test_what_became_of_an_earlier_message_is_said_before_the_last(data: Path) -
     failed, safe = runtime.Confirm(), runtime.Confirm()
     failed.fail(errors.PublishRefusedError("full"))
     safe.set()
-    published = _Published()
+    published = Published()
     published.add(failed, 1)
     with pytest.raises(errors.PublishRefusedError):
         published.add(safe, 1)
@@ -442,6 +442,7 @@ def test_a_command_ends_with_a_line_when_the_program_that_it_is_a_guest_of_close
         assert follower.stdout is not None
         node.queue("orders").publish(b"first").wait()
         assert follower.stdout.readline() == b"first\n"
+        wait_until(lambda: not node.queue("orders").stats()["messages"], "the ack does not come")
     said = follower.communicate(timeout=20)
     assert (follower.returncode, said[0]) == (2, b"")
     assert said[1] == f"warren: {data}: the process that has it has closed it, or this connection\n".encode()

@@ -56,3 +56,20 @@ def test_coroutines_read_along(tmp_path: Path) -> None:
         raise AssertionError("it has ended")
 
     assert asyncio.run(asyncio.wait_for(follow(), 60)) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("side", ["host", "guest"])
+def test_messages_are_pulled_from_a_number_on(host: Node, guest: Node, side: str) -> None:
+    topic = {"host": host, "guest": guest}[side].topic("events", queues=2)
+    append(topic, *range(50), queue=1)
+
+    def pulled(*arguments: int) -> list[int]:
+        return [int(one.body) for one in topic.pull(*arguments)]
+
+    assert pulled(1, 0) == [*range(32)]
+    assert pulled(1, 40, 100) == [*range(40, 50)]
+    assert pulled(1, -7, 2) == [0, 1]
+    assert pulled(1, 50) == pulled(0, 0) == pulled(7, 0) == pulled(1, 0, 0) == []
+    topic.append_many([b"x" * 400_000] * 5, queue=0).wait()
+    assert [one.queue_offset for one in topic.pull(0, 1)] == [1, 2]
+    assert topic.groups() == {}

@@ -10,6 +10,7 @@ from typing import Unpack
 
 from warren.actors.commit_log_actor import AppendConfirm
 from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
@@ -17,6 +18,10 @@ from warren.topic_record import Moment
 from warren.topic_tail import is_behind, last_of, places_before_end
 from warren.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 from warren.transaction import Transaction
+
+
+def _records(found: list[PackedRecords]) -> list[TopicRecord]:
+    return [TopicRecord(one) for one in found]
 
 
 class Topic(TopicHandle):
@@ -98,9 +103,10 @@ class Topic(TopicHandle):
         ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
         among them, and a message can come twice.
         """
-        return [TopicRecord(one) for one in self._verbs.find_here(key, begin, end, limit, exact)]
+        return _records(self._verbs.find_here(key, begin, end, limit, exact))
 
     get = blocking(TopicVerbs.get, TopicRecord)
+    pull = blocking(TopicVerbs.pull, _records)
     message_at = blocking(TopicVerbs.message_at, TopicRecord)
     view_message = blocking(TopicVerbs.view_message, TopicRecord)
 

@@ -122,6 +122,7 @@ class Topic(TopicHandle):
 
     find = awaited(TopicVerbs.find, _records)
     get = awaited(TopicVerbs.get, TopicRecord)
+    pull = awaited(TopicVerbs.pull, _records)
     message_at = awaited(TopicVerbs.message_at, TopicRecord)
     view_message = awaited(TopicVerbs.view_message, TopicRecord)
 

@@ -17,7 +17,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from warren.actors.engines.topics.names import KEYS, RETRY_TOPIC
 from warren.commands.options import UsageError
+from warren.msg_store.commit_log_format import decode_properties
 from warren.salvage.names import to_json
 
 Lines = Callable[[Any], Iterable[bytes]]
@@ -159,23 +161,29 @@ def _queue_json(vhost: str, queue: str) -> Lines:
 
 
 def topic_lines(said: str) -> Lines:
-    """For records of topics. Raises :class:`UsageError`."""
+    """For messages of topics: records, or handles on them. Raises :class:`UsageError`."""
     if said == JSON:
         from warren.salvage.rocketmq.message_lines import record_line  # noqa: PLC0415 - as above
 
-        return lambda record: (record_line(record.record),)
-    keys: Letter = lambda record: _encoded(" ".join(record.keys))  # noqa: E731 - beside the others
+        return lambda message: (record_line(_record(message)),)
+    properties: Callable[[Any], dict[str, str]] = lambda message: decode_properties(_record(message).properties)  # noqa: E731 - beside the others
+    keys: Letter = lambda message: _encoded(properties(message).get(KEYS, ""))  # noqa: E731
     return template_lines(
         said,
         {
-            "s": lambda record: record.body,
-            "S": lambda record: b"%d" % len(record.body),
+            "s": lambda message: _record(message).body,
+            "S": lambda message: b"%d" % len(_record(message).body),
             "k": keys,
-            "K": lambda record: b"%d" % len(keys(record)),
-            "t": lambda record: _encoded(record.topic),
-            "p": lambda record: b"%d" % record.queue_id,
-            "o": lambda record: b"%d" % record.queue_offset,
-            "T": lambda record: b"%d" % record.record.store_timestamp,
-            "h": lambda record: _pairs(record.properties),
+            "K": lambda message: b"%d" % len(keys(message)),
+            "t": lambda message: _encoded(properties(message).get(RETRY_TOPIC) or _record(message).topic),
+            "p": lambda message: b"%d" % message.queue_id,
+            "o": lambda message: b"%d" % message.queue_offset,
+            "T": lambda message: b"%d" % _record(message).store_timestamp,
+            "h": lambda message: _pairs(properties(message)),
         },
     )
+
+
+def _record(message: Any) -> Any:
+    """The record itself, where it is a handle on one."""
+    return getattr(message, "record", message)

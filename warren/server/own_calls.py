@@ -281,7 +281,20 @@ VERBS: Final[dict[str, Verb]] = {
 """By name."""
 
 TOPIC_VERBS: Final = frozenset(
-    ("queues", "sync", "find", "get", "message_at", "view_message", "offsets", "offset_at", "seek", "lag", "groups")
+    (
+        "queues",
+        "sync",
+        "find",
+        "get",
+        "pull",
+        "message_at",
+        "view_message",
+        "offsets",
+        "offset_at",
+        "seek",
+        "lag",
+        "groups",
+    )
 )
 """Of a topic: what goes by plain values and messages."""
 READER_VERBS: Final = frozenset(("take", "commit", "take_back", "send_back", "queues", "leave"))
