@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -37,13 +37,15 @@ from warren.actors.queue_output import Dispatch, QueueOutput
 from warren.actors.sampling import sample_queue
 from warren.actors.shared_prefetch import SharedPrefetch
 from warren.actors.store_actor import RemoteStore
-from warren.actors.tails import Tails
 from warren.actors.timer import tell
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.state import Mode
 from warren.storage.errors import NoRoomError, StorageError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.tails import Tails
 
 _LOG = logging.getLogger("warren.queue")
 
@@ -422,7 +424,9 @@ class QueueActor(QueueOutput):
         """Who reads along at its end."""
         self.queue_turn.worked = True  # what is looked at wakes
         if self._tails is None:
-            self._tails = Tails(self.process.backing)
+            from warren.actors.tails import Tails  # noqa: PLC0415 - few queues are read along
+
+            self._tails = Tails(self.process)
         return self._tails
 
     def rested(self) -> None:

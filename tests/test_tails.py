@@ -19,6 +19,7 @@ from tests.support.runtime_tools import BIG, HandNode, actor_of, hand_node
 from tests.support.sharing_tools import Member, hang_up, host_of, next_host
 from tests.support.waiting import wait_until
 from tests.test_browsing import queue_of_all_parts
+from warren.actors.tails import AHEAD
 from warren.errors import NotFoundError
 from warren.node import Node
 from warren.queue import BrowsedDelivery, Queue
@@ -77,14 +78,53 @@ def test_what_consumers_have_is_shown_and_what_they_give_back_not_again(scene: H
     assert numbers(tail) == [4]
 
 
-def test_a_message_that_is_gone_before_it_is_looked_at_is_left_out(scene: HandNode) -> None:
+def test_what_a_consumer_is_through_with_at_once_is_seen_all_the_same(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     publish(queue, 1)
     tail = queue.tail(1)
     assert int(next(tail).body) == 1
-    publish(queue, 2, 3)
-    queue.ack(queue.get_many(2))
-    assert numbers(tail) == [3]
+    with queue.consume() as consumer:
+        for number in range(1, 10):
+            delivery = consumer.receive(0.0)
+            assert delivery is not None
+            assert int(delivery.body) == number
+            delivery.ack()
+            queue.publish(b"%d" % (number + 1))
+    scene.advance(1.0)
+    assert numbers(tail) == [*range(2, 11)]
+
+
+def test_what_is_gone_within_the_turn_in_which_it_came_is_left_out(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    tail = queue.tail(1)
+    tails = TailVerbs(queue._verbs)
+    run(tails.begin(1))
+    publish(queue, 1)
+    queue.purge()
+    publish(queue, 2)
+    assert [one.browsed.message.body for one in run(tails.page(10))] == [b"2"]
+    run(tails.close())
+    tail.close()  # type: ignore[attr-defined]
+
+
+def test_no_more_lies_ahead_than_a_few_messages(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    tails = TailVerbs(queue._verbs)
+    run(tails.begin(1))
+    publish(queue, *range(5000))
+    scene.advance(1.0)
+    held = actor_of(queue)._tails
+    assert held is not None
+    [tail] = held._tails.values()
+    assert len(tail.ahead) == AHEAD
+    found = []
+    while page := run(tails.page(100)):
+        found += [int(one.browsed.message.body) for one in page]
+    assert found == [*range(5000)]
+    queue.publish_many([bytes(300_000)] * 20)
+    scene.advance(1.0)
+    assert len(tail.ahead) == 16
+    assert tail.ahead_bytes == sum(len(one.browsed.term) for one in tail.ahead)
 
 
 def test_a_priority_queues_last_are_those_that_are_delivered_last(scene: HandNode) -> None:
@@ -164,6 +204,7 @@ class Along(RuleBasedStateMachine):
         self.queue = self.scene.node.queue("q", arguments={"x-max-priority": 1})
         self.there: list[tuple[int, int]] = []
         """Priority and number, as they were published."""
+        self.priorities: dict[int, int] = {}
         self.to_see: set[int] = set()
         self.held: list[warren.Delivery] = []
         self.next = itertools.count(1)
@@ -178,6 +219,7 @@ class Along(RuleBasedStateMachine):
         bodies = [b"%d" % number + BIG * is_big for number in new]
         self.queue.publish_many(bodies, priority=priority)
         self.there += [(priority, number) for number in new]
+        self.priorities.update(dict.fromkeys(new, priority))
         self.to_see.update(new)
 
     @rule(count=st.integers(1, 20))
@@ -217,15 +259,24 @@ class Along(RuleBasedStateMachine):
     def look(self, limit: int) -> None:
         if self.tail is None:
             return
-        page = [number_of(one.browsed.message.body) for one in run(self.tail.page(limit))]
-        assert page == [number for number in self.order() if number in self.to_see][:limit]
-        self.to_see -= set(page)
+        seen: list[int] = []
+        while page := run(self.tail.page(limit)):
+            assert len(page) <= limit
+            seen += [number_of(one.browsed.message.body) for one in page]
+        assert len(seen) == len(set(seen))
+        assert set(seen) <= self.to_see, "each at most once"
+        assert {number for _, number in self.there if number in self.to_see} <= set(seen)
+        for level in (0, 1):
+            of_level = [number for number in seen if self.priorities[number] == level]
+            assert of_level == sorted(of_level)
+        self.to_see = set()
 
     @invariant()
     def who_waits_is_told_exactly_when_there_is_more(self) -> None:
         if self.tail is not None:
             arrival = self.tail.arrival()
             self.scene.run()
+            assert actor_of(self.queue).process.is_plain is False
             if any(number in self.to_see for _, number in self.there):
                 assert arrival.done
 

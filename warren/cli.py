@@ -176,6 +176,57 @@ TOPIC: Final = new_group(
     ),
 )
 
+MQADMIN: Final = new_group(
+    "mqadmin",
+    "RocketMQ's mqadmin: its names and options for what warren topic does. A directory stands where it has -n and an "
+    "address.",
+    (
+        ListedCommand("topicList", "warren.commands.mqadmin:topic_list", "As topic list: the topics."),
+        ListedCommand(
+            "topicStatus",
+            "warren.commands.mqadmin:topic_status",
+            "As topic stats: where a topic's queues begin and end.",
+        ),
+        ListedCommand(
+            "updateTopic", "warren.commands.mqadmin:update_topic", "Declare a topic, or give one more queues."
+        ),
+        ListedCommand(
+            "consumerProgress",
+            "warren.commands.mqadmin:consumer_progress",
+            "As topic lag, of a group; without one as topic groups, of all.",
+        ),
+        ListedCommand(
+            "resetOffsetByTime",
+            "warren.commands.mqadmin:reset_offset_by_time",
+            "As topic reset-offset: let a group go on at a time.",
+        ),
+        ListedCommand(
+            "skipAccumulatedMessage",
+            "warren.commands.mqadmin:skip_accumulated_message",
+            "As topic reset-offset --to latest: let a group go on behind everything that is there.",
+        ),
+        ListedCommand(
+            "queryMsgByKey",
+            "warren.commands.mqadmin:query_msg_by_key",
+            "As topic query: the messages with a key, newest first, each as a JSON object unless --format says else.",
+        ),
+        ListedCommand(
+            "queryMsgById", "warren.commands.mqadmin:query_msg_by_id", "As topic message: the message with an id."
+        ),
+        ListedCommand(
+            "queryMsgByOffset",
+            "warren.commands.mqadmin:query_msg_by_offset",
+            "As topic read --max 1: the message with a number.",
+        ),
+        ListedCommand("sendMessage", "warren.commands.mqadmin:send_message", "As topic append: append a message."),
+        ListedCommand(
+            "consumeMessage",
+            "warren.commands.mqadmin:consume_message",
+            "As topic consume, for a group; without one as topic read: nothing counts as read.",
+        ),
+    ),
+)
+
 SPARK: Final = new_group(
     "spark",
     'The directories of many brokers at once, read and written by Spark (pip install "warrenmq\\[spark]").',
@@ -268,7 +319,7 @@ class Warren(Group):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for command in (*COMMANDS, TOPIC, SPARK, SIMULATE):
+        for command in (*COMMANDS, TOPIC, MQADMIN, SPARK, SIMULATE):
             self.add_command(command)
 
 

@@ -51,8 +51,17 @@ class QueueProcess(QueueEarly):
         QueueEarly.__attrs_post_init__(self)
         self._note_arguments()
 
+    def watch(self, *, is_watched: bool) -> None:
+        """Whether somebody wants to see every message: then none goes past it."""
+        self._is_watched = is_watched
+        self._note_plain()
+
+    def _note_plain(self) -> None:
+        is_plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
+        self.is_plain = is_plain and not self._is_watched
+
     def _note_arguments(self) -> None:
-        self.is_plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
+        self._note_plain()
         mode = self.arguments.set_queue_mode
         if mode is not None and self.backing.mode != mode:
             self.backing.set_mode(mode)
