@@ -18,7 +18,6 @@ import warren.aio
 from tests.support.runtime_tools import BIG, HandNode, actor_of, hand_node
 from tests.support.sharing_tools import Member, hang_up, host_of, next_host
 from tests.support.waiting import wait_until
-from tests.test_browsing import queue_of_all_parts
 from warren.actors.tails import AHEAD
 from warren.errors import NotFoundError
 from warren.node import Node
@@ -42,17 +41,6 @@ def numbers(found: Iterator[BrowsedDelivery]) -> list[int]:
 
 def publish(queue: Queue, *bodies: int, **properties: int) -> None:
     queue.publish_many([b"%d" % number for number in bodies], **properties)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_last_of_a_queue_of_all_parts_are_found_without_reading_a_message(seed: int) -> None:
-    queue = queue_of_all_parts(seed)
-    whole, reads = [one.seq_id for one in queue.browse()], queue.status()["disk_reads"]
-    for count in range(len(whole) + 3):
-        first, found = queue.first_of_last(count)
-        assert [seq_id for seq_id in whole if seq_id >= first] == whole[len(whole) - min(count, len(whole)) :]
-        assert found == min(count, len(whole))
-    assert queue.status()["disk_reads"] - reads < len(whole) * len(whole)
 
 
 def test_the_last_messages_are_shown_and_stay_where_they_are(scene: HandNode) -> None:

@@ -8,15 +8,14 @@ written, too: a thread waits for it. So ``… -f | head -3`` ends when ``head`` 
 from __future__ import annotations
 
 import contextlib
-import select
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import typer
 
+from warren.actors.pipe_watch import signal_when_reader_goes
 from warren.commands.message_lines import Lines
 from warren.commands.output import report_error
 from warren.commands.running import EXIT_INTERRUPTED
@@ -47,8 +46,7 @@ class Stop:
         self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note_interrupt)
         if self._watches:
             self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, self._note_end)
-            watching = threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True)
-            watching.start()
+            signal_when_reader_goes(self.output.number)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,12 +66,6 @@ class Stop:
         if self._waits:
             self._waits = False
             raise KeyboardInterrupt
-
-    def _watch(self, main_thread: int) -> None:
-        closed = select.poll()
-        closed.register(self.output.number, 0)  # an error, which is what its reader's end is, is always told
-        closed.poll()
-        signal.pthread_kill(main_thread, signal.SIGPIPE)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
