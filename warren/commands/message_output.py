@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import typer
 
-from warren.actors.pipe_watch import signal_when_reader_goes
+from warren.actors.signal_watch import SignalWatch
 from warren.commands.message_lines import Lines
 from warren.commands.output import report_error
 from warren.commands.running import EXIT_INTERRUPTED
@@ -36,7 +36,8 @@ class Stop:
         self.output = TakenOutput()
         self.interrupted = False
         self._waits = False
-        self._watches = watches and self.output.is_pipe
+        self._watches = watches
+        self._watch: SignalWatch | None = None
         self._before: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
@@ -45,11 +46,13 @@ class Stop:
     def __enter__(self) -> Stop:
         self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note_interrupt)
         if self._watches:
-            self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, self._note_end)
-            signal_when_reader_goes(self.output.number)
+            self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, self._note_reader)
+            self._watch = SignalWatch(self.output.number, self.__bool__)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.close()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -58,9 +61,11 @@ class Stop:
         signal.signal(number, self._before[number])  # the second one is meant
         self._strike()
 
-    def _note_end(self, number: int, _: FrameType | None) -> None:
-        self.output.is_gone = True
-        self._strike()
+    def _note_reader(self, _: int, frame: FrameType | None) -> None:
+        """It has gone; or this thread is only woken, for the handler of another signal to be called."""
+        if self._watch is not None and self._watch.is_reader_gone:
+            self.output.is_gone = True
+            self._strike()
 
     def _strike(self) -> None:
         if self._waits:

@@ -67,9 +67,10 @@ class TopicSource(Protocol):
 @contextmanager
 def opened_source(path: str, said: list[str] | None = None, *, start: bool = False) -> Iterator[TopicSource]:
     """What to ask about the topics of ``path``; ``said`` and ``start`` are for files alone."""
-    if is_live(path):
+    if (live := is_live(path)) or _has_no_files(path):
         if said or start:
-            raise UsageError(f"--set and --start are for files; a node runs on {path}, and is asked")
+            where = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
+            raise UsageError(f"--set and --start are for files; {where}")
         from warren.commands.opening import opened_node  # noqa: PLC0415 - files need no node
 
         with opened_node(path) as node:
@@ -86,6 +87,14 @@ def opened_source(path: str, said: list[str] | None = None, *, start: bool = Fal
 def is_live(path: str) -> bool:
     """Whether a node of warren has this data directory open."""
     return lock_holder(os.path.join(path, LOCK_FILE)) is not None
+
+
+def _has_no_files(path: str) -> bool:
+    """Whether it is a node's data directory to which no message of a topic was ever appended: what is declared there a
+    node says that is opened for the moment."""
+    from warren.data_directory import Kind, kind_of  # noqa: PLC0415 - it knows what all directories look like
+
+    return kind_of(path) is Kind.NODES and not os.path.isdir(os.path.join(path, "topics", "commitlog"))
 
 
 # ── a node ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +114,7 @@ class NodeTopics:
         self._node = node
 
     def topics(self) -> Mapping[str, int]:
-        return self._node.topics()
+        return dict(sorted(self._node.topics().items()))
 
     def bounds(self, topic: str) -> Bounds:
         return topic_of(self._node, topic).offsets()
@@ -193,17 +202,16 @@ class StoredTopics:
         self.opened = opened
 
     def topics(self) -> Mapping[str, int]:
-        found: dict[str, int] = {}
-        for topic, queue_id in self.opened.store.queues:
-            found[topic] = max(found.get(topic, 0), queue_id + 1)
-        return dict(sorted(found.items()))
+        from warren.actors.engines.topics.topic_store import table_of  # noqa: PLC0415 - a node has its own
+
+        return dict(sorted(table_of(self.opened.store).topics.items()))
 
     def bounds(self, topic: str) -> Bounds:
-        queues = self.opened.store.queues
-        found = {number: (one.min_offset, one.max_offset) for (name, number), one in queues.items() if name == topic}
-        if not found:
-            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{_near(topic, self.topics())}")
-        return dict(sorted(found.items()))
+        known, queues = self.topics(), self.opened.store.queues
+        if topic not in known:
+            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{_near(topic, known)}")
+        found = {queue_id: queues.get((topic, queue_id)) for queue_id in range(known[topic])}
+        return {number: (0, 0) if one is None else (one.min_offset, one.max_offset) for number, one in found.items()}
 
     def groups(self, topic: str) -> list[Row]:
         from warren.salvage.rocketmq.inspecting import group_rows  # noqa: PLC0415 - it draws tables, too
