@@ -77,8 +77,7 @@ class Tails:
         tail = self._tails.get(name)
         if tail is None:
             return None
-        found = tail.take(limit)
-        return found + self._look_on(tail, limit - len(found)) if len(found) < limit else found
+        return tail.take(limit) or self._look_on(tail, limit)
 
     def _look_on(self, tail: _Tail, limit: int) -> list[BrowsedMessage]:
         found: list[BrowsedMessage] = []

@@ -171,6 +171,17 @@ def test_a_queue_that_rests_with_messages_wakes_to_be_looked_at_and_rests_again(
     assert numbers(tail) == [3]
 
 
+def test_a_queue_that_nobody_reads_along_any_more_is_as_before(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    publish(queue, 1)
+    tail = queue.tail(1, timeout=None)
+    next(tail)
+    assert not actor_of(queue).process.is_plain
+    del tail
+    scene.run()
+    assert actor_of(queue).process.is_plain
+
+
 def test_the_end_of_the_queue_is_the_end_of_its_tails(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     verbs = TailVerbs(queue._verbs)

@@ -138,8 +138,8 @@ class Queue(QueueHandle):
         """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
         for ever), taking none. A message that is gone before it is looked at is left out."""
         tail = self._verbs.tail()
-        run(tail.begin(last))
         try:
+            run(tail.begin(last))
             while page := run(tail.next_page(timeout)):
                 yield from map(BrowsedDelivery, page)
         finally:

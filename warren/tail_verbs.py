@@ -9,7 +9,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from warren.actors.future import Future
+from warren.actors.inbox import ControlCall
 from warren.actors.looking import BrowsedMessage
+from warren.actors.timer import tell
 from warren.steps import Steps, Within, call
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class TailVerbs:
         return page
 
     def close(self) -> Steps[None]:
-        """It is over."""
-        if self._actor.alive:
-            yield call(self._actor, lambda: self._actor.tails.end(self._name))
+        """It is over. Nobody waits for that: whoever forgets a tail may do so in the middle of anything."""
+        tell(self._actor.actor_ref, ControlCall(lambda: self._actor.tails.end(self._name)))
+        return
+        yield

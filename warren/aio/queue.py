@@ -93,8 +93,8 @@ class Queue(QueueHandle):
         """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
         for ever), taking none. A message that is gone before it is looked at is left out."""
         tail = self._verbs.tail()
-        await run(tail.begin(last))
         try:
+            await run(tail.begin(last))
             while page := await run(tail.next_page(timeout)):
                 for message in page:
                     yield BrowsedDelivery(message)
