@@ -22,14 +22,23 @@ from warren.steps import blocking, run
 class BrowsedDelivery(ReceivedMessage):
     """A message that was looked at and left where it is."""
 
-    __slots__ = ("seq_id", "unacked")
+    __slots__ = ("expiry_us", "msg_id", "seq_id", "unacked")
 
     def __init__(self, browsed: BrowsedMessage) -> None:
         super().__init__((browsed.browsed.term,))
+        self.msg_id = browsed.browsed.msg_id
+        """16 bytes."""
+        self.expiry_us = browsed.browsed.properties.expiry_us
+        """When it expires, in microseconds since the Unix epoch; 0: never."""
         self.seq_id = browsed.browsed.seq_id
         """Its number in the queue; in a priority queue, in its level."""
         self.unacked = browsed.browsed.unacked
         """Whether a consumer has it."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The message as it is stored."""
+        return self._fetched[0]  # type: ignore[index]
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -124,6 +133,17 @@ class Queue(QueueHandle):
                 return
             after = page[-1].level, page[-1].browsed.seq_id
             limit = None if limit is None else limit - count
+
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        try:
+            run(tail.begin(last))
+            while page := run(tail.next_page(timeout)):
+                yield from map(BrowsedDelivery, page)
+        finally:
+            run(tail.close())
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ that messages which a cancelled get would have brought go back to their places.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Unpack
 
 from warren import queue
@@ -88,6 +88,18 @@ class Queue(QueueHandle):
                 return
             after = page[-1].level, page[-1].browsed.seq_id
             limit = None if limit is None else limit - count
+
+    async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[BrowsedDelivery, None]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        try:
+            await run(tail.begin(last))
+            while page := await run(tail.next_page(timeout)):
+                for message in page:
+                    yield BrowsedDelivery(message)
+        finally:
+            await run(tail.close())
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

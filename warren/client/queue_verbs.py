@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 from pamqp import commands as c
@@ -37,6 +37,9 @@ from warren.queue_index.fetching import MessageProperties
 from warren.queue_verbs import Got, QueueVerbs
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.tail_verbs import TailVerbs
 
 GETS_AT_ONCE: Final = 10_000
 """More messages than that are got in several calls; and in more, where they are large."""
@@ -197,14 +200,12 @@ class RemoteQueueVerbs(QueueVerbs):
         return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
 
     def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
-        found = yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)
-        return [
-            BrowsedMessage(
-                one.pop("level"),
-                Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
-            )
-            for one in found
-        ]
+        return browsed_of((yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)))
+
+    def tail(self) -> TailVerbs:
+        from warren.client.tail_verbs import RemoteTailVerbs  # noqa: PLC0415 - few look
+
+        return RemoteTailVerbs(self)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +234,17 @@ class RemoteQueueVerbs(QueueVerbs):
         self.remote.topology.delete_queue(self.name)
         found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
         return int(found.message_count or 0)
+
+
+def browsed_of(found: list[dict[str, Any]]) -> list[BrowsedMessage]:
+    """Messages that were looked at, out of an answer (:func:`warren.server.tails.browsed_to_send`)."""
+    return [
+        BrowsedMessage(
+            one.pop("level"),
+            Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
+        )
+        for one in found
+    ]
 
 
 class Subscription(DeliverySlot):

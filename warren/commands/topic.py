@@ -1,8 +1,10 @@
-"""The commands ``warren topic …``: what is in the topics of a stopped RocketMQ's store folder, or of a warren's.
+"""The commands ``warren topic …`` that look into topics: those of a stopped RocketMQ's store folder, or of a warren's.
 
-The store is opened read-only, and every answer is the one that the original would give after its recovery; what that
-cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Exit code 1: something could not be read
-(stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be answered.
+Where a node runs on a directory, those commands that it can answer ask it (:mod:`warren.commands.topic_sources`).
+Otherwise the store is opened read-only, and every answer is the one that the original would give after its recovery;
+what that cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Exit code 1: something could not
+be read (stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be
+answered.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
+from warren.commands.message_lines import JSON, FormatOption, Lines, topic_lines
 from warren.commands.options import (
     EXIT_DAMAGE,
     CheckOption,
@@ -26,6 +29,7 @@ from warren.commands.options import (
     parse_settings,
 )
 from warren.commands.output import opened, print_json, report_error
+from warren.commands.topic_sources import NoTopicError, StoredTopics, opened_source
 from warren.msg_store.commit_log_format import Blank, Record
 from warren.msg_store.record_check import WRONG_CRC
 from warren.salvage.names import Json, printable, to_json
@@ -34,11 +38,10 @@ from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.message_lines import blank_line, record_line
 from warren.salvage.rocketmq.progress import reading_bar
-from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, salvaged_records, scan_records
+from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.salvage.source import open_place
-from warren.storage.errors import DataError
 from warren.storage.java_hash import index_hash, java_hash
 
 _LAST_MS: Final = (1 << 63) - 1
@@ -83,22 +86,26 @@ def read(
     *,
     offset: OffsetOption = None,
     limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many messages.")] = None,
+    format: FormatOption = None,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the messages of one queue of a topic, in order, a JSON object on a line each (with --json or without).
+    """Write out the messages of one queue of a topic, in order, a JSON object on a line each, or as --format says.
 
-    Exit code 1: some could not be read; stderr says which and why, and all the others are there.
+    A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
+    and all the others are there.
     """
     findings = _Findings()
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        findings.cut(store)
-        queue = store.queue(topic, queue_id)
-        if offset is not None and offset < queue.min_offset:
-            report_error(f"the queue begins at {queue.min_offset}")
-        for item in queue_messages(store, queue, offset, limit):
-            _write_item(item, write, findings)
+    lines = topic_lines(format or JSON)
+    with opened_source(path, setting, start=start) as source, opened(None, path) as write:
+        if isinstance(source, StoredTopics):
+            findings.cut(source.opened)
+        found = source.messages(topic, queue_id, offset, limit)
+        if offset is not None and offset < (first := source.bounds(topic).get(queue_id, (0, 0))[0]):
+            report_error(f"the queue begins at {first}")
+        for item in found:
+            _write_item(item, write, findings, lines)
     findings.exit()
 
 
@@ -136,10 +143,12 @@ def scan(
     findings.exit()
 
 
-def _write_item(item: Record | Blank | Finding, write: Callable[[bytes], object], findings: _Findings) -> None:
+def _write_item(
+    item: Record | Blank | Finding, write: Callable[[bytes], object], findings: _Findings, lines: Lines | None = None
+) -> None:
     match item:
         case Record():
-            write(record_line(item))
+            write(record_line(item) if lines is None else b"".join(lines(item)))
         case Blank():
             write(blank_line(item))
         case Finding():
@@ -184,6 +193,7 @@ def query(
     is_exact: Annotated[
         bool, typer.Option("--exact", help="Read the messages, leave out other keys of the same hash, name each once.")
     ] = False,
+    format: FormatOption = None,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -194,25 +204,44 @@ def query(
     could not be read; stderr says which and why.
     """
     findings = _Findings()
-    with opened_topics(path, setting, start=start) as store:
-        damage: list[DataError] = []
-        found = store.store.query(topic, key, limit, begin, end, damage=damage)
-        for error in damage:
-            findings.add(Finding("damaged index", "damage", error.path, error.offset, error.reason))
-        if is_exact:
-            kept = []
-            for one in exact(store, topic, key, found):
-                if isinstance(one, Finding):
-                    findings.add(one)
-                else:
-                    kept.append(one)
-            found = kept
+    asked = topic, key, limit, begin, end
+    lines = None if format is None else topic_lines(format)
+    found: list[int] = []
+    with opened_source(path, setting, start=start) as source, opened(None, path) as write:
+        answers = source.query(*asked) if is_exact or lines is not None else source.index_answers(*asked)
+        for one in answers:
+            if isinstance(one, Finding):
+                findings.add(one)
+            elif lines is not None and isinstance(one, Record):
+                write(b"".join(lines(one)))
+            else:
+                found.append(one.physical_offset if isinstance(one, Record) else one)
+    if lines is not None:
+        findings.exit()
+        return
     if as_json:
         print_json({"physical_offsets": found})
     else:
         for physical_offset in found:
             print(physical_offset)
     findings.exit()
+
+
+def message(
+    path: StorePath,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="RocketMQ's offsetMsgId, as read writes it.")],
+    *,
+    format: FormatOption = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out the message with an id, as a JSON object unless --format says else."""
+    lines = topic_lines(format or JSON)
+    with opened_source(path, setting) as source, opened(None, path) as write:
+        try:
+            write(b"".join(lines(source.message(message_id))))
+        except LookupError as error:
+            raise NoTopicError(str(error)) from error
 
 
 def offset_at(
@@ -225,10 +254,10 @@ def offset_at(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which message of a queue was stored at a time, as the original answers: by the files' modification times."""
-    with opened_topics(path, setting, start=start) as store:
-        store.queue(topic, queue_id)
-        found = store.store.offset_by_time(topic, queue_id, timestamp)
+    """Say which message of a queue was stored at a time: of files as the original answers, by their modification times;
+    of a node that runs the first one that was stored then or later."""
+    with opened_source(path, setting, start=start) as source:
+        found = source.offset_at(topic, queue_id, timestamp)
     if as_json:
         print_json({"offset": found})
     else:
