@@ -3,7 +3,7 @@
 The facade over :mod:`warren.queue_index.state`. It is deterministic and single-threaded: the files, the body stores,
 the clock and the credit are handed in. What the operations do is told where it is done:
 :mod:`~warren.queue_index.publishing`, :mod:`~warren.queue_index.fetching`, :mod:`~warren.queue_index.acking`,
-:mod:`~warren.queue_index.browsing`, :mod:`~warren.queue_index.paging`.
+:mod:`~warren.queue_index.taking`, :mod:`~warren.queue_index.browsing`, :mod:`~warren.queue_index.paging`.
 
 How a message moves::
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering
+from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering, taking
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.confirms import Confirms
 from warren.queue_index.fetching import Fetched, MessageProperties, Predicate
@@ -193,7 +193,7 @@ class VariableQueue:
         return RecoveryTerms(
             segments=s.index.close(),
             next_seq_id=s.next_seq_id,
-            next_deliver_seq_id=s.next_deliver_seq_id,
+            next_deliver_seq_id=s.next_deliver_after_stop,
             persistent_ref=persistent_ref if s.durable else None,
             persistent_count=s.persistent_count - s.forgotten_count,
             persistent_bytes=s.persistent_bytes - s.forgotten_bytes,
@@ -328,6 +328,21 @@ class VariableQueue:
         dropped = fetching.drop_many(self._state, count)
         paging.reduce_after_operation(self._state, publishing=False)
         return dropped
+
+    def take(self, wanted: taking.Wanted) -> list[Fetched]:
+        """Those messages that are ready, wherever they stand, acks required; the others stay as they are.
+
+        ``wanted``: their msg_ids, by seq_id.
+        """
+        fetched = taking.take(self._state, wanted)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return fetched
+
+    def remove(self, wanted: taking.Wanted) -> int:
+        """Delete those messages that are ready, unread, wherever they stand; returns how many there were."""
+        removed = taking.remove(self._state, wanted)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return removed
 
     def head_expiry(self) -> int | None:
         """When the message at the head expires (µs since the epoch, 0 for never); ``None``: the queue is empty."""
