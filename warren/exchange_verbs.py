@@ -66,14 +66,14 @@ class ExchangeVerbs:
             return settled_confirm()
         headers = properties.get("headers")
         confirm: Confirm | None = yield publishing(
-            self.node, lambda: self._route(routing_key, headers), key, found, block=block, timeout=timeout
+            self.node, lambda: self.route(routing_key, headers), key, found, block=block, timeout=timeout
         )
         if confirm is not None:
             return confirm
         where = f"routing key '{routing_key}' of exchange '{self.declaration.name}'"
         return settled_confirm(UnroutableError(f"no queue for {where}") if mandatory else None)
 
-    def _route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
+    def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
         """The queues that such a message goes to now."""
         self.node.check_process()
         vhost = self.node.vhost(self.declaration.vhost)

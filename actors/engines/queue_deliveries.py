@@ -6,7 +6,7 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -22,6 +22,7 @@ from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
 from warren.queue_index.fetching import Fetched, fetched_alone
 from warren.queue_index.message_format import Envelope
+from warren.queue_index.taking import Wanted
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
@@ -86,6 +87,35 @@ class QueueDeliveries:
                 self.counts.got += fetched.count if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
+
+    def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
+        """Those messages that are ready, by level, wherever they stand, for one who asks for them. They do not show in
+        the effects."""
+        self._used_at_us = self._wall_clock()
+        self.tick()
+        delivered: list[Delivered] = []
+        for level, some in self._of_levels(wanted):
+            for fetched in self.backing.level(level).take(some):
+                first = self._consumers.channel(channel).give(level, fetched.seq_ids, None)
+                if self.counts is not None:
+                    self.counts.note_delivered(fetched.count, fetched.redelivered, True)
+                    self.counts.got += fetched.count
+                delivered.append(Delivered(None, channel, first, fetched))
+        return delivered
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        """Delete those messages that are ready, wherever they stand; returns how many there were."""
+        self._used_at_us = self._wall_clock()
+        self.tick()
+        removed = sum([self.backing.level(level).remove(some) for level, some in self._of_levels(wanted)])
+        if self.counts is not None:
+            self.counts.purged += removed
+        return removed
+
+    def _of_levels(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
+        """What is wanted of levels that have messages, highest first."""
+        levels = (level for level in self.backing.numbers if level in wanted and self.backing.length_of(level))
+        return [(level, wanted[level]) for level in levels]
 
     def hand_off(self, envelope: Envelope, body: bytes) -> Delivered | None:
         """Give a message straight to a consumer that acks unseen, past the empty queue; ``None``: publish it.

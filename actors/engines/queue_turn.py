@@ -29,7 +29,7 @@ a confirm are told at once that their messages are not safe; consumers go on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -44,6 +44,7 @@ from warren.actors.engines.queue_turn_host import Clock, QueueStore, QueueTurnHo
 from warren.actors.engines.read_ahead import MOST_AHEAD, ReadAhead
 from warren.actors.engines.sync_group import SyncGroup
 from warren.queue_index.message_format import Envelope
+from warren.queue_index.taking import Wanted
 from warren.storage.errors import NoRoomError, WarrenError
 
 BUFFER: Final = 1000
@@ -180,6 +181,18 @@ class QueueTurn:
                 self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
                 self._got_ns, self._acks_on = now_ns, None
         return found
+
+    def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
+        """Messages by level and seq_id, wherever they stand, for one who asks."""
+        self.hand_out()
+        self.worked = True
+        return self.process.take(channel, wanted)
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        """Remove messages by level and seq_id; returns how many of them were ready."""
+        self.hand_out()
+        self.worked = self.settled = True
+        return self.process.remove(wanted)
 
     def read_ahead(self) -> ReadAhead | None:
         """At a turn's end: messages at the head for one who gets them one by one and may ask for more; the next turn,

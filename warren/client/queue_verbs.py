@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 from pamqp import commands as c
@@ -18,10 +18,11 @@ from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey, QueueGoneError
 from warren.actors.leading import Later
-from warren.actors.looking import BrowsedMessage
+from warren.actors.looking import BrowsedMessage, wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
+from warren.browsed import Selected, Where
 from warren.client.calls import call
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
@@ -29,6 +30,7 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
+from warren.mending_verbs import Place
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
@@ -36,6 +38,9 @@ from warren.queue_index.fetching import MessageProperties
 from warren.queue_verbs import Got, QueueVerbs
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.mending import Done, Target
 
 GETS_AT_ONCE: Final = 10_000
 """More messages than that are got in several calls; and in more, where they are large."""
@@ -158,6 +163,17 @@ class RemoteQueueVerbs(QueueVerbs):
             delivered = [attrs.evolve(one, first_tag=0) for one in delivered]
         return channel, delivered  # type: ignore[return-value]
 
+    def take(self, id: str) -> Steps[Got]:
+        wanted_of([id])
+        channel = yield from self._open_own_channel()
+        asked = channel.slot.ask(Call("queue.take", {"name": self.name, "id": id}))
+        try:
+            found = got_of(channel, self.remote.name, (yield asked))
+        except BaseException:
+            asked.on_done(channel.give_back)
+            raise
+        return channel, list[Delivered](found)  # type: ignore[return-value]
+
     def own_channel(self) -> Any:
         channel = self._channel
         if channel is None or not channel.alive:
@@ -203,6 +219,26 @@ class RemoteQueueVerbs(QueueVerbs):
             )
             for one in found
         ]
+
+    def ends(self) -> Steps[dict[int, int]]:
+        found: dict[int, int] = yield from call(self.remote, "queue.ends", name=self.name)
+        return found
+
+    def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+        if not isinstance(where, str):  # a function of this process
+            return (yield from super().select(where, after, ends))
+        found = yield from call(self.remote, "queue.select", name=self.name, where=where, after=after, ends=ends)
+        place = found["after"]
+        return Selected(found["ids"], found["looked"], None if place is None else (place[0], place[1]))
+
+    def remove_ids(self, ids: list[str]) -> Steps[Done]:
+        removed, why = yield from call(self.remote, "queue.remove", name=self.name, ids=ids)
+        return removed, why
+
+    def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
+        yield from self.remote.flush()
+        moved, why = yield from call(self.remote, "queue.move", name=self.name, ids=ids, to=to)
+        return moved, why
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,6 +19,7 @@ from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.node_context import BlockedError
 from warren.actors.queue_entry import QueueEntry
+from warren.addressing import address
 from warren.aio import bridge
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
@@ -30,7 +31,6 @@ from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties, decode_properties
 from warren.queue_verbs import QueueVerbs
-from warren.server.addressing import address
 from warren.storage.errors import MessageError
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.future import Future
+from warren.actors.looking import wanted_of
 from warren.actors.queue_actor import QueueActor
 from warren.actors.shared_prefetch import SharedPrefetch
 from warren.aio import bridge
@@ -34,6 +35,7 @@ from warren.amqp.methods import method_of, text_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
 from warren.channel import Channel
 from warren.client.calls import packed
+from warren.mending import take
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, pieces
@@ -202,6 +204,12 @@ class ChannelConsumers:
         got = asked(actor, take)
         got.send()
         return self._batch_of(through, got.get()) if got.done else self._batch_when(through, got)
+
+    async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
+        """One message by its id, from wherever it stands, as :meth:`get_batch` has it."""
+        refuse_get(self._channel, name)
+        through = self._through_for(find_queue(self._channel, name).actor)
+        return self._batch_of(through, await bridge.run(take(through, wanted_of([id]))))
 
     async def _batch_when(self, through: Channel, got: Future) -> list[tuple[Any, ...]]:
         return self._batch_of(through, await bridge.answer(got))

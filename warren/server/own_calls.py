@@ -170,6 +170,14 @@ def _browse(channel: ServerChannel, name: str, count: int, after: list[int] | No
     ]
 
 
+def _select(channel: ServerChannel, name: str, where: str, after: list[int] | None, ends: dict[int, int]) -> Any:
+    return _queue(channel, name).select(where, None if after is None else (after[0], after[1]), ends)
+
+
+def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | None) -> Any:
+    return _queue(channel, name).move_ids(ids, None if to is None else (to[0], to[1]))
+
+
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -258,6 +266,11 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.sync": lambda channel, name: _queue(channel, name).sync(),
     "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
     "queue.browse": _browse,
+    "queue.ends": lambda channel, name: _queue(channel, name).ends(),
+    "queue.select": _select,
+    "queue.remove": lambda channel, name, ids: _queue(channel, name).remove_ids(ids),
+    "queue.move": _move,
+    "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [

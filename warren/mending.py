@@ -1,0 +1,295 @@
+"""Mending: taking messages out of a queue from wherever they stand, to delete them or to move them elsewhere.
+
+A *walk* goes through a queue page by page, chooses messages, and does the same with all that it has chosen in a page
+before it goes on: so it takes the memory of a page, whatever the queue has. What comes after it began is none of its
+business, or a message that died again could go round for ever. Messages that consumers have are left to them.
+
+A message is *moved* as dead letters are: the queue keeps it, as if somebody had it unacked, until it is safe where it
+went. A crash on the way leaves it in both places, never in none. Where the other queue refuses it, it comes back to
+where it stood, and the walk ends.
+
+*Home* is where a dead letter came from: the queue that it died in, with the exchange and the routing key that it had
+there; where there is no such queue any more, wherever that exchange and that key lead. It goes back as it was: without
+``x-death`` and what else told of its death.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import attrs
+
+from warren.actors.engines.dead_letters import DEATHS, FIRST_DEATH
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.errors import ArgumentsError, NotFoundError
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishKey
+from warren.actors.looking import wanted_of
+from warren.actors.queue_actor import QueueActor
+from warren.addressing import address
+from warren.browsed import Selected, Where, test_of
+from warren.channel import Channel
+from warren.exchange_verbs import ExchangeVerbs, UnroutableError
+from warren.publishing import Receiver, publishing
+from warren.queue_index.contents import Content, contents_of
+from warren.queue_index.properties import Properties, decode_properties
+from warren.steps import Steps, call
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.mending_verbs import MendingVerbs, Place
+
+IDS: Final = 32
+"""So many messages that were given by their ids are done with at a time: nobody knows how large they are."""
+PATIENCE_S: Final = 30.0
+"""The longest wait for room where messages go."""
+_numbers = itertools.count(1)
+
+Target: TypeAlias = tuple[str, str] | None
+"""Where messages go: an exchange and a routing key, the queue that is called so for the exchange ""; ``None``: home."""
+Done: TypeAlias = tuple[int, str]
+"""How many messages were done with, and what ended it before all were; "": nothing."""
+Act: TypeAlias = Callable[[list[str]], Steps[Done]]
+
+
+class NotMovedError(WarrenError):
+    """Messages could not be moved, for where they were to go did not take them. They are where they were."""
+
+
+def target_of(to: object) -> Target:
+    """Where messages are to go, as a caller says it: a queue or its name, or an exchange and a routing key."""
+    if isinstance(to, tuple) and len(to) == 2 and all(isinstance(one, str) for one in to):
+        return to
+    name = getattr(to, "name", to)
+    if not isinstance(name, str):
+        raise TypeError(f"messages go to a queue, or to an (exchange, routing key), not to {to!r:.100}")
+    return "", name
+
+
+@attrs.define(eq=False, repr=False)
+class Walk:
+    """One walk through a queue; :meth:`steps` takes it to its end, :meth:`step` through one page."""
+
+    _verbs: MendingVerbs
+    _act: Act
+    _where: Where | None = None
+    _ids: list[str] | None = None
+    """Those messages, in this order, instead of a look at all."""
+    _limit: int | None = None
+    """The walk ends when it has done something with so many."""
+    looked: int = 0
+    chosen: int = 0
+    done: int = 0
+    _after: Place | None = None
+    _ends: dict[int, int] | None = None
+    _begun: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self._where is not None and self._ids is not None:
+            raise TypeError("either where or ids")
+        test_of(self._where)
+        wanted_of(self._ids or ())
+
+    def steps(self) -> Steps[int]:
+        """Walk to the end; how many messages something was done with, and that is safe."""
+        while (yield from self.step()):
+            pass
+        yield from self._verbs.sync()
+        return self.done
+
+    def step(self) -> Steps[bool]:
+        """Walk through one page; whether there may be more. Raises :class:`NotMovedError`."""
+        if not self._begun:
+            self._begun = True
+            yield from self._act([])  # raises what is wrong with it, whatever there is
+        left = None if self._limit is None else self._limit - self.done
+        if left is not None and left <= 0:
+            return False
+        if self._ids is not None:
+            count = IDS if left is None else min(IDS, left)
+            chosen, self._ids = self._ids[:count], self._ids[count:]
+            self.looked += len(chosen)
+            more = bool(self._ids)
+        else:
+            chosen = yield from self._chosen(left)
+            more = self._after is not None
+        if chosen:
+            self.chosen += len(chosen)
+            done, why = yield from self._act(chosen)
+            self.done += done
+            if why:
+                were = "message was" if self.done == 1 else "messages were"
+                raise NotMovedError(f"{why}; {self.done} {were} moved before that, the others are where they were")
+        return more
+
+    def _chosen(self, left: int | None) -> Steps[list[str]]:
+        if self._ends is None:
+            self._ends = yield from self._verbs.ends()
+        found: Selected = yield from self._verbs.select(self._where, self._after, self._ends)
+        self.looked += found.looked
+        self._after, ids = found.after, found.ids
+        if left is not None and len(ids) > left:
+            ids = ids[:left]
+            level, seq_id, _ = ids[-1].split(":")
+            self._after = int(level), int(seq_id)
+        return ids
+
+
+# ── moving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class _Way:
+    """How messages get where they go."""
+
+    key: PublishKey
+    find: Callable[[], list[Receiver]]
+
+
+def take(channel: Channel, wanted: dict[int, dict[int, bytes]]) -> Steps[list[Delivered]]:
+    """Those of the messages that are ready, through a channel. Interrupted or cancelled, it takes none."""
+    actor = channel.actor
+    got = call(actor, lambda: actor.queue_turn.take(channel.name, wanted))
+    try:
+        batches: list[Delivered] = yield got
+    except BaseException:
+        got.on_done(channel.give_back)
+        raise
+    return batches
+
+
+def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
+    """Move those of the messages that are ready. Raises what keeps all of them from it, before any is touched."""
+    _check(verbs, to)
+    wanted = wanted_of(ids)
+    if not wanted:
+        return 0, ""
+    channel = Channel(verbs.actor, f"move-{next(_numbers)}")
+    batches = yield from take(channel, wanted)
+    sent: list[tuple[range, Confirm]] = []
+    moved, why = 0, ""
+    try:
+        try:
+            for tags, content in _contents(batches):
+                if (way := _way(verbs, to, content)) is not None:
+                    yield from _hand_over(verbs, way, tags, content, sent)
+        except WarrenError as error:
+            why = str(error)
+        while sent:
+            tags, confirm = sent[0]
+            try:
+                yield confirm
+            except WarrenError as error:
+                why = why or str(error)
+                channel.settle_all("requeue", tags)
+            else:
+                channel.settle_all("ack", tags)
+                moved += len(tags)
+            del sent[0]
+    except BaseException:  # nobody waits any more; but what was handed over need not be there twice
+        for tags, confirm in sent:
+            confirm.on_done(functools.partial(_settle, channel, tags))
+        raise
+    yield from channel.shut()
+    return moved, why
+
+
+def _settle(channel: Channel, tags: range, confirm: Any) -> None:
+    if channel.alive:
+        channel.settle_all("ack" if confirm.error is None else "requeue", tags)
+
+
+def _contents(batches: list[Delivered]) -> Iterator[tuple[range, Content]]:
+    """Messages that differ in nothing but their bodies, with their tags; without those that cannot be read."""
+    for delivered in batches:
+        tag = delivered.first_tag
+        for content in contents_of(delivered.fetched):
+            count = 1 if content is None else len(content.bodies)
+            if content is not None:
+                yield range(tag, tag + count), content
+            tag += count
+
+
+def _hand_over(
+    verbs: MendingVerbs, way: _Way, tags: range, content: Content, sent: list[tuple[range, Confirm]]
+) -> Steps[None]:
+    """Give messages to where they go; together, if a queue there takes all of them or none."""
+    together = all(actor.coalesces for actor in way.find() if isinstance(actor, QueueActor))
+    step = len(tags) if together else 1
+    for low in range(0, len(tags), step):
+        bodies = [*content.bodies[low : low + step]]
+        confirm: Confirm | None = yield publishing(verbs.node, way.find, way.key, bodies, timeout=PATIENCE_S)
+        if confirm is None:
+            keys = ", ".join(key.decode(errors="replace") for key in way.key.envelope.routing_keys)
+            exchange = way.key.envelope.exchange.decode(errors="replace")
+            raise UnroutableError(f"no queue for routing key '{keys}' of exchange '{exchange}'")
+        sent.append((tags[low : low + step], confirm))
+
+
+def _check(verbs: MendingVerbs, to: Target) -> None:
+    if to is None:
+        return
+    exchange, name = to
+    if exchange:
+        verbs.node.vhost(verbs.entry.declaration.vhost).definitions.exchange(exchange)
+    elif name == verbs.entry.declaration.name:
+        raise ArgumentsError("a queue's messages are moved to another one")
+    elif not _queue(verbs, name):
+        raise NotFoundError(f"no queue '{name}' in vhost '{verbs.entry.declaration.vhost}'")
+
+
+def _queue(verbs: MendingVerbs, name: str) -> list[Receiver]:
+    """The queue, or the stream, of that name, if there is one."""
+    vhost = verbs.node.vhost(verbs.entry.declaration.vhost)
+    entry = vhost.queues.get(name)
+    return [*verbs.node.streams(vhost.name, [name])] if entry is None else [entry.actor]
+
+
+def _way(verbs: MendingVerbs, to: Target, content: Content) -> _Way | None:
+    """``None``: the message stays, for nothing says where it came from, or that is nowhere any more."""
+    properties = decode_properties(content.properties)
+    if to is None:
+        return _way_home(verbs, properties, content)
+    exchange, routing_key = to
+    if not exchange:
+        key = address(verbs.entry.declaration.vhost, "", routing_key, properties, content.properties)[0]
+        return _Way(key, lambda: _queue(verbs, routing_key))
+    return _way_through(verbs, exchange, routing_key, properties, content.properties)
+
+
+def _way_through(
+    verbs: MendingVerbs, exchange: str, routing_key: str, properties: Properties, encoded: bytes | None = None
+) -> _Way:
+    vhost = verbs.entry.declaration.vhost
+    key, _, headers = address(vhost, exchange, routing_key, properties, encoded)
+    through = ExchangeVerbs(verbs.node, verbs.node.vhost(vhost).definitions.exchange(exchange))
+    return _Way(key, lambda: through.route(routing_key, headers))
+
+
+def _way_home(verbs: MendingVerbs, properties: Properties, content: Content) -> _Way | None:
+    headers = dict(properties.headers or {})
+    deaths = headers.get(DEATHS)
+    death = deaths[0] if isinstance(deaths, list) and deaths else None
+    if not isinstance(death, Mapping) or not death.get("queue"):
+        return None
+    for name in (DEATHS, *FIRST_DEATH):
+        headers.pop(name, None)
+    properties = attrs.evolve(properties, headers=headers or None)
+    queue, exchange = _text(death["queue"]), _text(death.get("exchange", ""))
+    keys = death.get("routing-keys")
+    routing_key = _text(keys[0]) if isinstance(keys, list) and keys else queue
+    vhost = verbs.entry.declaration.vhost
+    if _queue(verbs, queue) and queue != verbs.entry.declaration.name:
+        key = address(vhost, exchange, routing_key, properties)[0]
+        return _Way(key, lambda: _queue(verbs, queue))
+    if not exchange or not verbs.node.vhost(vhost).definitions.has("exchange", exchange):
+        return None
+    way = _way_through(verbs, exchange, routing_key, properties)
+    return way if way.find() else None
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)

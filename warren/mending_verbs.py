@@ -1,0 +1,147 @@
+"""What looks at the messages of a queue, and mends: all that starts from where a message stands.
+
+:mod:`warren.mending` has what a walk through a queue does; most programs never take one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from warren.actors.looking import BrowsedMessage, ends_of, is_whole, wanted_of
+from warren.actors.queue_actor import QueueActor
+from warren.actors.queue_entry import QueueEntry
+from warren.browsed import PAGE, BrowsedDelivery, Selected, Where, ids_of, test_of
+from warren.queue_index.directory import MAX_SEQ_ID
+from warren.running_node import RunningNode
+from warren.steps import Steps, call
+
+if TYPE_CHECKING:
+    from warren.mending import Act, Done, Target, Walk
+
+Place: TypeAlias = tuple[int, int]
+"""Where a message stands: its level, its seq_id."""
+Ids: TypeAlias = str | Iterable[str]
+
+
+class MendingVerbs:
+    """The verbs of one queue that start from where its messages stand."""
+
+    def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
+        self.node = node
+        self.entry = entry
+
+    def __str__(self) -> str:
+        return repr(self.entry.declaration.name)
+
+    @property
+    def actor(self) -> QueueActor:
+        """The queue's actor of the moment; raises why there is none."""
+        self.node.check_process()
+        return self.entry.actor
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def page(self, count: int, after: Place | None) -> Steps[list[BrowsedMessage]]:
+        """Look at messages behind a place."""
+        actor = self.actor
+        page: list[BrowsedMessage] = yield call(actor, lambda: actor.browse(count, after))
+        return page
+
+    def browse_page(
+        self, where: Where | None, count: int, after: Place | None
+    ) -> Steps[tuple[list[BrowsedDelivery], Place | None]]:
+        """Those messages of a page that are meant, and behind which place the next page begins; ``None``: there is
+        none."""
+        test = test_of(where)
+        page = yield from self.page(count, after)
+        found = [message for message in map(BrowsedDelivery, page) if test(message)]
+        return found, (page[-1].level, page[-1].browsed.seq_id) if is_whole(page, count) else None
+
+    def ends(self) -> Steps[dict[int, int]]:
+        """Behind the last message that there is now, by level."""
+        actor = self.actor
+        found: dict[int, int] = yield call(actor, lambda: ends_of(actor.process))
+        return found
+
+    def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+        """Those messages of a page that are meant, ready, and before the ends."""
+        test = test_of(where)
+        page = yield from self.page(PAGE, after)
+        inside = [one for one in page if one.browsed.seq_id < ends.get(one.level, 0)]
+        ids = [one.id for one in inside if not one.browsed.unacked and test(BrowsedDelivery(one))]
+        if not is_whole(page, PAGE):
+            return Selected(ids, len(inside), None)
+        level, seq_id = page[-1].level, page[-1].browsed.seq_id
+        return Selected(ids, len(inside), (level, seq_id if seq_id < ends.get(level, 0) else MAX_SEQ_ID))
+
+    # ── mending ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def remove(self, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None) -> Steps[int]:
+        """Delete messages, wherever they stand, but not those that consumers have; returns how many.
+
+        ``where``: a condition (``"headers['kind'] = 'test'"``), or a function of a message; ``ids``: those that
+        :meth:`browse` told; ``limit``: at most so many. :meth:`purge` deletes all.
+        """
+        if where is None and ids is None:
+            raise TypeError("remove() wants where or ids; purge() deletes all")
+        return (yield from self.removing(where, ids, limit).steps())
+
+    def move(
+        self, to: Any, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None
+    ) -> Steps[int]:
+        """Move messages, in their order, from wherever they stand; returns how many.
+
+        ``to``: a queue or its name, or an ``(exchange, routing key)``; they are published there. ``where``, ``ids`` and
+        ``limit`` as for :meth:`remove`; without the first two: all. A message stays until it is safe there, so a crash
+        may leave it in both. Raises :class:`NotMovedError` where one is not taken there.
+        """
+        return (yield from self.moving(to, where, ids, limit).steps())
+
+    def requeue_dead_letters(
+        self, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None
+    ) -> Steps[int]:
+        """Move dead letters back to the queues that they died in; returns how many. Others stay.
+
+        They go back as they were there, with their exchange and routing key, without ``x-death``. Where there is no
+        such queue any more they are published to that exchange once more; where that leads nowhere, they stay.
+        Everything else as for :meth:`move`.
+        """
+        return (yield from self.requeueing(where, ids, limit).steps())
+
+    def removing(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
+        """What :meth:`remove` does, page by page."""
+        return self._walk(self.remove_ids, where, ids, limit)
+
+    def moving(self, to: Any, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
+        """What :meth:`move` does, page by page."""
+        from warren.mending import target_of  # noqa: PLC0415 - few programs mend
+
+        target = target_of(to)
+        return self._walk(lambda chosen: self.move_ids(chosen, target), where, ids, limit)
+
+    def requeueing(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
+        """What :meth:`requeue_dead_letters` does, page by page."""
+        return self._walk(lambda chosen: self.move_ids(chosen, None), where, ids, limit)
+
+    def _walk(self, act: Act, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
+        from warren.mending import Walk  # noqa: PLC0415 - as above
+
+        return Walk(self, act, where, None if ids is None else ids_of(ids), limit)
+
+    def remove_ids(self, ids: list[str]) -> Steps[Done]:
+        """Delete those that are ready."""
+        actor, wanted = self.actor, wanted_of(ids)
+        removed: int = yield call(actor, lambda: actor.queue_turn.remove(wanted))
+        return removed, ""
+
+    def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
+        """Move those that are ready, or as many of them as go."""
+        from warren.mending import move  # noqa: PLC0415 - as above
+
+        return (yield from move(self, ids, to))
+
+    def sync(self) -> Steps[None]:
+        """Wait until everything that was published before is safe, and everything that was acked surely gone."""
+        actor = self.actor
+        yield call(actor, actor.sync)
