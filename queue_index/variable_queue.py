@@ -19,11 +19,11 @@ anew from its files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering, taking
+from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.confirms import Confirms
 from warren.queue_index.fetching import Fetched, MessageProperties, Predicate
@@ -35,6 +35,9 @@ from warren.queue_index.state import Clock, Mode, QueueState
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
 
 
 def _no_grant() -> None:
@@ -329,17 +332,21 @@ class VariableQueue:
         paging.reduce_after_operation(self._state, publishing=False)
         return dropped
 
-    def take(self, wanted: taking.Wanted) -> list[Fetched]:
+    def take(self, wanted: Wanted) -> list[Fetched]:
         """Those messages that are ready, wherever they stand, acks required; the others stay as they are.
 
         ``wanted``: their msg_ids, by seq_id.
         """
+        from warren.queue_index import taking  # few queues are mended
+
         fetched = taking.take(self._state, wanted)
         paging.reduce_after_operation(self._state, publishing=False)
         return fetched
 
-    def remove(self, wanted: taking.Wanted) -> int:
+    def remove(self, wanted: Wanted) -> int:
         """Delete those messages that are ready, unread, wherever they stand; returns how many there were."""
+        from warren.queue_index import taking  # as above
+
         removed = taking.remove(self._state, wanted)
         paging.reduce_after_operation(self._state, publishing=False)
         return removed

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
-
-import attrs
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from warren.actors.looking import BrowsedMessage
 from warren.messages import ReceivedMessage
 from warren.storage.errors import MessageError
-
-PAGE: Final = 256
-"""So many messages are looked at in one turn of a queue."""
 
 
 class BrowsedDelivery(ReceivedMessage):
@@ -82,19 +77,3 @@ def _test(where: Callable[[BrowsedDelivery], bool], message: BrowsedDelivery) ->
         return bool(where(message))
     except MessageError:
         return False
-
-
-def ids_of(ids: str | Iterable[str]) -> list[str]:
-    """Ids as they were given: one, or several."""
-    return [ids] if isinstance(ids, str) else list(ids)
-
-
-@attrs.frozen
-class Selected:
-    """What of a page of a queue is meant."""
-
-    ids: list[str]
-    looked: int
-    """How many messages the page had."""
-    after: tuple[int, int] | None
-    """The place behind which the next page begins; ``None``: there is none."""

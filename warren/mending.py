@@ -30,7 +30,7 @@ from warren.actors.handing_over import PublishKey
 from warren.actors.looking import wanted_of
 from warren.actors.queue_actor import QueueActor
 from warren.addressing import address
-from warren.browsed import Selected, Where, test_of
+from warren.browsed import Where, test_of
 from warren.channel import Channel
 from warren.exchange_verbs import ExchangeVerbs, UnroutableError
 from warren.publishing import Receiver, publishing
@@ -40,7 +40,7 @@ from warren.steps import Steps, call
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
-    from warren.mending_verbs import MendingVerbs, Place
+    from warren.mending_verbs import MendingVerbs, Place, Selected
 
 IDS: Final = 32
 """So many messages that were given by their ids are done with at a time: nobody knows how large they are."""

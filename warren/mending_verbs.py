@@ -6,22 +6,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from warren.actors.looking import BrowsedMessage, ends_of, is_whole, wanted_of
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
-from warren.browsed import PAGE, BrowsedDelivery, Selected, Where, ids_of, test_of
 from warren.queue_index.directory import MAX_SEQ_ID
 from warren.running_node import RunningNode
 from warren.steps import Steps, call
 
 if TYPE_CHECKING:
+    from warren.browsed import BrowsedDelivery, Where
     from warren.mending import Act, Done, Target, Walk
 
 Place: TypeAlias = tuple[int, int]
 """Where a message stands: its level, its seq_id."""
 Ids: TypeAlias = str | Iterable[str]
+
+
+PAGE: Final = 256
+"""So many messages are looked at in one turn of a queue."""
+
+
+class Selected(NamedTuple):
+    """What of a page of a queue is meant."""
+
+    ids: list[str]
+    looked: int
+    """How many messages the page had."""
+    after: Place | None
+    """The place behind which the next page begins; ``None``: there is none."""
 
 
 class MendingVerbs:
@@ -53,6 +67,8 @@ class MendingVerbs:
     ) -> Steps[tuple[list[BrowsedDelivery], Place | None]]:
         """Those messages of a page that are meant, and behind which place the next page begins; ``None``: there is
         none."""
+        from warren.browsed import BrowsedDelivery, test_of  # noqa: PLC0415 - few programs look
+
         test = test_of(where)
         page = yield from self.page(count, after)
         found = [message for message in map(BrowsedDelivery, page) if test(message)]
@@ -66,6 +82,8 @@ class MendingVerbs:
 
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         """Those messages of a page that are meant, ready, and before the ends."""
+        from warren.browsed import BrowsedDelivery, test_of  # noqa: PLC0415 - as above
+
         test = test_of(where)
         page = yield from self.page(PAGE, after)
         inside = [one for one in page if one.browsed.seq_id < ends.get(one.level, 0)]
@@ -127,7 +145,7 @@ class MendingVerbs:
     def _walk(self, act: Act, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         from warren.mending import Walk  # noqa: PLC0415 - as above
 
-        return Walk(self, act, where, None if ids is None else ids_of(ids), limit)
+        return Walk(self, act, where, None if ids is None else [ids] if isinstance(ids, str) else list(ids), limit)
 
     def remove_ids(self, ids: list[str]) -> Steps[Done]:
         """Delete those that are ready."""

@@ -6,17 +6,20 @@ What its verbs ask for is told in :mod:`warren.queue_verbs`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from warren.actors.future import Confirm
 from warren.actors.queue_actor import QueueActor
-from warren.browsed import PAGE, BrowsedDelivery, Where
 from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
+from warren.mending_verbs import PAGE
 from warren.messages import PublishArguments, as_body
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
+
+if TYPE_CHECKING:
+    from warren.browsed import BrowsedDelivery, Where
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:

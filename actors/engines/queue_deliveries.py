@@ -7,7 +7,7 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -22,7 +22,9 @@ from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
 from warren.queue_index.fetching import Fetched, fetched_alone
 from warren.queue_index.message_format import Envelope
-from warren.queue_index.taking import Wanted
+
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""

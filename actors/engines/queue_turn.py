@@ -30,7 +30,7 @@ a confirm are told at once that their messages are not safe; consumers go on.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -44,8 +44,10 @@ from warren.actors.engines.queue_turn_host import Clock, QueueStore, QueueTurnHo
 from warren.actors.engines.read_ahead import MOST_AHEAD, ReadAhead
 from warren.actors.engines.sync_group import SyncGroup
 from warren.queue_index.message_format import Envelope
-from warren.queue_index.taking import Wanted
 from warren.storage.errors import NoRoomError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
 
 BUFFER: Final = 1000
 """Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""

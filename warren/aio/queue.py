@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Iterable
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from warren import queue
 from warren.aio.bridge import awaited, awaited_safe, run, run_now
 from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
-from warren.browsed import PAGE, BrowsedDelivery, Where
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
+from warren.mending_verbs import PAGE
 from warren.messages import PublishArguments
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
+
+if TYPE_CHECKING:
+    from warren.browsed import BrowsedDelivery, Where
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:

@@ -22,7 +22,6 @@ from warren.actors.looking import BrowsedMessage, wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
-from warren.browsed import Selected, Where
 from warren.client.calls import call
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
@@ -30,7 +29,7 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
-from warren.mending_verbs import Place
+from warren.mending_verbs import Place, Selected
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
@@ -40,6 +39,7 @@ from warren.steps import Steps
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
+    from warren.browsed import Where
     from warren.mending import Done, Target
 
 GETS_AT_ONCE: Final = 10_000
@@ -227,9 +227,10 @@ class RemoteQueueVerbs(QueueVerbs):
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         if not isinstance(where, str):  # a function of this process
             return (yield from super().select(where, after, ends))
-        found = yield from call(self.remote, "queue.select", name=self.name, where=where, after=after, ends=ends)
-        place = found["after"]
-        return Selected(found["ids"], found["looked"], None if place is None else (place[0], place[1]))
+        ids, looked, place = yield from call(
+            self.remote, "queue.select", name=self.name, where=where, after=after, ends=ends
+        )
+        return Selected(ids, looked, None if place is None else (place[0], place[1]))
 
     def remove_ids(self, ids: list[str]) -> Steps[Done]:
         removed, why = yield from call(self.remote, "queue.remove", name=self.name, ids=ids)

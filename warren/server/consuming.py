@@ -35,7 +35,6 @@ from warren.amqp.methods import method_of, text_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
 from warren.channel import Channel
 from warren.client.calls import packed
-from warren.mending import take
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, pieces
@@ -207,6 +206,8 @@ class ChannelConsumers:
 
     async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
         """One message by its id, from wherever it stands, as :meth:`get_batch` has it."""
+        from warren.mending import take  # noqa: PLC0415 - few clients take messages so
+
         refuse_get(self._channel, name)
         through = self._through_for(find_queue(self._channel, name).actor)
         return self._batch_of(through, await bridge.run(take(through, wanted_of([id]))))
