@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -35,6 +35,7 @@ from warren.channel import Channel
 from warren.exchange_verbs import ExchangeVerbs, UnroutableError
 from warren.publishing import Receiver, publishing
 from warren.queue_index.contents import Content, contents_of
+from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import Properties, decode_properties
 from warren.steps import Steps, call
 from warren.storage.errors import WarrenError
@@ -148,6 +149,37 @@ class _Way:
     key: PublishKey
     find: Callable[[], list[Receiver]]
 
+    @property
+    def _alike(self) -> tuple[Any, ...]:
+        """What messages must have in common to be handed over together, whatever properties they have besides."""
+        envelope = self.key.envelope
+        shared = self.key.expiration_ms, self.key.priority, envelope.persistent
+        return envelope.exchange, envelope.routing_keys, shared, self.find()
+
+    def joins(self, other: _Way) -> bool:
+        """Whether messages go the same way as others, to queues that take all that come together, or none."""
+        found = self._alike
+        return found == other._alike and all(isinstance(one, QueueActor) and one.coalesces for one in found[-1])
+
+
+@attrs.define(eq=False)
+class _Parcel:
+    """Messages that are handed over together: of each content the encoded properties and the bodies; their tags."""
+
+    way: _Way
+    tags: list[range]
+    contents: list[tuple[bytes, Sequence[bytes]]]
+
+    @property
+    def given(self) -> tuple[PublishKey, list[bytes]]:
+        """As a queue takes them."""
+        if len(self.contents) == 1:
+            return self.way.key, [*self.contents[0][1]]
+        key = self.way.key
+        envelope = attrs.evolve(key.envelope, properties=b"", of_contents=True)
+        given = [content_of(properties, body) for properties, bodies in self.contents for body in bodies]
+        return PublishKey(envelope, key.expiration_ms, key.priority), given
+
 
 def take(channel: Channel, wanted: dict[int, dict[int, bytes]]) -> Steps[list[Delivered]]:
     """Those of the messages that are ready, through a channel. Interrupted or cancelled, it takes none."""
@@ -169,13 +201,16 @@ def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
         return 0, ""
     channel = Channel(verbs.actor, f"move-{next(_numbers)}")
     batches = yield from take(channel, wanted)
-    sent: list[tuple[range, Confirm]] = []
+    sent: list[tuple[list[range], Confirm]] = []
     moved, why = 0, ""
     try:
         try:
-            for tags, content in _contents(batches):
-                if (way := _way(verbs, to, content)) is not None:
-                    yield from _hand_over(verbs, way, tags, content, sent)
+            for parcel in _parcels(verbs, to, batches):
+                key, given = parcel.given
+                confirm: Confirm | None = yield publishing(verbs.node, parcel.way.find, key, given, timeout=PATIENCE_S)
+                if confirm is None:
+                    raise _unroutable(key)
+                sent.append((parcel.tags, confirm))
         except WarrenError as error:
             why = str(error)
         while sent:
@@ -184,10 +219,10 @@ def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
                 yield confirm
             except WarrenError as error:
                 why = why or str(error)
-                channel.settle_all("requeue", tags)
+                channel.settle_ranges("requeue", tags)
             else:
-                channel.settle_all("ack", tags)
-                moved += len(tags)
+                channel.settle_ranges("ack", tags)
+                moved += sum(map(len, tags))
             del sent[0]
     except BaseException:  # nobody waits any more; but what was handed over need not be there twice
         for tags, confirm in sent:
@@ -197,9 +232,41 @@ def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
     return moved, why
 
 
-def _settle(channel: Channel, tags: range, confirm: Any) -> None:
+def _settle(channel: Channel, tags: list[range], confirm: Any) -> None:
     if channel.alive:
-        channel.settle_all("ack" if confirm.error is None else "requeue", tags)
+        channel.settle_ranges("ack" if confirm.error is None else "requeue", tags)
+
+
+def _unroutable(key: PublishKey) -> UnroutableError:
+    routing_key, exchange = key.envelope.routing_keys[0].decode(errors="replace"), key.envelope.exchange
+    return UnroutableError(
+        f"no queue for routing key '{routing_key}' of exchange '{exchange.decode(errors='replace')}'"
+    )
+
+
+def _parcels(verbs: MendingVerbs, to: Target, batches: list[Delivered]) -> Iterator[_Parcel]:
+    """Messages by the ways that they go, in their order; without those that stay, or cannot be read."""
+    last: _Parcel | None = None
+    for tags, content in _contents(batches):
+        way = _way(verbs, to, content)
+        if way is None:
+            continue
+        properties = way.key.envelope.properties
+        small = all(len(body) <= MAX_FRAGMENT_BYTES for body in content.bodies)
+        if last is not None and small and way.joins(last.way):
+            last.tags.append(tags)
+            last.contents.append((properties, content.bodies))
+            continue
+        if last is not None:
+            yield last
+            last = None
+        if small and way.joins(way):
+            last = _Parcel(way, [tags], [(properties, content.bodies)])
+        else:
+            for tag, body in zip(tags, content.bodies, strict=True):
+                yield _Parcel(way, [range(tag, tag + 1)], [(properties, [body])])
+    if last is not None:
+        yield last
 
 
 def _contents(batches: list[Delivered]) -> Iterator[tuple[range, Content]]:
@@ -211,22 +278,6 @@ def _contents(batches: list[Delivered]) -> Iterator[tuple[range, Content]]:
             if content is not None:
                 yield range(tag, tag + count), content
             tag += count
-
-
-def _hand_over(
-    verbs: MendingVerbs, way: _Way, tags: range, content: Content, sent: list[tuple[range, Confirm]]
-) -> Steps[None]:
-    """Give messages to where they go; together, if a queue there takes all of them or none."""
-    together = all(actor.coalesces for actor in way.find() if isinstance(actor, QueueActor))
-    step = len(tags) if together else 1
-    for low in range(0, len(tags), step):
-        bodies = [*content.bodies[low : low + step]]
-        confirm: Confirm | None = yield publishing(verbs.node, way.find, way.key, bodies, timeout=PATIENCE_S)
-        if confirm is None:
-            keys = ", ".join(key.decode(errors="replace") for key in way.key.envelope.routing_keys)
-            exchange = way.key.envelope.exchange.decode(errors="replace")
-            raise UnroutableError(f"no queue for routing key '{keys}' of exchange '{exchange}'")
-        sent.append((tags[low : low + step], confirm))
 
 
 def _check(verbs: MendingVerbs, to: Target) -> None:
