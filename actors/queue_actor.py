@@ -37,6 +37,7 @@ from warren.actors.queue_output import Dispatch, QueueOutput
 from warren.actors.sampling import sample_queue
 from warren.actors.shared_prefetch import SharedPrefetch
 from warren.actors.store_actor import RemoteStore
+from warren.actors.tails import Tails
 from warren.actors.timer import tell
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.message_format import Envelope
@@ -68,6 +69,7 @@ class QueueActor(QueueOutput):
         "_open_process",
         "_recovered",
         "_recovering_armed",
+        "_tails",
         "_to_be_counted",
         "_written",
         "policies",
@@ -93,6 +95,8 @@ class QueueActor(QueueOutput):
         self._recovered: Callable[[], None] | None = None
         self._written: EarlyBatch | None = None
         """What was written ahead, and waits in the inbox."""
+        self._tails: Tails | None = None
+        """Once somebody has read along at its end."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages are found that a crash has left."""
 
@@ -195,6 +199,8 @@ class QueueActor(QueueOutput):
         for future in self._to_be_counted:
             future.fail(error if error is not None else self.stopped_error())
         self._to_be_counted.clear()
+        if self._tails is not None:
+            self._tails.fail(error if error is not None else self.stopped_error())
         for store in self._stores:
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
@@ -411,6 +417,19 @@ class QueueActor(QueueOutput):
         self.queue_turn.worked = True
         return browse(self.process, limit, after)
 
+    @property
+    def tails(self) -> Tails:
+        """Who reads along at its end."""
+        self.queue_turn.worked = True  # what is looked at wakes
+        if self._tails is None:
+            self._tails = Tails(self.process.backing)
+        return self._tails
+
+    def rested(self) -> None:
+        super().rested()
+        if self._tails is not None:
+            self._tails.rested()
+
     def touch(self) -> None:
         """It was declared again: x-expires begins anew."""
         self.queue_turn.worked = True
@@ -500,6 +519,8 @@ class QueueActor(QueueOutput):
             self._let_publishers_in()
         if turn.worked:
             self.rest_number = 0
+            if self._tails is not None:
+                self._tails.look()
             turn.finish()
         self._read_ahead = turn.read_ahead()
         while self._abandoned:  # behind what was sent through the channel

@@ -405,6 +405,10 @@ class VariableQueue:
         """
         return browsing.browse(self._state, first, limit)
 
+    def first_of_last(self, count: int) -> tuple[int, int]:
+        """The seq_id from which on there are ``count`` messages, ready and pending, and how many there really are."""
+        return browsing.first_of_last(self._state, count)
+
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
         s = self._state

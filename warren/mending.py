@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -30,18 +30,15 @@ from warren.actors.handing_over import PublishKey
 from warren.actors.looking import wanted_of
 from warren.actors.queue_actor import QueueActor
 from warren.addressing import address
-from warren.browsed import Where, test_of
 from warren.channel import Channel
 from warren.exchange_verbs import ExchangeVerbs, UnroutableError
+from warren.mending_verbs import MendingVerbs, Place, Selected, Where, test_of
 from warren.publishing import Receiver, publishing
 from warren.queue_index.contents import Content, contents_of
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import Properties, decode_properties
 from warren.steps import Steps, call
 from warren.storage.errors import WarrenError
-
-if TYPE_CHECKING:
-    from warren.mending_verbs import MendingVerbs, Place, Selected
 
 IDS: Final = 32
 """So many messages that were given by their ids are done with at a time: nobody knows how large they are."""

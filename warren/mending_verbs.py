@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from warren.actors.looking import BrowsedMessage, ends_of, is_whole, wanted_of
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
+from warren.messages import ReceivedMessage
 from warren.queue_index.directory import MAX_SEQ_ID
 from warren.running_node import RunningNode
 from warren.steps import Steps, call
+from warren.storage.errors import MessageError
 
 if TYPE_CHECKING:
-    from warren.browsed import BrowsedDelivery, Where
     from warren.mending import Act, Done, Target, Walk
 
 Place: TypeAlias = tuple[int, int]
@@ -36,6 +38,72 @@ class Selected(NamedTuple):
     """How many messages the page had."""
     after: Place | None
     """The place behind which the next page begins; ``None``: there is none."""
+
+
+class BrowsedDelivery(ReceivedMessage):
+    """A message that was looked at and left where it is."""
+
+    __slots__ = ("_browsed", "expiry_us", "msg_id", "seq_id", "unacked")
+
+    def __init__(self, browsed: BrowsedMessage) -> None:
+        super().__init__((browsed.browsed.term,))
+        self._browsed = browsed
+        self.msg_id = browsed.browsed.msg_id
+        """16 bytes."""
+        self.expiry_us = browsed.browsed.properties.expiry_us
+        """When it expires, in microseconds since the Unix epoch; 0: never."""
+        self.seq_id = browsed.browsed.seq_id
+        """Its number in the queue; in a priority queue, in its level."""
+        self.unacked = browsed.browsed.unacked
+        """Whether a consumer has it."""
+
+    @property
+    def id(self) -> str:
+        """What ``take``, ``move`` and ``remove`` know it by, until it is gone: text, of its level in a priority queue,
+        its ``seq_id``, and 32 digits that no other message ever has."""
+        return self._browsed.id
+
+    @property
+    def encoded(self) -> bytes:
+        """The message as it is stored."""
+        return self._browsed.browsed.term
+
+
+Where: TypeAlias = str | Callable[[BrowsedDelivery], bool]
+"""Which messages: a condition (:mod:`warren.where`), or a function of a message."""
+
+
+@functools.lru_cache(maxsize=16)
+def _condition(text: str) -> Callable[[BrowsedDelivery], bool]:
+    from warren.where import MESSAGE_FIELDS, Moment, compile_where  # noqa: PLC0415 - few look by conditions
+
+    fields: dict[str, Callable[[BrowsedDelivery], Any]] = {
+        **MESSAGE_FIELDS,
+        "id": lambda message: message.id,
+        "seq_id": lambda message: message.seq_id,
+        "unacked": lambda message: message.unacked,
+        "expiry": lambda message: Moment(message.expiry_us / 1e6) if message.expiry_us else None,
+    }
+    return compile_where(text, fields)
+
+
+def test_of(where: Where | None) -> Callable[[BrowsedDelivery], bool]:
+    """Whether a message is meant. One that cannot be read is not, where anything is said. Raises
+    :class:`~warren.where.WhereError`."""
+    if where is None:
+        return lambda _: True
+    if isinstance(where, str):
+        where = _condition(where)
+    elif not callable(where):
+        raise TypeError(f"where is a condition or a function of a message, not {where!r:.100}")
+    return functools.partial(_test, where)
+
+
+def _test(where: Callable[[BrowsedDelivery], bool], message: BrowsedDelivery) -> bool:
+    try:
+        return bool(where(message))
+    except MessageError:
+        return False
 
 
 class MendingVerbs:
@@ -67,8 +135,6 @@ class MendingVerbs:
     ) -> Steps[tuple[list[BrowsedDelivery], Place | None]]:
         """Those messages of a page that are meant, and behind which place the next page begins; ``None``: there is
         none."""
-        from warren.browsed import BrowsedDelivery, test_of  # noqa: PLC0415 - few programs look
-
         test = test_of(where)
         page = yield from self.page(count, after)
         found = [message for message in map(BrowsedDelivery, page) if test(message)]
@@ -82,8 +148,6 @@ class MendingVerbs:
 
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         """Those messages of a page that are meant, ready, and before the ends."""
-        from warren.browsed import BrowsedDelivery, test_of  # noqa: PLC0415 - as above
-
         test = test_of(where)
         page = yield from self.page(PAGE, after)
         inside = [one for one in page if one.browsed.seq_id < ends.get(one.level, 0)]

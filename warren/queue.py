@@ -6,20 +6,17 @@ What its verbs ask for is told in :mod:`warren.queue_verbs`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from warren.actors.future import Confirm
 from warren.actors.queue_actor import QueueActor
 from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.mending_verbs import PAGE
+from warren.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.messages import PublishArguments, as_body
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
-
-if TYPE_CHECKING:
-    from warren.browsed import BrowsedDelivery, Where
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -121,6 +118,17 @@ class Queue(QueueHandle):
     move = blocking(QueueVerbs.move)
     remove = blocking(QueueVerbs.remove)
     requeue_dead_letters = blocking(QueueVerbs.requeue_dead_letters)
+
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        run(tail.begin(last))
+        try:
+            while page := run(tail.next_page(timeout)):
+                yield from map(BrowsedDelivery, page)
+        finally:
+            run(tail.close())
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

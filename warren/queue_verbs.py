@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 
@@ -39,6 +39,9 @@ from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, asked, call
+
+if TYPE_CHECKING:
+    from warren.tail_verbs import TailVerbs
 
 _CACHED_KEYS: Final = 16
 _OWN: Final = frozenset({"headers", "message_id", "correlation_id", "timestamp"})
@@ -258,6 +261,12 @@ class QueueVerbs(MendingVerbs):
             priority=arguments.get("priority", 0),
         )
         return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
+
+    def tail(self) -> TailVerbs:
+        """The verbs of one who reads along at the end; he begins when he says so."""
+        from warren.tail_verbs import TailVerbs  # noqa: PLC0415 - few look
+
+        return TailVerbs(self)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

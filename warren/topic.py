@@ -14,6 +14,7 @@ from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
 from warren.topic_record import Moment
+from warren.topic_tail import is_behind, last_of, places_before_end
 from warren.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 from warren.transaction import Transaction
 
@@ -71,6 +72,17 @@ class Topic(TopicHandle):
         """
         with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
             yield from reader.records(max_records, timeout)
+
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
+        """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
+        seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
+        bounds = self.offsets()
+        found: list[TopicRecord] = []
+        with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
+            while not is_behind(reader.positions, bounds) and (batch := reader.read()):
+                found += batch
+            yield from last_of(found, bounds, last)
+            yield from reader.records(timeout=timeout)
 
     def find(
         self,

@@ -8,8 +8,8 @@ that messages which a cancelled get would have brought go back to their places.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import Unpack
 
 from warren import queue
 from warren.aio.bridge import awaited, awaited_safe, run, run_now
@@ -17,12 +17,9 @@ from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.mending_verbs import PAGE
+from warren.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.messages import PublishArguments
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
-
-if TYPE_CHECKING:
-    from warren.browsed import BrowsedDelivery, Where
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -98,6 +95,18 @@ class Queue(QueueHandle):
     move = awaited(QueueVerbs.move)
     remove = awaited(QueueVerbs.remove)
     requeue_dead_letters = awaited(QueueVerbs.requeue_dead_letters)
+
+    async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[BrowsedDelivery, None]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        await run(tail.begin(last))
+        try:
+            while page := await run(tail.next_page(timeout)):
+                for message in page:
+                    yield BrowsedDelivery(message)
+        finally:
+            await run(tail.close())
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

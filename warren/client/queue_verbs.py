@@ -29,7 +29,7 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
-from warren.mending_verbs import Place, Selected
+from warren.mending_verbs import Place, Selected, Where
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
@@ -39,8 +39,8 @@ from warren.steps import Steps
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
-    from warren.browsed import Where
     from warren.mending import Done, Target
+    from warren.tail_verbs import TailVerbs
 
 GETS_AT_ONCE: Final = 10_000
 """More messages than that are got in several calls; and in more, where they are large."""
@@ -211,14 +211,12 @@ class RemoteQueueVerbs(QueueVerbs):
         return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
 
     def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
-        found = yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)
-        return [
-            BrowsedMessage(
-                one.pop("level"),
-                Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
-            )
-            for one in found
-        ]
+        return browsed_of((yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)))
+
+    def tail(self) -> TailVerbs:
+        from warren.client.tail_verbs import RemoteTailVerbs  # noqa: PLC0415 - few look
+
+        return RemoteTailVerbs(self)
 
     def ends(self) -> Steps[dict[int, int]]:
         found: dict[int, int] = yield from call(self.remote, "queue.ends", name=self.name)
@@ -268,6 +266,17 @@ class RemoteQueueVerbs(QueueVerbs):
         self.remote.topology.delete_queue(self.name)
         found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
         return int(found.message_count or 0)
+
+
+def browsed_of(found: list[dict[str, Any]]) -> list[BrowsedMessage]:
+    """Messages that were looked at, out of an answer (:func:`warren.server.tails.browsed_to_send`)."""
+    return [
+        BrowsedMessage(
+            one.pop("level"),
+            Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
+        )
+        for one in found
+    ]
 
 
 class Subscription(DeliverySlot):

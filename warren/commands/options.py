@@ -79,6 +79,7 @@ SetOption = Annotated[
 StartOption = Annotated[
     bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
 ]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever; Ctrl-C ends it.")]
 CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
