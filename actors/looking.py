@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pykka import ActorDeadError, ActorRef, Timeout
@@ -11,9 +11,11 @@ from pykka import ActorDeadError, ActorRef, Timeout
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue_process import QueueProcess
-from warren.queue_index.browsing import Browsed
 from warren.queue_index.message_format import MSG_ID_BYTES
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.queue_index.browsing import Browsed
 
 PAGE_BYTES: Final = 4 << 20
 """About so many bytes of bodies are looked at in one turn."""

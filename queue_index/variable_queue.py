@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering
+from warren.queue_index import acking, fetching, paging, publishing, recovering
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.confirms import Confirms
 from warren.queue_index.fetching import Fetched, MessageProperties, Predicate
@@ -37,6 +37,7 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
+    from warren.queue_index.browsing import Browsed
     from warren.queue_index.taking import Wanted
 
 
@@ -398,15 +399,19 @@ class VariableQueue:
         """Ack and forget every pending ack."""
         acking.purge_acks(self._state, keep_persistent=False)
 
-    def browse(self, first: int = 0, limit: int | None = None) -> Iterator[browsing.Browsed]:
+    def browse(self, first: int = 0, limit: int | None = None) -> Iterator[Browsed]:
         """Messages from the seq_id ``first`` on, ready and pending, in order, taking none; at most ``limit``.
 
         The queue must not change meanwhile.
         """
+        from warren.queue_index import browsing  # few look
+
         return browsing.browse(self._state, first, limit)
 
     def first_of_last(self, count: int) -> tuple[int, int]:
         """The seq_id from which on there are ``count`` messages, ready and pending, and how many there really are."""
+        from warren.queue_index import browsing  # as above
+
         return browsing.first_of_last(self._state, count)
 
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
