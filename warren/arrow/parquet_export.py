@@ -33,7 +33,8 @@ GROUP_ROWS: Final = 1 << 16
 MESSAGES: Final[pa.Schema] = schema_of(
     "node string, position long, vhost string, queue string, seq_id long, msg_id string, persistent boolean, "
     "redelivered boolean, expiry_us long, delivery_count long, size long, exchange string, "
-    "routing_keys array<string>, properties string, headers string, body binary, body_sha256 string"
+    "routing_keys array<string>, properties string, headers string, encoded_properties binary, body binary, "
+    "body_sha256 string"
 )
 """The columns of an export of queues, in order."""
 
@@ -120,6 +121,7 @@ class ParquetRows:
             "routing_keys": [envelope.routing_keys],
             "properties": envelope.properties,
             "headers": envelope.headers,
+            "encoded_properties": [envelope.unsaid],
             "body": [body],
             "body_sha256": sha256(body).hexdigest(),
             "orphan": True,
