@@ -152,9 +152,14 @@ class ParquetRows:
 
 @contextmanager
 def parquet_rows(
-    write: Callable[[bytes], object], node: str, *, include_acked: bool = False, orphans: bool = False
+    write: Callable[[bytes], object],
+    node: str,
+    *,
+    include_acked: bool = False,
+    orphans: bool = False,
+    records: bool = False,
 ) -> Iterator[ParquetRows]:
-    """What writes messages of a node as a Parquet file, whose bytes are handed to ``write``.
+    """What writes messages of a node as a Parquet file, whose bytes are handed to ``write``; ``records``: of topics.
 
     ``include_acked``, ``orphans``: there may be such messages; a column marks them. Where this ends with an exception,
     nothing of the file's end is written: nobody takes what is there for all.
@@ -162,7 +167,7 @@ def parquet_rows(
     sink = _Sink(write)
     more = [*([ACKED] if include_acked else ()), *([ORPHAN] if orphans else ())]
     try:
-        file = ParquetFile(pa.PythonFile(sink, mode="w"), pa.schema([*MESSAGES, *more]))
+        file = ParquetFile(pa.PythonFile(sink, mode="w"), RECORDS if records else pa.schema([*MESSAGES, *more]))
         rows = ParquetRows(file, node)
         yield rows
         rows.flush()
