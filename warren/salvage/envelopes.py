@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from warren.queue_index.message_format import Message, decode_message, locate_parts
-from warren.queue_index.properties import NAMES, Properties, decode_properties, encode_properties
+from warren.queue_index.message_format import Message, decode_message, encoded_properties_of, locate_parts
+from warren.queue_index.properties import NAMES, Properties, decode_properties
 from warren.queue_index.properties import from_json as properties_from_json
 from warren.queue_index.properties import to_json as properties_to_json
 from warren.salvage.names import as_text, to_json, to_text
@@ -133,26 +133,18 @@ class Envelopes:
                 return envelope, encoded[body_at:body_end]
         message = decode_message(encoded)
         address = _address(message)
-        properties = self._learn(address, encoded)
-        if properties is None:
-            properties = message.encoded_properties
-        if properties is None:
-            with suppress(MessageError):
-                properties = encode_properties(message.properties)
+        self._learn(address, encoded)
+        properties = None
+        with suppress(MessageError):
+            properties = encoded_properties_of(encoded, message)
         return _decoded_envelope(address, message.properties, properties), message.body
 
-    def _learn(self, address: _Address, encoded: bytes) -> bytes | None:
-        """Remember the template of a message, if it has one and a body to show where the body stands.
-
-        Returns the properties as they stand there, if they can be located.
-        """
+    def _learn(self, address: _Address, encoded: bytes) -> None:
+        """Remember the template of a message, if it has one and a body to show where the body stands."""
         located = locate_parts(encoded)
-        if located is None:
-            return None
+        if located is None or not located.body_bytes:
+            return
         properties_at, properties_bytes, body_at, body_bytes, msg_id_at, msg_id_bytes = located
-        properties = encoded[properties_at : properties_at + properties_bytes]
-        if not body_bytes:
-            return properties
         template = _Template(
             prefix=encoded[: properties_at - 4],
             middle=encoded[properties_at + properties_bytes : body_at - 4],
@@ -162,7 +154,6 @@ class Envelopes:
             address=address,
         )
         self._templates = [template, *self._templates[: MAX_TEMPLATES - 1]]
-        return properties
 
 
 def _plain_json(encoded: bytes) -> bytes | None:

@@ -15,6 +15,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -47,6 +48,16 @@ def reading_bar(log: CommitLog, what: str, *, is_shown: bool = True) -> Iterator
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with _late_bar(what, log.end - log.min_offset, *columns) as advance_to:
         yield lambda physical_offset: advance_to(physical_offset - log.min_offset)
+
+
+@contextmanager
+def share_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
+    """What is to be told how much of something is done; the bar says which share that is."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    with _late_bar(what, total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as advance_to:
+        yield advance_to
 
 
 @contextmanager
