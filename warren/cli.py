@@ -59,6 +59,12 @@ COMMANDS: Final = (
         "warren.commands.queues:queues",
         "List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.",
     ),
+    ListedCommand(
+        "import",
+        "warren.commands.import_messages:import_messages",
+        "Publish exported messages into a node's directory, which is made where it is missing and may be shared by "
+        "others.",
+    ),
     ListedCommand("purge", "warren.commands.queues:purge", "Delete every message of a queue, permanently."),
     ListedCommand(
         "definitions",

@@ -4,7 +4,7 @@ the node starts a new one from the queue's files, and the handle finds it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
@@ -15,7 +15,7 @@ from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.future import Confirm, CountDown
-from warren.actors.handing_over import PublishKey
+from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.actors.looking import wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
@@ -34,11 +34,12 @@ from warren.messages import (
     publish_key,
     publish_values,
 )
-from warren.publishing import publishing, room, settled_confirm
+from warren.publishing import AsTheyWere, outcomes_of, publishing, room, settled_confirm
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, asked, call
+from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.tail_verbs import TailVerbs
@@ -100,6 +101,19 @@ class QueueVerbs(MendingVerbs):
             )
             confirms.append(confirm)
         return confirms[0] if len(confirms) == 1 else CountDown([*confirms]) if confirms else settled_confirm()
+
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        """Publish messages with the exchange, the keys and the very properties that they had, and wait until they are
+        safe. Of each group why it was refused, or ``None``."""
+        confirms: list[Confirm | WarrenError] = []
+        for group in groups:
+            try:
+                key = group.key(self.entry.declaration.vhost)
+                confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, group.bodies)
+                confirms.append(confirm)
+            except (MessageError, PublishRefusedError) as error:
+                confirms.append(error)
+        return (yield from outcomes_of(confirms))
 
     def _parts(self, bodies: list[bytes], properties: Mapping[str, Any]) -> Iterator[tuple[PublishKey, list[bytes]]]:
         """Messages as they can be handed over together: their key, and their bodies or contents."""

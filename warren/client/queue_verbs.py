@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
@@ -22,7 +22,7 @@ from warren.actors.looking import BrowsedMessage, wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
-from warren.client.calls import call
+from warren.client.calls import call, packed
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
@@ -31,7 +31,7 @@ from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
 from warren.mending_verbs import Place, Selected, Where
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
-from warren.publishing import settled_confirm
+from warren.publishing import AsTheyWere, settled_confirm
 from warren.queue_index.browsing import Browsed
 from warren.queue_index.fetching import MessageProperties
 from warren.queue_verbs import Got, QueueVerbs
@@ -119,6 +119,13 @@ class RemoteQueueVerbs(QueueVerbs):
             key = self.key({**properties, **dict(zip(columns, own, strict=True))})
             confirms.append((yield from self._publish(key, [body], block, timeout)))
         return CountDown([*confirms]) if confirms else settled_confirm()
+
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        said = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
+        found: list[str | None] = yield from call(
+            self.remote, "queue.publish_as_they_were", name=self.name, groups=said
+        )
+        return found
 
     def _publish(self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None) -> Steps[Confirm]:
         return self.remote.publish(key, self._method, bodies, self._gone, block=block, timeout=timeout)

@@ -7,35 +7,44 @@ cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
+from warren.commands.exporting import Output, opened_writer
 from warren.commands.options import (
     EXIT_DAMAGE,
     CheckOption,
     JsonOption,
+    LimitOption,
+    MessageFormatOption,
     OffsetOption,
+    OutFileOption,
     QueueIdOption,
     SetOption,
     StartOption,
     StorePath,
+    TextOption,
     TopicOption,
+    WhereOption,
     parse_settings,
 )
 from warren.commands.output import opened, print_json, report_error
 from warren.msg_store.commit_log_format import Blank, Record
 from warren.msg_store.record_check import WRONG_CRC
+from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import Json, printable, to_json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.message_lines import blank_line, record_line
-from warren.salvage.rocketmq.progress import reading_bar
+from warren.salvage.rocketmq.message_lines import blank_line
+from warren.salvage.rocketmq.progress import counting_bar, reading_bar
 from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
+from warren.salvage.rocketmq.selecting import WantedRecords
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.salvage.source import open_place
 from warren.storage.errors import DataError
@@ -82,7 +91,11 @@ def read(
     queue_id: QueueIdOption,
     *,
     offset: OffsetOption = None,
-    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many messages.")] = None,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    out: OutFileOption = None,
+    output_format: MessageFormatOption = None,
+    with_text: TextOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -91,14 +104,27 @@ def read(
 
     Exit code 1: some could not be read; stderr says which and why, and all the others are there.
     """
-    findings = _Findings()
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    with (
+        opened_topics(path, setting, start=start) as store,
+        opened_writer(out, path, output_format, with_text=with_text, records=True) as output,
+    ):
         findings.cut(store)
         queue = store.queue(topic, queue_id)
         if offset is not None and offset < queue.min_offset:
             report_error(f"the queue begins at {queue.min_offset}")
-        for item in queue_messages(store, queue, offset, limit):
-            _write_item(item, write, findings)
+        at_most = limit if where is None else None
+        items = queue_messages(store, queue, offset, at_most)
+        left = max(queue.max_offset - max(offset or 0, queue.min_offset), 0)
+        count = left if at_most is None else min(left, at_most)
+        with counting_bar("Reading", lambda: count, is_shown=output.may_show) as passed:
+            for number, item in enumerate(items, 1):
+                _write_item(item, output, wanted, findings)
+                passed(number)
+                if wanted.is_done:
+                    break
+        output.writer.flush()
+    _say_written(output, wanted)
     findings.exit()
 
 
@@ -111,39 +137,64 @@ def scan(
             "--salvage", help="All that is whole in the CommitLog as it lies, before recovery, behind damage too."
         ),
     ] = False,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    out: OutFileOption = None,
+    output_format: MessageFormatOption = None,
+    with_text: TextOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
 
-    The filler at the end of a file is marked "blank": true. Exit code 1: there is damage in between; stderr says where
-    and what, and it goes on at the next file; with --salvage at the next record, and without fillers.
+    The filler at the end of a file is marked "blank": true; in lines of JSON, and where no condition is said. Exit code
+    1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage at the
+    next record, and without fillers.
     """
-    findings = _Findings()
-    if salvage:
-        with open_place(path) as place, opened(None, path) as write:
+    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    with ExitStack() as closing:
+        items: Iterator[Record | Blank | Finding]
+        if salvage:
+            place = closing.enter_context(open_place(path))
             directory = place.store()
             settings, _, _ = infer(place.files, directory, parse_settings(setting))
-            for whole in salvaged_records(place.files, directory, settings):
-                _write_item(whole, write, findings)
-        findings.exit()
-        return
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        findings.cut(store)
-        for item in scan_records(store):
-            _write_item(item, write, findings)
+            items = salvaged_records(place.files, directory, settings)
+            bar = partial(counting_bar, "Reading the CommitLog", lambda: None)
+        else:
+            store = closing.enter_context(opened_topics(path, setting, start=start))
+            findings.cut(store)
+            items = scan_records(store)
+            bar = partial(reading_bar, store.store.commit_log, "Reading the CommitLog")
+        output = closing.enter_context(opened_writer(out, path, output_format, with_text=with_text, records=True))
+        passed = closing.enter_context(bar(is_shown=output.may_show))
+        for number, item in enumerate(items, 1):
+            _write_item(item, output, wanted, findings)
+            if salvage:
+                passed(number)
+            elif not isinstance(item, Finding):
+                passed(item.physical_offset)
+            if wanted.is_done:
+                break
+        output.writer.flush()
+    _say_written(output, wanted)
     findings.exit()
 
 
-def _write_item(item: Record | Blank | Finding, write: Callable[[bytes], object], findings: _Findings) -> None:
+def _write_item(item: Record | Blank | Finding, output: Output, wanted: WantedRecords, findings: _Findings) -> None:
     match item:
-        case Record():
-            write(record_line(item))
-        case Blank():
-            write(blank_line(item))
+        case Record() if wanted.takes(item):
+            output.writer.record(wanted.records - 1, item)
+        case Blank() if isinstance(output.writer, JsonLines) and wanted.where is None and not wanted.is_done:
+            output.writer.line(blank_line(item))
         case Finding():
             findings.add(item)
+
+
+def _say_written(output: Output, wanted: WantedRecords) -> None:
+    if output.out is not None:
+        size = f"{wanted.payload_bytes:,} bytes of payload"
+        print(f"{wanted.records:,} messages, {size}, in {printable(output.out)}")
 
 
 def entries(

@@ -17,11 +17,12 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
-from warren.client.calls import plain, refusal_of, restored
+from warren.client.calls import plain, refusal_of, restored, unpacked
 from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
 from warren.msg_store.packed_records import PackedRecords
+from warren.publishing import AsTheyWere
 from warren.queue_verbs import QueueVerbs
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
@@ -174,6 +175,14 @@ def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | Non
     return _queue(channel, name).move_ids(ids, None if to is None else (to[0], to[1]))
 
 
+def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[str, Any]]) -> Any:
+    found = [
+        AsTheyWere(one["exchange"], tuple(one["routing_keys"]), one["properties"], unpacked(one["bodies"]))
+        for one in groups
+    ]
+    return _queue(channel, name).publish_as_they_were(found)
+
+
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -268,6 +277,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.remove": lambda channel, name, ids: _queue(channel, name).remove_ids(ids),
     "queue.move": _move,
     "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
+    "queue.publish_as_they_were": _publish_as_they_were,
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [
