@@ -106,6 +106,20 @@ def _test(where: Callable[[BrowsedDelivery], bool], message: BrowsedDelivery) ->
         return False
 
 
+def _dead(where: Where | None) -> Where:
+    """The same, of dead letters alone."""
+    test = test_of(where)
+    if where is None or isinstance(where, str):
+        died = "headers['x-death'] IS NOT NULL"
+        return died if where is None else f"{died} AND ({where})"
+    return lambda message: "x-death" in message.headers and test(message)
+
+
+def _all_of(ids: list[str]) -> Steps[Done]:
+    return len(ids), ""
+    yield
+
+
 class MendingVerbs:
     """The verbs of one queue that start from where its messages stand."""
 
@@ -204,12 +218,30 @@ class MendingVerbs:
 
     def requeueing(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         """What :meth:`requeue_dead_letters` does, page by page."""
+        where = where if ids is not None else _dead(where)  # what never died is not even touched
         return self._walk(lambda chosen: self.move_ids(chosen, None), where, ids, limit)
+
+    def counting_dead(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
+        """What does nothing but count those that :meth:`requeueing` would try to move."""
+        return self.counting(where if ids is not None else _dead(where), ids, limit)
+
+    def counting(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
+        """What does nothing but count those that are meant, page by page."""
+        return self._walk(self.count_ids if ids is not None else _all_of, where, ids, limit)
 
     def _walk(self, act: Act, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         from warren.mending import Walk  # noqa: PLC0415 - as above
 
         return Walk(self, act, where, None if ids is None else [ids] if isinstance(ids, str) else list(ids), limit)
+
+    def count_ids(self, ids: list[str]) -> Steps[Done]:
+        """Only look which of them are ready."""
+        count = 0
+        for one in ids:
+            level, seq_id, _ = one.split(":")
+            page = yield from self.page(1, (int(level), int(seq_id) - 1))
+            count += len(page) == 1 and page[0].id == one and not page[0].browsed.unacked
+        return count, ""
 
     def remove_ids(self, ids: list[str]) -> Steps[Done]:
         """Delete those that are ready."""
