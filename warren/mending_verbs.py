@@ -43,7 +43,7 @@ class Selected(NamedTuple):
 class BrowsedDelivery(ReceivedMessage):
     """A message that was looked at and left where it is."""
 
-    __slots__ = ("_browsed", "expiry_us", "msg_id", "seq_id", "unacked")
+    __slots__ = ("_browsed", "expiry_us", "level", "msg_id", "seq_id", "unacked")
 
     def __init__(self, browsed: BrowsedMessage) -> None:
         super().__init__((browsed.browsed.term,))
@@ -52,6 +52,8 @@ class BrowsedDelivery(ReceivedMessage):
         """16 bytes."""
         self.expiry_us = browsed.browsed.properties.expiry_us
         """When it expires, in microseconds since the Unix epoch; 0: never."""
+        self.level = browsed.level
+        """Of a priority queue; 0 in others."""
         self.seq_id = browsed.browsed.seq_id
         """Its number in the queue; in a priority queue, in its level."""
         self.unacked = browsed.browsed.unacked
