@@ -50,8 +50,8 @@ def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
     return fetched
 
 
-def remove(s: QueueState, wanted: Wanted) -> int:
-    """Delete messages, unread; returns how many of them were ready."""
+def remove(s: QueueState, wanted: Wanted) -> list[range]:
+    """Delete messages, unread; returns the seq_ids of those of them that were ready."""
     runs = _cut_out(s, wanted)
     s.forget(runs, descending=False)
     for run in runs:
@@ -60,7 +60,7 @@ def remove(s: QueueState, wanted: Wanted) -> int:
         s.rates.out_count += run.count
     _close_gaps(s)
     s.update_rates_if_due()
-    return sum(run.count for run in runs)
+    return [run.seq_ids for run in runs]
 
 
 def _cut_out(s: QueueState, wanted: Wanted) -> list[Run]:

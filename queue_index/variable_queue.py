@@ -344,8 +344,8 @@ class VariableQueue:
         paging.reduce_after_operation(self._state, publishing=False)
         return fetched
 
-    def remove(self, wanted: Wanted) -> int:
-        """Delete those messages that are ready, unread, wherever they stand; returns how many there were."""
+    def remove(self, wanted: Wanted) -> list[range]:
+        """Delete those messages that are ready, unread, wherever they stand; returns the seq_ids that they had."""
         from warren.queue_index import taking  # as above
 
         removed = taking.remove(self._state, wanted)

@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
             return
         got = self.model.pick(channel, chosen)
         expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
-        self.compare(self.queue.take(channel, wanted), expected)
+        self.compare(self.queue.get_many(channel, 0, ack_required=True, wanted=wanted), expected)
 
     @rule(
         channel=st.sampled_from(CHANNELS),

@@ -44,6 +44,8 @@ IDS: Final = 32
 """So many messages that were given by their ids are done with at a time: nobody knows how large they are."""
 PATIENCE_S: Final = 30.0
 """The longest wait for room where messages go."""
+_UNSEEN: Final = 0
+"""No message of the channel was seen by anybody, whatever its delivery tag: that one comes back counts for nothing."""
 _numbers = itertools.count(1)
 
 Target: TypeAlias = tuple[str, str] | None
@@ -216,22 +218,37 @@ def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
                 yield confirm
             except WarrenError as error:
                 why = why or str(error)
-                channel.settle_ranges("requeue", tags)
             else:
                 channel.settle_ranges("ack", tags)
                 moved += sum(map(len, tags))
             del sent[0]
-    except BaseException:  # nobody waits any more; but what was handed over need not be there twice
-        for tags, confirm in sent:
-            confirm.on_done(functools.partial(_settle, channel, tags))
+    except BaseException:
+        _finish_later(channel, sent)
         raise
-    yield from channel.shut()
+    yield from channel.shut(_UNSEEN)
     return moved, why
 
 
-def _settle(channel: Channel, tags: list[range], confirm: Any) -> None:
-    if channel.alive:
-        channel.settle_ranges("ack" if confirm.error is None else "requeue", tags)
+def _finish_later(channel: Channel, sent: list[tuple[list[range], Confirm]]) -> None:
+    """Nobody waits any more; but what was handed over need not be there twice. The rest goes back behind it."""
+    left = [confirm for _, confirm in sent]
+
+    def close() -> None:
+        if channel.alive:
+            actor = channel.actor
+            actor.call_soon(lambda: actor.close_channel(channel.name, _UNSEEN))
+
+    def settle(tags: list[range], confirm: Any) -> None:
+        if channel.alive and confirm.error is None:
+            channel.settle_ranges("ack", tags)
+        left.pop()
+        if not left:
+            close()
+
+    for tags, confirm in sent:
+        confirm.on_done(functools.partial(settle, tags))
+    if not sent:
+        close()
 
 
 def _unroutable(key: PublishKey) -> UnroutableError:

@@ -19,7 +19,7 @@ from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.actors.looking import wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
-from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
+from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
 from warren.mending_verbs import MendingVerbs
 from warren.messages import (
     NOTHING_SHARED,
@@ -273,6 +273,7 @@ class QueueVerbs(MendingVerbs):
             acks_unseen=auto_ack,
             exclusive=arguments.get("exclusive", False),
             priority=arguments.get("priority", 0),
+            ack_timeout_ms=ack_timeout_ms(arguments, actor.consumer_timeout_ms),
         )
         return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
 

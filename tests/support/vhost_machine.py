@@ -274,7 +274,8 @@ class VhostMachine(RuleBasedStateMachine):
             redelivered = [part.redelivered for part in fetched for _ in part.seq_ids]
             assert all(flag in may for flag, may in zip(redelivered, flags, strict=True))
         else:
-            assert queue.remove(wanted) == len(expected)
+            removed = queue.remove(wanted)
+            assert [n for part in removed for n in part] == [sent.seq_id for sent in expected]
         for sent in expected:
             model.take(sent, pending=keep)
 
