@@ -211,6 +211,29 @@ async def test_a_full_queue_ends_a_move_and_nothing_is_lost_or_there_twice(node:
     assert await those(queue, limit=1) == [b"20"]
 
 
+@both_ways
+async def test_a_move_that_is_refused_counts_for_no_delivery(node: Any) -> None:
+    queue = await done(node.queue("q", arguments={"x-delivery-limit": 1}))
+    full = await done(node.queue("full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"}))
+    await done(full.publish(b"there"))
+    await done(queue.publish_many([b"1", b"2"]))
+    for _ in range(3):
+        with pytest.raises(NotMovedError, match="0 messages were moved"):
+            await done(queue.move("full"))
+    (first, _) = await listed(queue.browse())
+    taken = await done(queue.take(first.id))
+    assert (taken.body, taken.delivery_count) == (b"1", 0)
+    await done(taken.nack())
+    taken = await done(queue.take(first.id))
+    assert (taken.body, taken.delivery_count) == (b"1", 1)
+    await done(taken.nack())
+    assert await those(queue) == [b"2"], "that was once too often"
+    await done(full.purge())
+    assert await done(queue.move("full")) == 1
+    (moved,) = await listed(full.browse())
+    assert not moved.headers
+
+
 # ── dead letters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -35,8 +35,9 @@ class QueueDeliveries(QueueSettlements):
     def get_many(
         self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, Wanted] | None = None
     ) -> list[Delivered]:
-        """At most ``count`` messages from the head for one who asks, or those that are ``wanted``, by level, of any that
-        are ready. They do not show in the effects.
+        """At most ``count`` messages from the head for one who asks, or those ``wanted``, by level, that are ready.
+
+        They do not show in the effects.
 
         Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` where that is no number of messages.
         """
