@@ -320,6 +320,31 @@ def test_a_move_takes_a_page_of_memory_at_a_time(scene: HandNode) -> None:
     assert len(other) == 40
 
 
+@pytest.mark.parametrize("how", ["stopped", "killed", "asleep"])
+def test_an_id_is_good_as_long_as_its_message_is_there(how: str) -> None:
+    scene = hand_node()
+    queue = scene.node.queue("q")
+    queue.publish_many([b"%d" % n for n in range(10)] + [LARGE]).wait()
+    ids = [one.id for one in queue.browse()]
+    queue.remove(ids=ids[4])
+    if how == "asleep":
+        scene.advance(600)
+    else:
+        files = scene.kill() if how == "killed" else scene.files
+        if how == "stopped":
+            scene.node.close()
+        scene = hand_node(files, seed=1)
+        queue = scene.node.queue("q")
+    assert queue.take(ids[4]) is None
+    for at, body in ((10, LARGE), (7, b"7")):
+        taken = queue.take(ids[at])
+        assert taken is not None
+        assert (taken.body, taken.redelivered) == (body, how == "killed")
+        taken.ack()
+    assert [one.id for one in queue.browse()] == [ids[n] for n in range(10) if n not in (4, 7)]
+    scene.node.close()
+
+
 def test_messages_that_are_published_during_a_walk_are_none_of_its_business(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     queue.publish_many([b"%d" % n for n in range(300)])
