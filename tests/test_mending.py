@@ -12,9 +12,11 @@ import pytest
 
 import warren
 from tests.support.both_ways import both_ways, done, listed
-from tests.support.runtime_tools import HandNode, bodies, hand_node
+from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
+from warren.actors.handing_over import PublishKey
 from warren.errors import ArgumentsError, NotFoundError, NotMovedError, QueueDownError, WhereError
 from warren.mending import IDS
+from warren.queue_index.message_format import Envelope
 from warren.steps import run
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
@@ -343,6 +345,24 @@ def test_an_id_is_good_as_long_as_its_message_is_there(how: str) -> None:
         taken.ack()
     assert [one.id for one in queue.browse()] == [ids[n] for n in range(10) if n not in (4, 7)]
     scene.node.close()
+
+
+def test_a_message_whose_properties_nobody_can_read_stays_and_can_be_removed(scene: HandNode) -> None:
+    queue, other = scene.node.queue("q"), scene.node.queue("other")
+    queue.publish(b"before", headers={"n": 1})
+    unreadable = Envelope(b"/", b"", (b"q",), b"\xff\xff\xff", True)
+    actor_of(queue).publish(PublishKey(unreadable), b"unreadable")
+    queue.publish(b"behind", headers={"n": 2})
+    assert [one.id.split(":")[1] for one in queue.browse(where="headers['n'] > 0 OR headers['n'] IS NULL")] == [
+        "0",
+        "2",
+    ]
+    assert [one.id.split(":")[1] for one in queue.browse(where=lambda message: bool(message.headers))] == ["0", "2"]
+    assert queue.move("other") == 2
+    assert bodies(other) == [b"before", b"behind"]
+    assert queue.requeue_dead_letters() == 0
+    (left,) = (one.id for one in queue.browse())
+    assert queue.remove(ids=left) == 1
 
 
 def test_messages_that_are_published_during_a_walk_are_none_of_its_business(scene: HandNode) -> None:

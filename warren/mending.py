@@ -38,7 +38,7 @@ from warren.queue_index.contents import Content, contents_of
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import Properties, decode_properties
 from warren.steps import Steps, call
-from warren.storage.errors import WarrenError
+from warren.storage.errors import MessageError, WarrenError
 
 IDS: Final = 32
 """So many messages that were given by their ids are done with at a time: nobody knows how large they are."""
@@ -252,10 +252,8 @@ def _finish_later(channel: Channel, sent: list[tuple[list[range], Confirm]]) -> 
 
 
 def _unroutable(key: PublishKey) -> UnroutableError:
-    routing_key, exchange = key.envelope.routing_keys[0].decode(errors="replace"), key.envelope.exchange
-    return UnroutableError(
-        f"no queue for routing key '{routing_key}' of exchange '{exchange.decode(errors='replace')}'"
-    )
+    routing_key, exchange = _text(key.envelope.routing_keys[0]), _text(key.envelope.exchange)
+    return UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{exchange}'")
 
 
 def _parcels(verbs: MendingVerbs, to: Target, batches: list[Delivered]) -> Iterator[_Parcel]:
@@ -314,8 +312,12 @@ def _queue(verbs: MendingVerbs, name: str) -> list[Receiver]:
 
 
 def _way(verbs: MendingVerbs, to: Target, content: Content) -> _Way | None:
-    """``None``: the message stays, for nothing says where it came from, or that is nowhere any more."""
-    properties = decode_properties(content.properties)
+    """``None``: the message stays, for nothing says where it came from, or that is nowhere any more; or for nobody can
+    read what it says."""
+    try:
+        properties = decode_properties(content.properties)
+    except MessageError:
+        return None
     if to is None:
         return _way_home(verbs, properties, content)
     exchange, routing_key = to
