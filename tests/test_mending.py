@@ -387,6 +387,19 @@ def test_what_a_consumer_gets_meanwhile_is_left_to_him(scene: HandNode) -> None:
     assert bodies(queue) == [b"0"]
 
 
+def test_what_is_removed_is_counted_no_more(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"0", b"1"])
+    for delivery in queue.get_many(2):
+        delivery.nack()
+    scene.run()
+    retries = actor_of(queue).process.retries
+    assert retries is not None
+    assert [entry[1:] for entry in retries.counts] == [(0, 2, 1)]
+    queue.remove(where="body = '0'")
+    assert [entry[1:] for entry in retries.counts] == [(1, 2, 1)]
+
+
 def moving_lives(torn: bool) -> Any:
     """A move that is cut off at each operation on the disk: what is there, and what was in which queue before."""
     operation = 0
