@@ -21,7 +21,8 @@ from warren.queue_index.recovering import recover_to
 from warren.queue_index.run import Run
 from warren.queue_index.state import QueueState
 
-_CHUNK: Final = 256  # payloads read from a store at a time
+_CHUNK: Final = 256  # payloads read from a store at a time,
+_CHUNK_BYTES: Final = 1 << 20  # and no more than so many bytes of them, but for one
 _STRETCH: Final = 2048  # positions read from delta at a time
 
 
@@ -44,11 +45,24 @@ def browse(s: QueueState, first: int = 0, limit: int | None = None) -> Iterator[
     """Messages in seq_id order from ``first`` on, at most ``limit`` (``None``: all), read as they are reached."""
     for run, unacked in _runs(s, first, _STRETCH if limit is None else min(limit, _STRETCH)):
         while run.count and limit != 0:
-            part = run.take_left(min(_CHUNK, run.count, run.count if limit is None else limit))
+            part = run.take_left(_chunk(run, run.count if limit is None else limit))
             limit = None if limit is None else limit - part.count
             yield from _messages(s, part, unacked=unacked)
         if limit == 0:
             return
+
+
+def _chunk(run: Run, limit: int) -> int:
+    """How many messages at a run's head are read at a time."""
+    count, sizes = min(_CHUNK, run.count, limit), run.batch.sizes
+    if isinstance(sizes, int):
+        return min(count, max(1, _CHUNK_BYTES // max(sizes, 1)))
+    left = _CHUNK_BYTES
+    for index, size in enumerate(sizes[run.low : run.low + count]):
+        left -= size
+        if left < 0:
+            return max(index, 1)
+    return count
 
 
 def first_of_last(s: QueueState, count: int) -> tuple[int, int]:

@@ -45,7 +45,9 @@ def as_row(line: Json) -> Json:
     row = {name: text(value) for name, value in line.items()}
     for name in ("properties", "headers"):
         row[name] = None if line[name] is None else to_json(line[name]).decode()
-    return {"delivery_count": None, "acked": None, "orphan": None} | row | {"body": base64.b64decode(line["body"])}
+    for name in ("body", "encoded_properties"):
+        row[name] = base64.b64decode(row[name]) if name in row else None
+    return {"delivery_count": None, "acked": None, "orphan": None} | row
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,38 @@ COMMANDS: Final = (
         "warren.commands.queues:queues",
         "List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.",
     ),
+    ListedCommand(
+        "import",
+        "warren.commands.import_messages:import_messages",
+        "Publish exported messages into a node's directory, which is made where it is missing and may be shared by "
+        "others.",
+    ),
+    ListedCommand(
+        "browse",
+        "warren.commands.mend:browse",
+        "Write the messages of a queue to stdout, each with its id, key and body on a line, and leave them where they "
+        "are.",
+    ),
+    ListedCommand(
+        "take",
+        "warren.commands.mend:take",
+        "Write messages of a queue to stdout, by their ids, and take them off the queue, from wherever they stand.",
+    ),
+    ListedCommand(
+        "move",
+        "warren.commands.mend:move",
+        "Move messages of a queue to another queue, or to an exchange, in order, from wherever they stand.",
+    ),
+    ListedCommand(
+        "remove",
+        "warren.commands.mend:remove",
+        "Delete messages of a queue, permanently, from wherever they stand. Those that consumers have stay.",
+    ),
+    ListedCommand(
+        "requeue",
+        "warren.commands.mend:requeue",
+        "Move the dead letters of a queue back to the queues that they died in, as they were there.",
+    ),
     ListedCommand("purge", "warren.commands.queues:purge", "Delete every message of a queue, permanently."),
     ListedCommand(
         "definitions",

@@ -4,8 +4,8 @@ A template is text with a letter behind each percent sign: ``%s`` the body, ``%S
 (of a queue's message the routing key, of a topic's its keys), ``%K`` its size, ``%t`` the queue or topic, ``%p`` the
 topic's queue (0 of a queue), ``%o`` the number in the queue, ``%T`` milliseconds since 1970 (of a topic's message when
 it was stored, of a queue's its ``timestamp``; -1 without), ``%h`` headers or properties, ``name=value`` with commas
-between, ``%%`` a percent sign. ``\\n``, ``\\t``, ``\\r``, ``\\0``, ``\\\\`` and ``\\x41`` are what they are in C.
-Nothing is added: a template for lines ends in ``\\n``.
+between, ``%i`` the id of a queue's message that was only looked at, ``%%`` a percent sign. ``\\n``, ``\\t``, ``\\r``,
+``\\0``, ``\\\\`` and ``\\x41`` are what they are in C. Nothing is added: a template for lines ends in ``\\n``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Letter = Callable[[Any], bytes]
 BODY: Final = "body"
 JSON: Final = "json"
 _NAMED: Final = {BODY: r"%s\n", "keys": r"%k\t%s\n"}
-_LETTERS: Final = "sSkKtpoTh"
+_LETTERS: Final = "sSkKtpoThi"
 _PART: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
@@ -40,7 +40,7 @@ FormatOption = Annotated[
         "--format",
         metavar="FORMAT",
         help="body (each with a line end), keys (key, tab, body), json, or a template with kcat's letters, as "
-        r"'%k %o %T %s\n'.",
+        r"'%k %o %T %s\n'; topic read and scan also csv, parquet, bodies.",
     ),
 ]
 
@@ -116,6 +116,7 @@ def queue_lines(said: str, vhost: str, queue: str) -> Lines:
             "o": lambda message: b"%d" % _stored(message).seq_id,
             "T": _timestamp,
             "h": lambda message: _pairs(message.headers),
+            "i": lambda message: getattr(message, "id", "").encode(),
         },
     )
 
@@ -151,7 +152,9 @@ def _queue_json(vhost: str, queue: str) -> Lines:
             flags,
             b"%d" % known.expiry_us if known.expiry_us else b"null",
         )
-        end = b'", "unacked": true}\n' if known is message and message.unacked else b'"}\n'
+        end = b'"}\n'
+        if known is message:
+            end = b'", "id": "%b"%b}\n' % (message.id.encode(), b', "unacked": true' if message.unacked else b"")
         return json_line(start, *envelopes.split(known.encoded), end)
 
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
 import uuid
@@ -66,13 +67,38 @@ def opened(out: str | None, source: str) -> Iterator[Callable[[bytes | bytearray
             yield write
         sys.stdout.buffer.flush()
         return
-    if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
-        raise StorageError(f"{out}: lies in {source}, which is not to be changed")
+    _check_outside(out, source)
     try:
         with _whole(out) as name, open(name, "wb") as file, _buffered(file.write) as write:
             yield write
     except OSError as error:
         raise StorageError(f"{out}: {error.strerror or error}") from error
+
+
+def _check_outside(out: str, source: str) -> None:
+    if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
+        raise StorageError(f"{out}: lies in {source}, which is not to be changed")
+
+
+@contextlib.contextmanager
+def opened_folder(out: str, source: str) -> Iterator[str]:
+    """A folder to write files to, which becomes ``out`` (a new one, or an empty one) when all is there.
+
+    Raises :class:`StorageError`; of what ends with an exception nothing is left.
+    """
+    _check_outside(out, source)
+    target = os.path.realpath(out)
+    partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
+    try:
+        if os.path.lexists(target) and os.listdir(target):
+            raise StorageError(f"{out}: there is something in it; bodies go into a new folder, or an empty one")
+        os.makedirs(partial)
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        raise StorageError(f"{out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -9,37 +9,45 @@ answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
-from warren.commands.message_lines import JSON, FormatOption, Lines, topic_lines
+from warren.commands.exporting import RecordOutput, opened_records
+from warren.commands.message_lines import JSON, FormatOption, topic_lines
 from warren.commands.options import (
     EXIT_DAMAGE,
     CheckOption,
     JsonOption,
+    LimitOption,
     OffsetOption,
+    OutFileOption,
     QueueIdOption,
     SetOption,
     StartOption,
     StorePath,
+    TextOption,
     TopicOption,
+    WhereOption,
     parse_settings,
 )
 from warren.commands.output import opened, print_json, report_error
 from warren.commands.topic_sources import NoTopicError, StoredTopics, opened_source
 from warren.msg_store.commit_log_format import Blank, Record
 from warren.msg_store.record_check import WRONG_CRC
+from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import Json, printable, to_json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.message_lines import blank_line, record_line
-from warren.salvage.rocketmq.progress import reading_bar
+from warren.salvage.rocketmq.message_lines import blank_line
+from warren.salvage.rocketmq.progress import counting_bar, reading_bar
 from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
+from warren.salvage.rocketmq.selecting import WantedRecords
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.salvage.source import open_place
 from warren.storage.java_hash import index_hash, java_hash
@@ -85,8 +93,11 @@ def read(
     queue_id: QueueIdOption,
     *,
     offset: OffsetOption = None,
-    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many messages.")] = None,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    out: OutFileOption = None,
     format: FormatOption = None,
+    with_text: TextOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -96,16 +107,28 @@ def read(
     A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
     and all the others are there.
     """
-    findings = _Findings()
-    lines = topic_lines(format or JSON)
-    with opened_source(path, setting, start=start) as source, opened(None, path) as write:
+    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    with (
+        opened_source(path, setting, start=start) as source,
+        opened_records(out, path, format, with_text=with_text) as output,
+    ):
         if isinstance(source, StoredTopics):
             findings.cut(source.opened)
-        found = source.messages(topic, queue_id, offset, limit)
-        if offset is not None and offset < (first := source.bounds(topic).get(queue_id, (0, 0))[0]):
+        at_most = limit if where is None else None
+        items = source.messages(topic, queue_id, offset, at_most)
+        first, end = source.bounds(topic).get(queue_id, (0, 0))
+        if offset is not None and offset < first:
             report_error(f"the queue begins at {first}")
-        for item in found:
-            _write_item(item, write, findings, lines)
+        left = max(end - max(offset or 0, first), 0)
+        count = left if at_most is None else min(left, at_most)
+        with counting_bar("Reading", lambda: count, is_shown=output.may_show) as passed:
+            for number, item in enumerate(items, 1):
+                _write_item(item, output, wanted, findings)
+                passed(number)
+                if wanted.is_done:
+                    break
+        output.writer.flush()
+    _say_written(output, wanted)
     findings.exit()
 
 
@@ -118,41 +141,66 @@ def scan(
             "--salvage", help="All that is whole in the CommitLog as it lies, before recovery, behind damage too."
         ),
     ] = False,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    out: OutFileOption = None,
+    format: FormatOption = None,
+    with_text: TextOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
 
-    The filler at the end of a file is marked "blank": true. Exit code 1: there is damage in between; stderr says where
-    and what, and it goes on at the next file; with --salvage at the next record, and without fillers.
+    The filler at the end of a file is marked "blank": true; in lines of JSON, and where no condition is said. Exit code
+    1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage at the
+    next record, and without fillers.
     """
-    findings = _Findings()
-    if salvage:
-        with open_place(path) as place, opened(None, path) as write:
+    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    with ExitStack() as closing:
+        items: Iterator[Record | Blank | Finding]
+        if salvage:
+            place = closing.enter_context(open_place(path))
             directory = place.store()
             settings, _, _ = infer(place.files, directory, parse_settings(setting))
-            for whole in salvaged_records(place.files, directory, settings):
-                _write_item(whole, write, findings)
-        findings.exit()
-        return
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        findings.cut(store)
-        for item in scan_records(store):
-            _write_item(item, write, findings)
+            items = salvaged_records(place.files, directory, settings)
+            bar = partial(counting_bar, "Reading the CommitLog", lambda: None)
+        else:
+            store = closing.enter_context(opened_topics(path, setting, start=start))
+            findings.cut(store)
+            items = scan_records(store)
+            bar = partial(reading_bar, store.store.commit_log, "Reading the CommitLog")
+        output = closing.enter_context(opened_records(out, path, format, with_text=with_text))
+        passed = closing.enter_context(bar(is_shown=output.may_show))
+        for number, item in enumerate(items, 1):
+            _write_item(item, output, wanted, findings)
+            if salvage:
+                passed(number)
+            elif not isinstance(item, Finding):
+                passed(item.physical_offset)
+            if wanted.is_done:
+                break
+        output.writer.flush()
+    _say_written(output, wanted)
     findings.exit()
 
 
 def _write_item(
-    item: Record | Blank | Finding, write: Callable[[bytes], object], findings: _Findings, lines: Lines | None = None
+    item: Record | Blank | Finding, output: RecordOutput, wanted: WantedRecords, findings: _Findings
 ) -> None:
     match item:
-        case Record():
-            write(record_line(item) if lines is None else b"".join(lines(item)))
-        case Blank():
-            write(blank_line(item))
+        case Record() if wanted.takes(item):
+            output.writer.record(wanted.records - 1, item)
+        case Blank() if isinstance(output.writer, JsonLines) and wanted.where is None and not wanted.is_done:
+            output.writer.line(blank_line(item))
         case Finding():
             findings.add(item)
+
+
+def _say_written(output: RecordOutput, wanted: WantedRecords) -> None:
+    if output.out is not None:
+        size = f"{wanted.payload_bytes:,} bytes of payload"
+        print(f"{wanted.records:,} messages, {size}, in {printable(output.out)}")
 
 
 def entries(

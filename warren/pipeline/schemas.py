@@ -113,6 +113,11 @@ MESSAGES: Final = _schema(
     ("routing_keys", ArrayType(_STRING), "its routing key, then those of the headers CC and BCC"),
     ("properties", _STRING, "JSON: the properties that are set, under AMQP's names, as warren export has them"),
     ("headers", _STRING, "JSON: the headers; null without"),
+    (
+        "encoded_properties",
+        _BINARY,
+        "properties and headers as AMQP encodes them, where JSON does not say all of it; else null",
+    ),
     ("body", _BINARY, "the payload; null with bodies=false"),
     ("body_sha256", _STRING, "its SHA-256 in hexadecimal; null with bodies=false"),
     ("file", _STRING, "the file in which its publish stands"),

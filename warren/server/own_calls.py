@@ -17,11 +17,12 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
-from warren.client.calls import plain, refusal_of, restored
+from warren.client.calls import plain, refusal_of, restored, unpacked
 from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
 from warren.msg_store.packed_records import PackedRecords
+from warren.publishing import AsTheyWere
 from warren.queue_verbs import QueueVerbs
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
@@ -166,6 +167,22 @@ def _tail(channel: ServerChannel, name: str, last: int) -> Any:
     return tail.join(last)
 
 
+def _select(channel: ServerChannel, name: str, where: str, after: list[int] | None, ends: dict[int, int]) -> Any:
+    return _queue(channel, name).select(where, None if after is None else (after[0], after[1]), ends)
+
+
+def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | None) -> Any:
+    return _queue(channel, name).move_ids(ids, None if to is None else (to[0], to[1]))
+
+
+def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[str, Any]]) -> Any:
+    found = [
+        AsTheyWere(one["exchange"], tuple(one["routing_keys"]), one["properties"], unpacked(one["bodies"]))
+        for one in groups
+    ]
+    return _queue(channel, name).publish_as_they_were(found)
+
+
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -257,6 +274,12 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.sync": lambda channel, name: _queue(channel, name).sync(),
     "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
     "queue.browse": _browse,
+    "queue.ends": lambda channel, name: _queue(channel, name).ends(),
+    "queue.select": _select,
+    "queue.remove": lambda channel, name, ids: _queue(channel, name).remove_ids(ids),
+    "queue.move": _move,
+    "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
+    "queue.publish_as_they_were": _publish_as_they_were,
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [

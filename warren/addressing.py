@@ -1,4 +1,4 @@
-"""What goes around a message that is published over AMQP or HTTP, and the keys that it is routed by."""
+"""What goes around a message that is published with properties as they stand, and the keys that it is routed by."""
 
 from __future__ import annotations
 
