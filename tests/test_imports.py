@@ -40,7 +40,7 @@ HOMES = {
 
 EXTRAS = {
     "spark": ("warren.pipeline",),
-    "parquet": ("warren.arrow",),
+    "parquet": ("warren.arrow", "warren.tables"),
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
     "prometheus": ("warren.metrics",),
@@ -154,6 +154,7 @@ def test_a_folder_of_ours_is_imported_below_warren(room: str) -> None:
         ("warren.node", "import threading"),
         ("warren.node", "import importlib\nimportlib.import_module('pyspark.sql')"),
         ("warren.pipelines", "import pyspark"),
+        ("warren.tables.x", "import pyspark"),
         ("warren.actors.x", "import simpy"),
         ("warren.node", "import kombu"),
         ("warren.durable_queue", "from amqp import exceptions"),

@@ -26,8 +26,6 @@ from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
-from warren.pipeline.places import find_nodes
-from warren.pipeline.tables import bodies
 from warren.queue_index import index_v2_format as v2
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import as_text, split_level, to_text
@@ -35,6 +33,8 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import open_source
 from warren.storage.errors import DataError
 from warren.storage.settings import Settings
+from warren.tables import bodies
+from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

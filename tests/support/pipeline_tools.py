@@ -17,12 +17,12 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from warren.pipeline.places import find_nodes
 from warren.pipeline.source import WarrenSource
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.storage.filesystem import FileSystem
+from warren.tables.places import find_nodes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RABBITMQ = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))

@@ -38,10 +38,10 @@ from warren.pipeline.jobs.backlog_tables import (
 )
 from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import load, running, staged
-from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import OFFSETS
-from warren.pipeline.tables import TABLES
 from warren.salvage.names import Json
+from warren.tables.catalog import TABLES
+from warren.tables.places import Kind, Node
 
 PAGE: Final = "index.html"
 

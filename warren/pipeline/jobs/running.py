@@ -25,10 +25,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.surveys import SURVEYED, survey_option
 from warren.pipeline.launching import end_process
-from warren.pipeline.places import Node, find_nodes
 from warren.pipeline.sessions import active_session, session
 from warren.pipeline.spark_errors import said_by, spark_errors
-from warren.pipeline.tables import TABLES
+from warren.tables.catalog import TABLES
+from warren.tables.places import Node, find_nodes
 
 __all__ = ["check_out", "load", "running", "said_by", "spark_errors", "staged"]
 

@@ -14,15 +14,15 @@ import attrs
 
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.arrow.columns import Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, NodeContents
-from warren.pipeline.schemas import OFFSETS
-from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Table, Task, of_rows
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, NodeContents
+from warren.tables.schemas import OFFSETS
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task, of_rows
 
 
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:

@@ -16,18 +16,18 @@ import numpy as np
 
 from warren.arrow.arrays import chosen
 from warren.arrow.columns import Columns, Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.packing import counts, store_groups, store_tasks
-from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.schemas import ENTRIES
-from warren.pipeline.survey import QueueExtent
-from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Table, Task
 from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.packing import counts, store_groups, store_tasks
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.schemas import ENTRIES
+from warren.tables.survey import QueueExtent
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task
 
 
 @attrs.frozen(kw_only=True)

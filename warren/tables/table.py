@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from warren.arrow.columns import Columns, Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node, NodeContents
+from warren.tables.errors import PipelineError
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, Node, NodeContents
 
 
 @attrs.frozen
@@ -27,7 +28,7 @@ class Task:
     """Which part: the table's own."""
 
 
-def of_rows(rows: Sequence[tuple[Any, ...]], schema: StructType) -> Columns:
+def of_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Columns:
     """Rows of Python's values, in the order of a schema's columns."""
     return Columns(len(rows), dict(zip(schema.names, zip(*rows, strict=True), strict=True)) if rows else {})
 
@@ -39,10 +40,21 @@ class Table:
     name: str
     kinds: Kind
     """The kinds of directories that have it."""
-    schema: StructType
+    schema: pa.Schema
     plan: Callable[[NodeContents, ReadOptions, Wanted], Iterable[Task]]
     """The tasks that read what is wanted of a node, in the order of its rows. It runs where Spark plans: it looks at
     names and sizes of files, and reads those that say what there is (names, settings, what a topic store's recovery
     reads), but no message and no queue's index."""
     read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
     """A task's rows; columns of bodies are null where ``bodies`` is false."""
+
+
+def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """The tasks of these nodes; raises :class:`PipelineError` where one is of a kind that has no such table."""
+    for node in nodes:
+        contents = node.contents()
+        if not contents.kinds & table.kinds:
+            what = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
+            raise PipelineError(f"{node.name}: is {what}, which has no table {table.name}")
+        if wanted.allows("node", node.name):
+            yield from table.plan(contents, options, wanted)

@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from warren.arrow.arrays import chosen
 from warren.arrow.columns import Columns, Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.packing import counts, store_groups, store_tasks
-from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.schemas import INDEX_ITEMS
-from warren.pipeline.survey import Survey
-from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Table, Task
 from warren.queue_index.index_file import IndexFile
 from warren.queue_index.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text
 from warren.storage.filesystem import FileSystem
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.packing import counts, store_groups, store_tasks
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.schemas import INDEX_ITEMS
+from warren.tables.survey import Survey
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task
 
 
 @attrs.frozen(kw_only=True)

@@ -1,7 +1,7 @@
 """The table ``store``: a row for each record of each store's files, bad ones too, in order of the files' age.
 
 Behind the records that the scan of a file reached come those that are hidden there between garbage, as far as anybody
-needs them (:mod:`warren.pipeline.tables.bodies`).
+needs them (:mod:`warren.tables.bodies`).
 
 Without bodies of messages (``bodies=false``) the messages of long records are not even read.
 """
@@ -20,19 +20,19 @@ from warren.arrow.arrays import hexadecimal, slices
 from warren.arrow.columns import Columns, Rows
 from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
 from warren.msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.packing import grouped
-from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.schemas import STORE
-from warren.pipeline.table import Table, Task
-from warren.pipeline.tables.bodies import Hidden, hidden_in, knows_needs
-from warren.pipeline.tables.damage import Damage
 from warren.salvage.names import as_text, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
+from warren.tables.bodies import Hidden, hidden_in, knows_needs
+from warren.tables.damage import Damage
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.packing import grouped
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.schemas import STORE
+from warren.tables.table import Table, Task
 
 
 @attrs.frozen

@@ -22,18 +22,18 @@ from warren.arrow.columns import Rows
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.record_search import RecordSearch, lookback_bytes
-from warren.pipeline.filters import Wanted
-from warren.pipeline.log_ranges import LogLayout, Range, ranges
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.packing import packed
-from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.record_rows import RecordRows, Whence
-from warren.pipeline.schemas import RECORDS
-from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Table, Task
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
+from warren.tables.filters import Wanted
+from warren.tables.log_ranges import LogLayout, Range, ranges
+from warren.tables.options import ReadOptions
+from warren.tables.packing import packed
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.record_rows import RecordRows, Whence
+from warren.tables.schemas import RECORDS
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task
 
 _CLOCK_SLACK_MS: Final = 3_600_000
 """A broker's clock may be set back: a file is left out only where its neighbours' times say so by more than this."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, Self, TypeVar
 
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node
-from warren.pipeline.survey import recovered
-from warren.pipeline.table import Task
 from warren.salvage.rocketmq.store import RocketmqStore
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
+from warren.tables.survey import recovered
+from warren.tables.table import Task
 
 
 class Part(Protocol):

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self, cast
 
 import attrs
 
-from warren.pipeline.errors import PipelineError
+from warren.tables.errors import PipelineError
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 _KNOWN: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")
@@ -80,7 +80,7 @@ class ReadOptions:
     """A RocketMQ's settings that its files do not tell, as ``--set`` has them: option ``set``, ``name=value`` with
     commas between."""
     survey: str = ""
-    """What is known of RocketMQ stores already, or a file that says it: see :mod:`warren.pipeline.survey`."""
+    """What is known of RocketMQ stores already, or a file that says it: see :mod:`warren.tables.survey`."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.pipeline.table import Table
-from warren.pipeline.tables import entries, findings, index, index_items, messages, offsets, queues, records, store
+from warren.tables import entries, findings, index, index_items, messages, offsets, queues, records, store
+from warren.tables.table import Table
 
 TABLES: Final[dict[str, Table]] = {
     table.name: table

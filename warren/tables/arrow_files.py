@@ -26,10 +26,10 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 import attrs
 import pyarrow
 
-from warren.pipeline.intervals import runs
 from warren.salvage.read_only import UnchangingFileSystem, refuse
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
+from warren.tables.intervals import runs
 
 if TYPE_CHECKING:
     import pyarrow.fs  # noqa: TC004 - what is used where it runs is pyarrow itself

@@ -13,7 +13,6 @@ no damage, depends on all files of the store and on all queues of the vhost.
 from __future__ import annotations
 
 import posixpath
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -24,12 +23,13 @@ import numpy as np
 
 from warren.msg_store.rdq_format import Record, file_number
 from warren.msg_store.store_reader import StoreReader
-from warren.pipeline.places import Node
 from warren.queue_index.record_format import Bools, Octets
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import Vhost
 from warren.storage.errors import StorageError, WarrenError
+from warren.tables.kept import kept
+from warren.tables.places import Node
 
 MOST_STORES: Final = 4
 MOST_MESSAGES: Final = 32 << 20
@@ -39,15 +39,11 @@ Fingerprint = tuple[tuple[str, int], ...]
 
 
 @attrs.define(eq=False)
-class _Kept:
+class _KeptStore:
     fingerprint: Fingerprint
     store: StoreReader
     looked_by: ReadOnlyFileSystem
     """Of the task that looked last whether the files are the same: each task looks once."""
-
-
-_kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
-"""By node and directory, the last one asked for at the end."""
 
 
 def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
@@ -55,28 +51,27 @@ def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
 
     Raises :class:`StorageError` where it is not on this machine: there Spark tries again.
     """
-    key = (node.path, directory)
-    kept = _kept.pop(key, None)
-    if kept is None or kept.looked_by is not files:
+    key, stores = (node.path, directory), kept().stores
+    known: _KeptStore | None = stores.pop(key, None)
+    if known is None or known.looked_by is not files:
         fingerprint = _fingerprint(files, directory)
-        if kept is not None and (kept.fingerprint != fingerprint or kept.store.has_failed):
-            kept.store.close()
-            kept = None
-        if kept is None:
-            kept = _Kept(fingerprint, _scanned(node, files, directory), files)
-        kept.looked_by = files
-    _kept[key] = kept
-    while len(_kept) > 1 and (
-        len(_kept) > MOST_STORES or sum(len(one.store) for one in _kept.values()) - len(kept.store) > MOST_MESSAGES
+        if known is not None and (known.fingerprint != fingerprint or known.store.has_failed):
+            known.store.close()
+            known = None
+        if known is None:
+            known = _KeptStore(fingerprint, _scanned(node, files, directory), files)
+        known.looked_by = files
+    stores[key] = known
+    while len(stores) > 1 and (
+        len(stores) > MOST_STORES or sum(len(one.store) for one in stores.values()) - len(known.store) > MOST_MESSAGES
     ):
-        _kept.popitem(last=False)[1].store.close()
-    return kept.store
+        stores.popitem(last=False)[1].store.close()
+    return known.store
 
 
 def forget() -> None:
-    """Close all stores that are kept."""
-    while _kept:
-        _kept.popitem()[1].store.close()
+    """Close all stores that are kept, and keep nothing."""
+    kept().forget()
 
 
 def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:
@@ -163,8 +158,8 @@ class NodeBodies:
     @property
     def looked_into(self) -> StoreReader | None:
         """The store, if these files were scanned for it by now."""
-        kept = _kept.get((self._node.path, self._directory))
-        return kept.store if kept is not None and kept.looked_by is self._files else None
+        known: _KeptStore | None = kept().stores.get((self._node.path, self._directory))
+        return known.store if known is not None and known.looked_by is self._files else None
 
     @property
     def store(self) -> StoreReader:

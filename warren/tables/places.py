@@ -15,21 +15,21 @@ import enum
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from urllib.parse import unquote
 
 import attrs
 
-from warren.pipeline.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
-from warren.pipeline.errors import PipelineError
 from warren.salvage.live_node import refuse_live_node
 from warren.salvage.quorum_node import QuorumNodes
-from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.source import Place
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.source import Place, open_place
 from warren.salvage.vhost import Vhost, VhostPlace
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.tables.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
+from warren.tables.errors import PipelineError
 
 _ARCHIVE = "an archive, which Spark cannot read in parts; unpack it first"
 
@@ -80,6 +80,16 @@ class Node:
 
 
 @attrs.frozen
+class UnpackedNode(Node):
+    """What an archive holds, which lies unpacked on this machine; its files are named as they are in the archive."""
+
+    unpacked: Place = attrs.field(kw_only=True)
+
+    def place(self) -> Place:
+        return attrs.evolve(self.unpacked, files=attrs.evolve(self.unpacked.files, inner=self.files()))
+
+
+@attrs.frozen
 class NodeContents:
     """What lies in a node."""
 
@@ -103,16 +113,17 @@ class NodeContents:
                 yield vhost
 
 
-def find_nodes(paths: Sequence[str], *, may_run: bool = False) -> list[Node]:
+def find_nodes(paths: Sequence[str], *, may_run: bool = False, archives: ExitStack | None = None) -> list[Node]:
     """The directories that the paths name, each once, in order of the paths; those of a glob sorted.
 
-    A directory that several paths name bears the first one's name. Raises :class:`StorageError` where one names
+    A directory that several paths name bears the first one's name. ``archives``: they may be archives, too, each of
+    which is there as long as that is open; without, none may be. Raises :class:`StorageError` where one names
     nothing, :class:`PipelineError` where there is none, and, unless a node ``may_run`` there,
     :class:`DirectoryLockedError` where one does on this machine.
     """
     nodes: dict[str, Node] = {}
     for path in paths:
-        for node in _local(path) if _is_local(path) else _remote(address(path)):
+        for node in _local(path, archives) if _is_local(path) else _remote(address(path)):
             nodes.setdefault(node.directory if node.is_remote else os.path.realpath(node.directory), node)
     if not nodes:
         raise PipelineError("no path to load")
@@ -127,7 +138,7 @@ def _is_local(path: str) -> bool:
     return not separator or scheme == "file" or not scheme.isalnum()
 
 
-def _local(path: str) -> Iterator[Node]:
+def _local(path: str, archives: ExitStack | None) -> Iterator[Node]:
     """Directories of this machine; of a ``file://`` URI the name is a URI, too."""
     prefix, place = "", path
     if path.startswith("file://"):
@@ -140,11 +151,18 @@ def _local(path: str) -> Iterator[Node]:
         raise StorageError(f"{path}: nothing matches")
     for name in names:
         shown = path if name == place else prefix + name
-        if os.path.isfile(name):
+        if os.path.isdir(name):
+            yield Node(shown, os.path.abspath(name))
+        elif archives is not None:
+            yield _unpacked(shown, archives.enter_context(open_place(name)))
+        elif os.path.isfile(name):
             raise DataError(shown, None, _ARCHIVE)
-        if not os.path.isdir(name):
+        else:
             raise StorageError(f"{shown}: no such directory")
-        yield Node(shown, os.path.abspath(name))
+
+
+def _unpacked(name: str, place: Place) -> UnpackedNode:
+    return UnpackedNode(name, below(place.files.root, place.directory), unpacked=place)
 
 
 def _remote(given: Address) -> Iterator[Node]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import attrs
 
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node
 from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
 from warren.salvage.queue_reader import QueueDirectory
 from warren.storage.errors import DataError, StorageError
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
 
 
 @attrs.frozen

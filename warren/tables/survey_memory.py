@@ -20,10 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node
-from warren.pipeline.survey import Survey, survey
+from warren.tables.errors import PipelineError
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
+from warren.tables.survey import Survey, survey
 
 _FORMAT: Final = 1
 """Of what is kept; another one when a recovery, or a survey, is to come out otherwise."""

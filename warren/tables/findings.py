@@ -12,17 +12,17 @@ from itertools import islice
 from typing import Any
 
 from warren.arrow.columns import Columns, Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.schemas import FINDINGS
-from warren.pipeline.table import Table, Task
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.verify import verify_vhost
 from warren.salvage.vhost import Vhost, VhostPlace
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.schemas import FINDINGS
+from warren.tables.table import Table, Task
 
 _ROWS = 8192
 
@@ -43,7 +43,7 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
 
 
 def finding_columns(findings: Sequence[Finding]) -> dict[str, list[Any]]:
-    """Findings as columns of :data:`warren.pipeline.schemas.FINDINGS`, but for the node."""
+    """Findings as columns of :data:`warren.tables.schemas.FINDINGS`, but for the node."""
     texts = {name: [as_text(getattr(one, name)) for one in findings] for name in ("kind", "severity", "path", "detail")}
     return {**texts, "offset": [one.offset for one in findings]}
 

@@ -20,8 +20,6 @@ from warren.arrow.arrays import slices
 from warren.msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from warren.storage.java_hash import java_text
 
-MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
-
 _END, _NAMED = PROPERTY_SEPARATOR[0], NAME_VALUE_SEPARATOR[0]
 _FEW: Final = 16
 """Entries of a record up to which equal names are looked for by comparing each with each."""

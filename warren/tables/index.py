@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from warren.arrow.arrays import chosen, hexadecimal, known
 from warren.arrow.columns import Columns, Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
-from warren.pipeline.schemas import INDEX
-from warren.pipeline.table import Table, Task
-from warren.pipeline.tables.damage import Damage
-from warren.pipeline.tables.queue_parts import QueueOpener, QueuePart, plan_queues
 from warren.salvage.queue_directory import Finding, IndexColumns
+from warren.tables.damage import Damage
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, Node
+from warren.tables.queue_parts import QueueOpener, QueuePart, plan_queues
+from warren.tables.schemas import INDEX
+from warren.tables.table import Table, Task
 
 ROW_BYTES: Final = 128
 """Of a row, about, as columns."""

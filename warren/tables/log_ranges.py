@@ -29,12 +29,12 @@ from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.record_finder import RecordFinder
 from warren.msg_store.record_scan import read_columns
-from warren.pipeline.places import Node
-from warren.pipeline.survey import recovered
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.storage.mapped_files import MappedFiles, file_name
 from warren.storage.topic_settings import TopicSettings
+from warren.tables.places import Node
+from warren.tables.survey import recovered
 
 
 @attrs.frozen(kw_only=True)

@@ -15,17 +15,17 @@ from typing import Final
 
 from warren.arrow.columns import Columns, Rows
 from warren.arrow.message_arrays import message_arrays
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind
-from warren.pipeline.schemas import MESSAGES
-from warren.pipeline.table import Table, Task
-from warren.pipeline.tables.counting import count_before, remember
-from warren.pipeline.tables.damage import Damage
-from warren.pipeline.tables.index import queue_columns
-from warren.pipeline.tables.queue_parts import QueueOpener, plan_queues
 from warren.salvage.message_batches import Batcher
 from warren.salvage.queue_directory import Finding
+from warren.tables.counting import count_before, remember
+from warren.tables.damage import Damage
+from warren.tables.filters import Wanted
+from warren.tables.index import queue_columns
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind
+from warren.tables.queue_parts import QueueOpener, plan_queues
+from warren.tables.schemas import MESSAGES
+from warren.tables.table import Table, Task
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:

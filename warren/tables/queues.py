@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, Final
 
 from warren.arrow.columns import Rows
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind
-from warren.pipeline.schemas import QUEUES
-from warren.pipeline.table import Table, Task, of_rows
-from warren.pipeline.tables.damage import Damage
-from warren.pipeline.tables.queue_parts import QueueOpener, plan_queues
 from warren.salvage.names import to_json
+from warren.tables.damage import Damage
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind
+from warren.tables.queue_parts import QueueOpener, plan_queues
+from warren.tables.schemas import QUEUES
+from warren.tables.table import Table, Task, of_rows
 
 _BATCH: Final = 1024
 """Rows."""

@@ -21,11 +21,11 @@ from typing import Any, Self
 
 import attrs
 
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.places import Node
 from warren.salvage.rocketmq.store import RocketmqStore, opened_store
 from warren.storage.mapped_files import file_name
 from warren.storage.topic_settings import TopicSettings
+from warren.tables.errors import PipelineError
+from warren.tables.places import Node
 
 
 @attrs.frozen(kw_only=True)

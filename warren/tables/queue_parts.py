@@ -9,7 +9,7 @@ A part of the table ``messages`` counts for more than its files: the bodies in t
 evenly over the bytes of its index.
 
 *Positions* of messages go on from one part to the next. Where a queue is cut, a part says what comes before it, and the
-task counts the messages there (:mod:`warren.pipeline.tables.counting`): planning reads no index.
+task counts the messages there (:mod:`warren.tables.counting`): planning reads no index.
 """
 
 from __future__ import annotations
@@ -24,12 +24,6 @@ from zlib import crc32
 import attrs
 
 from warren.msg_store.rdq_format import file_number
-from warren.pipeline.filters import Bounds, Wanted
-from warren.pipeline.intervals import runs
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node, NodeContents
-from warren.pipeline.table import Task
-from warren.pipeline.tables.bodies import NodeBodies
 from warren.salvage.export import chosen_queues
 from warren.salvage.names import as_text, split_level, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
@@ -39,6 +33,12 @@ from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 from warren.storage.errors import DataError, StorageError
+from warren.tables.bodies import NodeBodies
+from warren.tables.filters import Bounds, Wanted
+from warren.tables.intervals import runs
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node, NodeContents
+from warren.tables.table import Task
 
 NO_END: Final = sys.maxsize
 """Behind every segment."""
