@@ -39,7 +39,7 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import RealFileSystem
 from warren.tables import bodies
-from warren.tables.catalog import TABLES
+from warren.tables.catalog import SCHEMAS
 from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ NAMES = ("queues", "index", "store", "messages")
 
 def only(table: str, *columns: str) -> StructType:
     """The schema of some columns."""
-    columns_of = as_spark(TABLES[table].schema)
+    columns_of = as_spark(SCHEMAS[table])
     return StructType([columns_of[column] for column in columns])
 
 
@@ -539,4 +539,4 @@ def test_the_page_of_tables_has_every_column() -> None:
     page = (Path(__file__).parent.parent / "docs" / "spark-tables.md").read_text(encoding="utf-8")
     for table in NAMES:
         section = page.partition(f"\n### `{table}`\n")[2].partition("\n### ")[0]
-        assert [name for name in TABLES[table].schema.names if f"`{name}`" not in section] == []
+        assert [name for name in SCHEMAS[table].names if f"`{name}`" not in section] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -10,11 +11,17 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from warren.arrow import parquet_export
 from warren.tables import schemas
+from warren.tables.catalog import SCHEMAS
 
 
 def as_spark(schema: pa.Schema) -> StructType:
     """The same columns, with the same comments."""
     return StructType([_field(field) for field in schema])
+
+
+def columns_of(table: str, names: Iterable[str]) -> StructType:
+    """Some columns of a table."""
+    return as_spark(pa.schema([SCHEMAS[table].field(name) for name in names]))
 
 
 def _field(field: pa.Field) -> StructField:

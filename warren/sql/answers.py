@@ -1,0 +1,170 @@
+"""Rows of an answer as text for programs, or as Parquet.
+
+What SQL has and a format has not is written so:
+
+======================  ==================================  ==============================================
+\\                       CSV                                 JSON lines
+======================  ==================================  ==============================================
+null                    nothing                             ``null``
+a blob                  text; ``\\x0A`` for other bytes      base64, as ``warren export`` writes bodies
+lists, maps, structs    JSON                                arrays and objects
+JSON                    as it is                            what it says
+times                   ISO 8601                            ISO 8601
+======================  ==================================  ==============================================
+
+For people, in Markdown and in a table, a blob is text wherever it is UTF-8; all else is as in CSV.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import decimal
+import io
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from warren.salvage.names import Json, to_json
+from warren.sql import SqlError
+from warren.sql.statements import Answer
+
+Write = Callable[[bytes], object]
+
+_ROWS: Final = 1024
+_ESCAPES: Final = {one: f"\\x{one:02X}" for one in range(256) if not 32 <= one < 127 or one == ord("\\")}
+
+
+def write_csv(answer: Answer, write: Write) -> None:
+    """Names, and a line for each row."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(answer.names)
+    for number, row in enumerate(answer.rows(), 1):
+        writer.writerow([as_text(value) for value in row])
+        if not number % _ROWS:
+            write(_taken(lines))
+    write(_taken(lines))
+
+
+def _taken(lines: io.StringIO) -> bytes:
+    text = lines.getvalue()
+    lines.seek(0)
+    lines.truncate()
+    return text.encode()
+
+
+def write_jsonl(answer: Answer, write: Write) -> None:
+    """A JSON object on a line for each row."""
+    names = _distinct(answer.names)
+    said = [json.loads if column.kind == "JSON" else as_json for column in answer.columns]
+    for row in answer.rows():
+        values = [None if value is None else of(value) for of, value in zip(said, row, strict=True)]
+        write(to_json(dict(zip(names, values, strict=True))) + b"\n")
+
+
+def write_markdown(answer: Answer, write: Write) -> None:
+    """A table in Markdown."""
+    write(_markdown_line(answer.names))
+    write(_markdown_line("---:" if is_number(column.kind) else "---" for column in answer.columns))
+    for row in answer.rows():
+        write(_markdown_line(for_people(value) for value in row))
+
+
+def _markdown_line(cells: Iterable[str]) -> bytes:
+    texts = (cell.replace("\\", "\\\\").replace("|", "\\|").replace("\r", "").replace("\n", "<br>") for cell in cells)
+    return f"| {' | '.join(texts)} |\n".encode()
+
+
+def write_parquet(answer: Answer, write: Write) -> None:
+    """A file of Parquet."""
+    import pyarrow as pa  # noqa: PLC0415 - text needs none of these
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    from warren.arrow.parquet_export import Sink  # noqa: PLC0415
+
+    sink = Sink(write)
+    try:
+        with answer.batches() as batches, pq.ParquetWriter(pa.PythonFile(sink, mode="w"), batches.schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError as error:
+        raise SqlError(f"not as Parquet: {' '.join(str(error).split())}") from error
+    finally:
+        sink.end()
+
+
+def is_number(kind: str) -> bool:
+    """Whether a column of that type has numbers."""
+    return (
+        kind.startswith(("DECIMAL", "DOUBLE", "FLOAT")) or (kind.endswith("INT") and "[" not in kind) or kind in _INTS
+    )
+
+
+_INTS: Final = ("INTEGER", "UINTEGER")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, each once: an object has one value for each."""
+    found: dict[str, None] = {}
+    for name in names:
+        other, number = name, 1
+        while other in found:
+            number += 1
+            other = f"{name}_{number}"
+        found[other] = None
+    return list(found)
+
+
+def as_text(value: Any) -> str:
+    """A value as CSV has it."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            return value.decode("latin-1").translate(_ESCAPES)
+        case list() | tuple() | dict():
+            return to_json(as_json(value)).decode()
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def for_people(value: Any) -> str:
+    """A value as a table has it."""
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return as_text(value)
+
+
+def as_json(value: Any) -> Json:
+    """A value as JSON has it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list() | tuple():
+            return [as_json(one) for one in value]
+        case dict():
+            return {str(as_text(key)): as_json(one) for key, one in value.items()}
+        case decimal.Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+        case datetime.timedelta() | uuid.UUID():
+            return str(value)
+        case _:
+            return str(value)
