@@ -6,17 +6,17 @@ import enum
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from warren.commands.options import STDOUT, SetOption, UsageError, parse_settings
-from warren.commands.output import check_outside, opened, plain_table, print_json, print_text
+from warren.commands.output import check_outside, opened, plain_table, print_json, print_text, report_error
 from warren.salvage.names import printable
 from warren.sql import check_duckdb
-from warren.storage.errors import StorageError
+from warren.storage.errors import StorageError, WarrenError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _ROWS: Final = 40
 _CELL: Final = 80
 """Characters of a value that a table for people shows."""
+_NULL: Final = "NULL"
 _STDIN: Final = "-"
 
 
@@ -56,7 +57,7 @@ def sql(
         typer.Argument(
             metavar="PATH... [SQL]",
             help="Broker's directories, or .tar.gz of them; globs and URIs (s3://) too. Opened read-only. Then what is "
-            "asked; without it, and without --file, stdin says it.",
+            "asked; without it, and without --file, stdin says it, and on a terminal there is a prompt.",
             show_default=False,
         ),
     ] = None,
@@ -99,12 +100,17 @@ def sql(
     from warren.sql.directories import Directories  # noqa: PLC0415 - DuckDB and pyarrow, which may not be there
     from warren.sql.statements import Statements  # noqa: PLC0415
 
-    text = _read_stdin() if text is None else text
+    is_asked_for = text is None and file is None and sys.stdin.isatty()
+    if text is None and not is_asked_for:
+        text = _read_stdin()
     directories = Directories.at(*paths, failfast=failfast, settings=parse_settings(setting))
     for node in directories.nodes if out is not None else ():
         check_outside(out or "", node.directory)
     with closing(Statements(directories)) as statements:
-        _answer(statements, text, form, out, rows)
+        if text is None:
+            _prompt(statements, form, rows)
+        else:
+            _answer(statements, text, form, out, rows)
 
 
 def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
@@ -125,12 +131,39 @@ def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
 
 
 def _read_stdin() -> str:
-    if sys.stdin.isatty():
-        raise UsageError("wants SQL behind the directories, or --file, or on stdin; --tables says what there is")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin: no UTF-8: {error.reason} at {error.start}") from error
+
+
+def _prompt(statements: Statements, form: Format, rows: int) -> None:
+    """Ask for statements, and answer each, until the input ends."""
+    with suppress(ImportError):  # lines can be edited and come back where it is there
+        import readline  # noqa: F401, PLC0415
+
+    print("SQL, each statement up to its semicolon; .tables says what there is, Ctrl-D ends.")
+    text = ""
+    while True:
+        try:
+            line = input("  ... " if text else "sql> ")
+            if not text and line.strip() == ".tables":
+                _print_tables(as_json=False)
+                continue
+            text += line + "\n"
+            if text.rstrip().endswith(";"):
+                asked, text = text, ""
+                _answer(statements, asked, form, None, rows)
+            elif not text.strip():
+                text = ""
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            text = ""
+            print()
+        except WarrenError as error:
+            report_error(error)
 
 
 def _format_of(out: str | None) -> Format:
@@ -176,15 +209,18 @@ def _table(answer: Answer, rows: list[tuple[Any, ...]], *, is_cut: bool) -> Iter
 
     from warren.sql.answers import is_number  # noqa: PLC0415 - see sql()
 
+    def styled(cell: str) -> Text:
+        return Text(cell, "dim" if cell is _NULL else "")
+
     names = [printable(name) for name in answer.names]
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[_NULL if value is None else _cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(widths) + 2 * len(widths) <= Console().width or not sys.stdout.isatty():
         shape = plain_table()
         for name, column in zip(names, answer.columns, strict=True):
             shape.add_column(Text(name), justify="right" if is_number(column.kind) else "left", no_wrap=True)
         for row in cells:
-            shape.add_row(*map(Text, row))
+            shape.add_row(*map(styled, row))
         yield shape
     else:
         for number, row in enumerate(cells, 1):
@@ -192,7 +228,7 @@ def _table(answer: Answer, rows: list[tuple[Any, ...]], *, is_cut: bool) -> Iter
             shape = plain_table("name", "value")
             shape.show_header = False
             for name, value in zip(names, row, strict=True):
-                shape.add_row(Text(name, "dim"), Text(value))
+                shape.add_row(Text(name, "dim"), styled(value))
             yield shape
     if is_cut:
         yield Text(f"The first {len(rows):,} rows; there are more: --rows N shows N, --format csv writes all.", "dim")

@@ -39,4 +39,5 @@ class ScanBars:
 
     def close(self) -> None:
         """Take the bars away."""
-        self._bars.stop()
+        if self._is_shown:
+            self._bars.stop()
