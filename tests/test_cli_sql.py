@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -320,11 +321,11 @@ def test_values_as_text_and_as_json() -> None:
 # ── on a terminal ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def on_a_terminal(*arguments: str | Path, typed: Sequence[str] = (), columns: int = 100) -> str:
+def on_a_terminal(*arguments: str | Path, typed: Sequence[str] = (), columns: int = 100, exit_code: int = 0) -> str:
     """What somebody sees who types the command, and one of ``typed`` at each prompt."""
     pid, terminal = pty.fork()
     if pid == 0:
-        environment = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns), "NO_COLOR": "1"}
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
         program = [sys.executable, "-m", "warren", "sql", *map(str, arguments)]
         os.execve(sys.executable, program, environment)
     lines = iter(typed)
@@ -339,8 +340,8 @@ def on_a_terminal(*arguments: str | Path, typed: Sequence[str] = (), columns: in
         seen += some
         if seen.endswith((b"sql> ", b"  ... ")):
             os.write(terminal, next(lines).encode())
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return seen.decode().replace("\r\n", "\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == exit_code
+    return re.sub(r"\x1b\[\??[0-9;]*[hlmAK]", "", seen.decode()).replace("\r\n", "\n")
 
 
 def test_on_a_terminal_an_answer_is_a_table_and_a_narrow_one_has_its_rows_name_by_name(place: Path) -> None:
@@ -356,7 +357,11 @@ def test_on_a_terminal_an_answer_is_a_table_and_a_narrow_one_has_its_rows_name_b
 def test_a_terminal_gets_no_parquet_and_obeys_no_body(tmp_path: Path) -> None:
     queue = VhostOnDisk(tmp_path / "node").queue(b"q")
     queue.publish(0, b"\x1b[2Jgone", embedded=queue.message(0, b"\x1b[2Jgone"))
-    assert "\x1b[2J" not in on_a_terminal(tmp_path / "node", "select body from messages")
+    seen = on_a_terminal(tmp_path / "node", "select body from messages")
+    assert "\x1b[2J" not in seen
+    assert "\\x1b[2Jgone" in seen
+    seen = on_a_terminal(tmp_path / "node", "select body from messages", "--format", "parquet", exit_code=2)
+    assert seen == "warren: --format parquet: is nothing for a terminal; say --out FILE\n"
 
 
 def test_there_is_a_prompt(place: Path) -> None:
