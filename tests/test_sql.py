@@ -27,7 +27,9 @@ from tests.support.pipeline_tools import (
 )
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
 from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
+from warren.msg_store.store_reader import StoreReader
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.sql.dataset import TableDataset
 from warren.sql.directories import Directories
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
@@ -283,8 +285,29 @@ def in_pieces(*paths: Path, **sizes: int) -> Directories:
 # ── several scans at once ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_scans_of_one_query_share_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each keeps the stores that it looked into; what one of them lets go, another is reading."""
+def test_two_scans_in_turns_scan_each_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps the stores that it looked into: what one of them lets go, another is still reading."""
+    monkeypatch.setattr(bodies, "MOST_STORES", 1)
+    scanned: list[None] = []
+    open_store = StoreReader.open
+
+    def noting(*arguments: Any, **more: Any) -> StoreReader:
+        scanned.append(None)
+        return open_store(*arguments, **more)
+
+    monkeypatch.setattr(StoreReader, "open", noting)
+    places = [tmp_path / str(number) for number in range(4)]
+    for place in places:
+        with_queues(place, b"q", b"r", stored=True)
+    table = TableDataset("messages", in_pieces(*places, partition_bytes=1, batch_bytes=1))
+    first, second = (table.scanner(columns=["seq_id"]).to_reader() for _ in range(2))
+    for _ in range(30):
+        first.read_next_batch()
+    assert sum(batch.num_rows for pair in zip(second, first, strict=False) for batch in pair) == 2 * 66
+    assert len(scanned) == 4 + 3
+
+
+def test_a_query_may_read_a_table_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MOST_STORES", 1)
     places = [tmp_path / str(number) for number in range(5)]
     for place in places:
@@ -302,8 +325,6 @@ def test_scans_of_one_query_share_no_store(tmp_path: Path, monkeypatch: pytest.M
 def test_files_are_closed_when_a_query_has_enough(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_queues(place, b"q", stored=True)
     closed: list[Any] = []
-    from warren.msg_store.store_reader import StoreReader
-
     close = StoreReader.close
 
     def noting(self: StoreReader) -> None:
