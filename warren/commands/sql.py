@@ -175,7 +175,7 @@ def _format_of(out: str | None) -> Format:
 
 def _answer(statements: Statements, text: str, form: Format, out: str | None, rows: int) -> None:
     with statements.errors(), _bar(statements.directories, shown=out is not None or form is Format.TABLE):
-        answer = statements.run(text)
+        answer = statements.run(text, in_batches=form is Format.PARQUET)
         if answer is None:
             return
         if form is not Format.TABLE:

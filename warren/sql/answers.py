@@ -24,8 +24,9 @@ import decimal
 import io
 import json
 import math
+import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -38,14 +39,18 @@ Write = Callable[[bytes], object]
 _ROWS: Final = 1024
 _ESCAPES: Final = {one: f"\\x{one:02X}" for one in range(256) if not 32 <= one < 127 or one == ord("\\")}
 
+_AS_THEY_ARE: Final = frozenset({"VARCHAR", "BIGINT", "INTEGER", "SMALLINT", "TINYINT", "HUGEINT"})
+_UNPLAIN: Final = re.compile(rb"[^ -\[\]-~]")
+"""What is escaped, as a pattern: finding that there is none is much faster than looking at each."""
+
 
 def write_csv(answer: Answer, write: Write) -> None:
     """Names, and a line for each row."""
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(answer.names)
-    for number, row in enumerate(answer.rows(), 1):
-        writer.writerow([as_text(value) for value in row])
+    for number, row in enumerate(_converted(answer, as_text), 1):
+        writer.writerow(row)
         if not number % _ROWS:
             write(_taken(lines))
     write(_taken(lines))
@@ -61,10 +66,23 @@ def _taken(lines: io.StringIO) -> bytes:
 def write_jsonl(answer: Answer, write: Write) -> None:
     """A JSON object on a line for each row."""
     names = _distinct(answer.names)
-    said = [json.loads if column.kind == "JSON" else as_json for column in answer.columns]
+    for row in _converted(answer, as_json):
+        write(to_json(dict(zip(names, row, strict=True))) + b"\n")
+
+
+def _converted(answer: Answer, convert: Callable[[Any], Any]) -> Iterator[list[Any]]:
+    """The rows; what is text or a whole number in every format is not looked at. JSON is a text where all is text."""
+    others = [
+        (number, json.loads if column.kind == "JSON" and convert is as_json else convert)
+        for number, column in enumerate(answer.columns)
+        if column.kind not in _AS_THEY_ARE
+    ]
     for row in answer.rows():
-        values = [None if value is None else of(value) for of, value in zip(said, row, strict=True)]
-        write(to_json(dict(zip(names, values, strict=True))) + b"\n")
+        values = list(row)
+        for number, of in others:
+            if values[number] is not None:
+                values[number] = of(values[number])
+        yield values
 
 
 def write_markdown(answer: Answer, write: Write) -> None:
@@ -85,13 +103,18 @@ def write_parquet(answer: Answer, write: Write) -> None:
     import pyarrow as pa  # noqa: PLC0415 - text needs none of these
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    from warren.arrow.parquet_export import Sink  # noqa: PLC0415
+    from warren.arrow.parquet_export import GROUP_BYTES, GROUP_ROWS, Sink  # noqa: PLC0415
 
     sink = Sink(write)
     try:
         with answer.batches() as batches, pq.ParquetWriter(pa.PythonFile(sink, mode="w"), batches.schema) as writer:
+            pending: list[pa.RecordBatch] = []
             for batch in batches:
-                writer.write_batch(batch)
+                pending.append(batch)
+                if sum(one.nbytes for one in pending) >= GROUP_BYTES or sum(map(len, pending)) >= GROUP_ROWS:
+                    writer.write_table(pa.Table.from_batches(pending))
+                    pending = []
+            writer.write_table(pa.Table.from_batches(pending, batches.schema))
     except pa.ArrowNotImplementedError as error:
         raise SqlError(f"not as Parquet: {' '.join(str(error).split())}") from error
     finally:
@@ -130,7 +153,8 @@ def as_text(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case bytes():
-            return value.decode("latin-1").translate(_ESCAPES)
+            text = value.decode("latin-1")
+            return text.translate(_ESCAPES) if _UNPLAIN.search(value) else text
         case list() | tuple() | dict():
             return to_json(as_json(value)).decode()
         case datetime.datetime() | datetime.date() | datetime.time():

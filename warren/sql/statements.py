@@ -6,7 +6,6 @@ Of several statements all are run, and the last one is answered: views and macro
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,7 +19,6 @@ from warren.sql.directories import Directories
 
 _FETCH_ROWS: Final = 2048
 """What DuckDB makes at a time, too."""
-_BATCH_ROWS: Final = 1 << 16
 
 _WHERE: Final = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 _CUT: Final = "..."
@@ -42,6 +40,9 @@ class Answer:
 
     columns: tuple[Column, ...]
     connection: duckdb.DuckDBPyConnection
+    """Has run the statement."""
+    relation: Any = None
+    """In its place: what runs it when batches are asked for."""
 
     @property
     def names(self) -> list[str]:
@@ -54,10 +55,8 @@ class Answer:
             yield from some
 
     def batches(self) -> pa.RecordBatchReader:
-        """The same as Arrow's batches."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # DuckDB would rather be asked for them without having run the statement
-            return self.connection.to_arrow_reader(_BATCH_ROWS)
+        """Its rows as Arrow's batches."""
+        return self.relation.to_arrow_reader(_FETCH_ROWS)
 
 
 class Statements:
@@ -72,19 +71,30 @@ class Statements:
         self._connection.close()
         self.directories.archives.close()
 
-    def run(self, text: str) -> Answer | None:
-        """Run them; ``None``: the last one is of a kind that is not answered. Raises :class:`SqlError`."""
+    def run(self, text: str, *, in_batches: bool = False) -> Answer | None:
+        """Run them; ``None``: the last one is of a kind that is not answered. Raises :class:`SqlError`.
+
+        ``in_batches``: the answer is wanted as Arrow's batches, and not as rows. DuckDB would hold a result, as it is
+        for rows, in memory as a whole to make batches of it.
+        """
         with self.errors():
             statements = self._connection.extract_statements(text)
             if not statements:
                 raise SqlError("no statement")
-            for one in statements:
+            *others, last = statements
+            for one in others:
                 self._connection.execute(one)
-            last = statements[-1]
             if duckdb.ExpectedResultType.NOTHING in last.expected_result_type:
+                self._connection.execute(last)
                 return None
-            columns = [Column(name, str(kind)) for name, kind, *_ in self._connection.description or ()]
-            return Answer(tuple(columns), self._connection)
+            if in_batches:
+                relation = self._connection.sql(last)
+                return Answer(
+                    tuple(map(Column, relation.columns, map(str, relation.types))), self._connection, relation
+                )
+            self._connection.execute(last)
+            described = self._connection.description or ()
+            return Answer(tuple(Column(name, str(kind)) for name, kind, *_ in described), self._connection)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
