@@ -393,6 +393,16 @@ def test_a_directory_that_a_node_runs_on_is_refused(tmp_path: Path) -> None:
     assert all_rows("messages", tmp_path / "data")[0]["body"] == b"x"
 
 
+def test_a_node_that_is_started_later_is_seen_by_the_next_query(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "data") as node:
+        node.queue("q").publish(b"x").wait()
+    with warren.sql.connect(tmp_path / "data") as connection:
+        assert answered(connection, "select count(*) n from messages") == [{"n": 1}]
+        with warren.open(tmp_path / "data"), pytest.raises(duckdb.Error, match="a node of warren runs here"):
+            connection.execute("select * from messages")
+        assert answered(connection, "select count(*) n from messages") == [{"n": 1}]
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

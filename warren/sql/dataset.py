@@ -50,6 +50,7 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         wanted = Wanted.of(() if filter is None else bounds_of(filter), asked)
         table = TABLES[self._name]
         with self._directories.scanning.failures():
+            self._directories.refuse_live_nodes()
             tasks = tuple(plan(table, self._directories.nodes, self._directories.options, wanted))
         return TableScanner(table, self._directories, names, filter, wanted, tasks)
 

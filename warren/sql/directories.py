@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import attrs
 import duckdb
 
+from warren.salvage.live_node import refuse_live_node
 from warren.sql.dataset import TableDataset
 from warren.tables.catalog import SCHEMAS
 from warren.tables.options import ReadOptions
@@ -79,6 +80,12 @@ class Directories:
             paths=given, table="", mode="failfast" if failfast else "permissive", settings=settings or {}
         )
         return cls(tuple(nodes), options, archives)
+
+    def refuse_live_nodes(self) -> None:
+        """Raise :class:`DirectoryLockedError` where a node runs by now."""
+        for node in self.nodes:
+            if not node.is_remote:
+                refuse_live_node(node.directory)
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """A new connection, in memory, with all tables."""
