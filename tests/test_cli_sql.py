@@ -82,6 +82,10 @@ def test_a_file_or_stdin_says_the_sql(tmp_path: Path) -> None:
     assert from_stdin(COUNTS, NODE, "--file", "-").stdout == said(NODE, COUNTS)
     both = from_stdin("select count(distinct node) n from messages", NODE, rabbitmq_node(RABBITMQ[1]))
     assert both.stdout == "n\n2\n"
+    (tmp_path / "link").symlink_to(NODE)
+    glob = from_stdin("select count(distinct node) n from messages", rabbitmq_node(RABBITMQ[1]), tmp_path / "l*")
+    assert glob.stdout == "n\n2\n"
+    assert from_stdin("", NODE, "s3n:///nothing").stderr.startswith("warren: s3n:///nothing: ")
 
 
 def test_of_several_statements_the_last_one_is_answered(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def sql(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATH... [SQL]",
+            metavar="PATH... SQL",
             help="Broker's directories, or .tar.gz of them; globs and URIs (s3://) too. Opened read-only. Then what is "
             "asked; without it, and without --file, stdin says it, and on a terminal there is a prompt.",
             show_default=False,
@@ -115,7 +115,7 @@ def sql(
 
 def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
     """The paths and the SQL; ``None``: stdin says it."""
-    if file is None and len(given) > 1 and not os.path.exists(given[-1]):
+    if file is None and len(given) > 1 and _is_sql(given[-1]):
         *given, text = given
     elif file is None or file == _STDIN:
         text = None
@@ -128,6 +128,11 @@ def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
     if not given:
         raise UsageError("wants a broker's directory, and SQL")
     return given, text
+
+
+def _is_sql(argument: str) -> bool:
+    """Whether that is no path: SQL is more than one word."""
+    return len(argument.split()) != 1 and not os.path.exists(argument)
 
 
 def _read_stdin() -> str:
