@@ -33,6 +33,11 @@ COMMANDS: Final = (
         "Say what in a broker's directory is damaged, and what is only left over.",
     ),
     ListedCommand(
+        "sql",
+        "warren.commands.sql:sql",
+        "Answer SQL over broker's directories, by DuckDB: messages, queues, index, store, findings, records, …",
+    ),
+    ListedCommand(
         "shovel",
         "warren.shovel.command:shovel",
         "Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.",
