@@ -42,7 +42,7 @@ def wanted(expression: pc.Expression) -> dict[str, Bounds]:
         (QUEUE.isin(["a", None]), {}),  # null is one of them
         (pc.if_else(SEQ_ID > 3, QUEUE == "a", QUEUE == "b"), {}),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, pc.Expression) else "",
 )
 def test_bounds_of_a_filter(expression: pc.Expression, bounds: dict[str, Bounds]) -> None:
     assert wanted(expression) == bounds
