@@ -43,6 +43,7 @@ from warren.storage.errors import (
     StorageError,
     WarrenError,
 )
+from warren.where import WhereError
 
 __all__ = [
     "AccessRefusedError",
@@ -79,5 +80,6 @@ __all__ = [
     "UnroutableError",
     "UnsavedError",
     "WarrenError",
+    "WhereError",
     "WrongProcessError",
 ]
