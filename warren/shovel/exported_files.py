@@ -1,4 +1,4 @@
-"""Files of exported messages, read row by row (:mod:`warren.shovel.exported_rows`): lines of JSON, CSV, Parquet, bodies.
+"""Files of exported messages, read row by row (:mod:`warren.shovel.exported_rows`): JSON, CSV, Parquet, bodies.
 
 A file is read more than once: first all of it, to see which queues it has, then each queue's part. A *mark* is a row's
 number, from 0, and the place where it begins; reading can begin at any mark that was met before. What is no row is a
