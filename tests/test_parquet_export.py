@@ -21,10 +21,10 @@ from tests.support.rabbitmq_golden import QUORUM, V1, V2, archives, name_of
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.arrow.parquet_export import MESSAGES, RECORDS, parquet_rows
 from warren.pipeline.jobs.export_columns import columns_of, schema_of
-from warren.pipeline.places import Kind
 from warren.salvage.export import Selection, export_source, export_to
 from warren.salvage.names import to_json
 from warren.salvage.source import open_source
+from warren.tables.places import Kind
 
 Json = dict[str, Any]
 

@@ -68,7 +68,7 @@ class ExchangeVerbs:
             return settled_confirm()
         headers = properties.get("headers")
         confirm: Confirm | None = yield publishing(
-            self.node, lambda: self._route(routing_key, headers), key, found, block=block, timeout=timeout
+            self.node, lambda: self.route(routing_key, headers), key, found, block=block, timeout=timeout
         )
         if confirm is not None:
             return confirm
@@ -82,7 +82,7 @@ class ExchangeVerbs:
                 key, headers = group.key(self.declaration.vhost), decode_properties(group.properties).headers
                 routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
                 confirm: Confirm | None = yield publishing(
-                    self.node, partial(self._route, routing_key, headers), key, group.bodies
+                    self.node, partial(self.route, routing_key, headers), key, group.bodies
                 )
                 confirms.append(self._unroutable(routing_key) if confirm is None else confirm)
             except (MessageError, PublishRefusedError) as error:
@@ -92,7 +92,7 @@ class ExchangeVerbs:
     def _unroutable(self, routing_key: str) -> UnroutableError:
         return UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{self.declaration.name}'")
 
-    def _route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
+    def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
         """The queues that such a message goes to now."""
         self.node.check_process()
         vhost = self.node.vhost(self.declaration.vhost)

@@ -164,7 +164,7 @@ def parquet_rows(
     ``include_acked``, ``orphans``: there may be such messages; a column marks them. Where this ends with an exception,
     nothing of the file's end is written: nobody takes what is there for all.
     """
-    sink = _Sink(write)
+    sink = Sink(write)
     more = [*([ACKED] if include_acked else ()), *([ORPHAN] if orphans else ())]
     try:
         file = ParquetFile(pa.PythonFile(sink, mode="w"), RECORDS if records else pa.schema([*MESSAGES, *more]))
@@ -177,7 +177,7 @@ def parquet_rows(
 
 
 @attrs.define(slots=False)
-class _Sink(io.RawIOBase):
+class Sink(io.RawIOBase):
     """A file, as pyarrow wants one, that can only be written."""
 
     _write: Callable[[bytes], object] | None

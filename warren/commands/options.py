@@ -59,6 +59,8 @@ OnlyVhostOption = Annotated[str | None, typer.Option("--vhost", help="Only this 
 QueueOption = Annotated[list[str] | None, typer.Option(help="Only queues of this name. Can be repeated.")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
 QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")]
 OffsetOption = Annotated[
     int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
 ]
@@ -80,6 +82,7 @@ SetOption = Annotated[
 StartOption = Annotated[
     bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
 ]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever; Ctrl-C ends it.")]
 CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

@@ -56,18 +56,19 @@ def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
 
 
 @contextlib.contextmanager
-def opened(out: str | None, source: str) -> Iterator[Callable[[bytes | bytearray], None]]:
+def opened(out: str | None, source: str | None) -> Iterator[Callable[[bytes | bytearray], None]]:
     """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
 
-    The file may not lie in ``source``, which is only read. It has its name, and replaces one of that name, when all of
-    it is there; of what ends with an exception nothing is left.
+    The file may not lie in ``source`` (``None``: that was seen to), which is only read. It has its name, and replaces
+    one of that name, when all of it is there; of what ends with an exception nothing is left.
     """
     if out is None:
         with _buffered(sys.stdout.buffer.write) as write:
             yield write
         sys.stdout.buffer.flush()
         return
-    _check_outside(out, source)
+    if source is not None:
+        check_outside(out, source)
     try:
         with _whole(out) as name, open(name, "wb") as file, _buffered(file.write) as write:
             yield write
@@ -75,7 +76,8 @@ def opened(out: str | None, source: str) -> Iterator[Callable[[bytes | bytearray
         raise StorageError(f"{out}: {error.strerror or error}") from error
 
 
-def _check_outside(out: str, source: str) -> None:
+def check_outside(out: str, source: str) -> None:
+    """Raise :class:`StorageError` where the file ``out`` would lie in the directory ``source``."""
     if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
         raise StorageError(f"{out}: lies in {source}, which is not to be changed")
 
@@ -86,7 +88,7 @@ def opened_folder(out: str, source: str) -> Iterator[str]:
 
     Raises :class:`StorageError`; of what ends with an exception nothing is left.
     """
-    _check_outside(out, source)
+    check_outside(out, source)
     target = os.path.realpath(out)
     partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
     try:

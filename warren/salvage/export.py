@@ -177,7 +177,17 @@ def problems_of(vhost: Vhost, queues: Sequence[str] = ()) -> Iterator[Finding]:
             yield problem
 
 
-class MessageWriter(Protocol):
+class RecordWriter(Protocol):
+    """What writes records of topics."""
+
+    def record(self, position: int, record: Record) -> None:
+        """A record of a topic."""
+
+    def flush(self) -> None:
+        """Write what is held back."""
+
+
+class MessageWriter(RecordWriter, Protocol):
     """What an export writes messages with."""
 
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
@@ -187,12 +197,6 @@ class MessageWriter(Protocol):
         self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
     ) -> None:
         """A stored message that no queue needs."""
-
-    def record(self, position: int, record: Record) -> None:
-        """A record of a topic."""
-
-    def flush(self) -> None:
-        """Write what is held back."""
 
 
 @attrs.define
