@@ -55,6 +55,8 @@ def main() -> None:
 def page() -> str:
     """The whole of it."""
     parts = [HEAD, "\n## Opening\n", entry("open", warren.open), entry("warren.engine.open_vhost", open_vhost)]
+    parts.append("\n## Files\n\n[Export and import](export-import.md).\n")
+    parts += [entry(one.__name__, one) for one in (warren.export_messages, warren.import_messages)]
     for owner in classes():
         parts.append(f"\n## {owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
         parts += [entry(name, member) for name, member in public_names(owner)]

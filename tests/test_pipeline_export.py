@@ -29,6 +29,7 @@ from warren.queue_index.record_format import BODY, segment_publish_head
 from warren.salvage.export import Selection
 from warren.salvage.names import to_json
 from warren.storage.errors import WarrenError
+from warren.where import WhereError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +109,31 @@ def test_a_task_that_is_done_twice_leaves_nothing_behind(tmp_path: Path, output_
     once, again = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("once", "twice"))
     assert once == again
     assert {path.name for path in tmp_path.iterdir()} == {"once", "twice"}
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("size > 1000 AND exchange = ''", lambda line: line.get("exchange") == "" and line["size"] > 1000),
+        (
+            "topic LIKE '%Test' AND queue_id = 0",
+            lambda line: line.get("topic", "")[-4:] == "Test" and not line["queue_id"],
+        ),
+        ("FALSE", lambda line: False),
+    ],
+)
+def test_a_condition_chooses_lines_and_changes_no_position(
+    tmp_path: Path, partition_bytes: int, condition: str, holds: Callable[[Json], bool]
+) -> None:
+    nodes = ALL[:3] + ALL[-3:]
+    exported(tmp_path / "out", *nodes, partition_bytes=partition_bytes, selection=Selection(where=condition))
+    assert lines(tmp_path / "out") == [line for line in expected_lines(*nodes) if holds(json.loads(line))]
+
+
+def test_a_condition_that_no_message_could_be_asked_is_refused() -> None:
+    with pytest.raises(WhereError, match="no field 'colour'"):
+        Selection(where="colour = 'red'").conditions()
 
 
 def test_a_queue_in_many_parts_is_numbered_through(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.broker import Broker, Delivery, Message
 from tests.support.cli_tools import warren
+from tests.support.exported_messages import FOR_BROKERS, TEXTS, found_in
 from tests.support.rabbitmq_golden import GOLDEN
 from tests.support.shovel_tools import complaint, exported, fill, numbers, shovel, shovel_and_die
 from tests.support.waiting import wait_until
@@ -224,6 +225,21 @@ def test_copies_to_other_queues_are_not_made_again(vhost: Vhost, tmp_path: Path)
         [delivery] = vhost.drain(queue)
         assert delivery.routing_key == "a"
         assert delivery.properties.headers == {"CC": ["b"], "x-original-exchange": ""}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_file_of_exported_messages_is_published_byte_for_byte(vhost: Vhost, tmp_path: Path, suffix: str) -> None:
+    with engine.open_vhost(tmp_path / "source") as source:
+        for number, encoded in enumerate(FOR_BROKERS):
+            envelope = Envelope(b"/", b"", (b"q",), encoded, True)
+            source.queue(b"q").publish_many(envelope, source.msg_ids.many(1), [TEXTS[number % len(TEXTS)]])
+    file = tmp_path / f"messages.{suffix}"
+    assert warren("export", tmp_path / "source", "--out", file).exit_code == 0
+    assert shovel(file, vhost.url, "--state", tmp_path / "state")["messages"] == len(FOR_BROKERS)
+    assert shovel(file, vhost.url, "--state", tmp_path / "state")["messages"] == 0
+    assert shovel(vhost.url, tmp_path / "back", "--queue", "q")["messages"] == len(FOR_BROKERS)
+    expected = [(encoded, TEXTS[number % len(TEXTS)]) for number, encoded in enumerate(FOR_BROKERS)]
+    assert [(letter.properties, letter.body) for letter in found_in(tmp_path / "back", vhost=vhost.name)] == expected
 
 
 def test_a_queue_that_is_there_is_used_as_it_is(vhost: Vhost, tmp_path: Path) -> None:

@@ -28,17 +28,28 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import attrs
 
-from warren.queue_index.amqp_tables import Timestamp
 from warren.queue_index.properties import NAMES, Properties
 from warren.storage.errors import WarrenError
+from warren.where_values import NUMBER, Moment, as_text, compared, inside, moment_of, negated, number_of
+
+__all__ = [
+    "MAX_DEPTH",
+    "MESSAGE_FIELDS",
+    "RECORD_FIELDS",
+    "TIME_FIELDS",
+    "Getter",
+    "Moment",
+    "QueueMessage",
+    "TopicRecord",
+    "Where",
+    "WhereError",
+    "compile_where",
+]
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -55,10 +66,6 @@ MAX_DEPTH: Final = 64
 
 class WhereError(WarrenError):
     """A condition that cannot be understood."""
-
-
-class Moment(float):
-    """A time: seconds since 1970."""
 
 
 class QueueMessage(Protocol):
@@ -160,95 +167,10 @@ def compile_where(text: str, fields: Mapping[str, Getter[Any]] = MESSAGE_FIELDS)
     return _Parser(text, fields).where()
 
 
-# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _plain(value: Any) -> Any:
-    """A value as it is compared: a number, text, a :class:`Moment`, ``None``; what cannot be compared is ``None``."""
-    if value is None or isinstance(value, str | Moment):
-        return value
-    if isinstance(value, Timestamp):
-        return Moment(value)
-    if isinstance(value, bool | int | float | Decimal):
-        return value
-    if isinstance(value, datetime):
-        return Moment((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "surrogateescape")
-    return None
-
-
-def _as_text(value: Any) -> str | None:
-    """What LIKE looks at: text, and numbers as they are written."""
-    value = _plain(value)
-    if isinstance(value, bool) or value is None or isinstance(value, Moment):
-        return None
-    return value if isinstance(value, str) else str(value)
-
-
-@lru_cache(maxsize=256)
-def _moment(text: str) -> Moment | None:
-    """What ISO 8601, or a number of seconds, says."""
-    try:
-        found = datetime.fromisoformat(text.strip())
-        return Moment((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
-        number = _number(text)
-        return None if number is None else Moment(number)
-
-
-def _number(text: str) -> int | float | None:
-    if _NUMBER.fullmatch(text) is None:
-        return None
-    return float(text) if any(character in text for character in ".eE") else int(text)
-
-
-def _pair(left: Any, right: Any) -> tuple[Any, Any] | None:
-    """Two values as they can be compared; ``None``: they cannot."""
-    left, right = _plain(left), _plain(right)
-    if left is None or right is None:
-        return None
-    if isinstance(left, str) != isinstance(right, str):
-        if isinstance(left, str):
-            left = _like(left, right)
-        else:
-            right = _like(right, left)
-        if left is None or right is None:
-            return None
-    elif isinstance(left, bool) != isinstance(right, bool):
-        return None
-    return left, right
-
-
-def _like(text: str, other: Any) -> Any:
-    """The text as a value of the other one's kind; ``None``: it is none."""
-    if isinstance(other, bool):
-        return None
-    return _moment(text) if isinstance(other, Moment) else _number(text)
-
-
-def _compare(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool | None:
-    pair = _pair(left, right)
-    return None if pair is None else bool(compare(*pair))
-
-
-def _inside(value: Any, key: str | int) -> Any:
-    """What stands under a name in a table, or at a place in a list."""
-    if isinstance(value, Mapping) and isinstance(key, str):
-        return value.get(key)
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return value[key] if is_list and isinstance(key, int) and 0 <= key < len(value) else None
-
-
-def _not(truth: bool | None) -> bool | None:
-    return None if truth is None else not truth
-
-
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _TOKEN: Final = re.compile(
-    rf"""\s*(?: (?P<number>{_NUMBER.pattern}(?![\w.])) | (?P<text>'(?:[^']|'')*') | (?P<name>[^\W\d]\w*)
+    rf"""\s*(?: (?P<number>{NUMBER.pattern}(?![\w.])) | (?P<text>'(?:[^']|'')*') | (?P<name>[^\W\d]\w*)
         | (?P<quoted>"(?:[^"]|"")+") | (?P<sign><=|>=|<>|!=|==|[=<>()\[\],]) | (?P<end>\Z) )""",
     re.VERBOSE,
 )
@@ -359,7 +281,7 @@ class _Parser:
         if (token := self._take("word", "NOT")) is None:
             return self._test()
         inner = self._deeper(token, self._negated)
-        return lambda message: _not(inner(message))
+        return lambda message: negated(inner(message))
 
     def _deeper(self, token: _Token, part: Callable[[], Test[Any]]) -> Test[Any]:
         self._depth += 1
@@ -389,7 +311,7 @@ class _Parser:
                 self._refuse(self._left[-1], "expected LIKE, IN or BETWEEN")
             get = value.get
             return lambda message: found if isinstance(found := get(message), bool) else None
-        return (lambda message: _not(test(message))) if is_negated else test
+        return (lambda message: negated(test(message))) if is_negated else test
 
     def _word_test(self, value: _Value) -> Test[Any] | None:
         """Tests that are words, behind a value and perhaps NOT; ``None``: there is none."""
@@ -430,7 +352,7 @@ class _Parser:
         get = value.get
 
         def matched(message: Any) -> bool | None:
-            text = _as_text(get(message))
+            text = as_text(get(message))
             return None if text is None else matches(text) is not None
 
         return matched
@@ -439,9 +361,9 @@ class _Parser:
         get_left, get_right = left.get, right.get
         for field, constant in ((left, right), (right, left)):
             is_time = field.token.kind == "name" and field.token.said.lower() in TIME_FIELDS
-            if is_time and constant.token.kind == "text" and _moment(constant.token.said) is None:
+            if is_time and constant.token.kind == "text" and moment_of(constant.token.said) is None:
                 self._refuse(constant.token, "no time: a date as in '2026-01-31T12:00:00Z', or seconds since 1970")
-        return lambda message: _compare(compare, get_left(message), get_right(message))
+        return lambda message: compared(compare, get_left(message), get_right(message))
 
     def _value(self) -> _Value:
         token = self._left.pop()
@@ -449,7 +371,7 @@ class _Parser:
             return _Value(self._field(token), token)
         constant: Any
         if token.kind == "number":
-            constant = _number(token.said)
+            constant = number_of(token.said)
         elif token.kind == "text":
             constant = token.said
         elif token.kind == "word" and token.said in _CONSTANTS:
@@ -491,7 +413,7 @@ class _Parser:
 
 
 def _within(get: Getter[Any], key: str | int) -> Getter[Any]:
-    return lambda message: _inside(get(message), key)
+    return lambda message: inside(get(message), key)
 
 
 def _regular(pattern: str, escape: str | None) -> str:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warren.shovel.errors import ShovelError
-from warren.shovel.exported import Row
 from warren.shovel.exported_files import START, Mark, Marked
+from warren.shovel.exported_rows import Row
 from warren.storage.errors import MessageError, StorageError
 
 ROWS: Final = 256

@@ -36,19 +36,19 @@ class TableFormat(enum.StrEnum):
 
 _PLACES: Final = "A node's data directory, its vhosts or quorum folder, one vhost's or one queue's folder"
 
+_ARCHIVES: Final = ", or an archive of one (-: through stdin), or ssh://host/path. Opened read-only."
+
 NodePath = Annotated[str, typer.Argument(metavar="PATH", help="A node's data directory.")]
-SourcePath = Annotated[str, typer.Argument(metavar="PATH", help=f"{_PLACES}, or a .tar.gz of one. Opened read-only.")]
+SourcePath = Annotated[str, typer.Argument(metavar="PATH", help=f"{_PLACES}{_ARCHIVES}")]
 AnyPath = Annotated[
     str,
-    typer.Argument(
-        metavar="PATH", help=f"{_PLACES}, a RocketMQ's store folder, or a .tar.gz of one. Opened read-only."
-    ),
+    typer.Argument(metavar="PATH", help=f"{_PLACES}, a RocketMQ's store folder{_ARCHIVES}"),
 ]
 StorePath = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A RocketMQ's store folder, a warren node's data directory, or a .tar.gz of one. Opened read-only.",
+        help=f"A RocketMQ's store folder, a warren node's data directory{_ARCHIVES}",
     ),
 ]
 

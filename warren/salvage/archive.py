@@ -1,4 +1,5 @@
-"""Unpacks a ``.tar.gz`` that nobody vouches for, into an empty directory.
+"""Unpacks an archive that nobody vouches for, into an empty directory: a ``.tar``, ``.tar.gz``, ``.tar.bz2``,
+``.tar.xz``, ``.tar.zst`` or ``.zip``, which its first bytes tell, whatever it is called. It may come through a pipe.
 
 What is refused, because no broker's directory has it and each of them has been used to do harm: absolute names, ``..``,
 links, devices, more members or bytes than the limits say, and headers that are themselves megabytes long. Of a member
@@ -11,17 +12,20 @@ long, and of what has to be written.
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import tarfile
-import zlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 import attrs
 
+from warren.salvage import archive_streams, archive_zip
+from warren.salvage.archive_streams import ZIP, Peeked, Readable, kind_of, plain_of
 from warren.storage.errors import DataError, StorageError
 
 MAX_MEMBERS: Final = 1_000_000
@@ -42,12 +46,23 @@ _HEADER_TYPES = frozenset(
     {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 )
 _FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.GNUTYPE_SPARSE)
-_BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError)
+_BROKEN = (tarfile.TarError, *archive_streams.BROKEN, ValueError, RecursionError)
 """What the library raises for bytes that it does not like (of headers before headers it goes down one level each)."""
 
 
 class _BoundedHeader(tarfile.TarInfo):
-    """A header that refuses to be read where its extension (read whole into memory) is out of all proportion."""
+    """A header that refuses to be read where its extension (read whole into memory) is out of all proportion.
+
+    It notes where the archive says that it ends: one that is not compressed may be cut off between two members.
+    """
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> Any:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            tarfile_.fileobj.fileobj.has_ended = True
+            raise
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _BoundedHeader:
@@ -57,18 +72,16 @@ class _BoundedHeader(tarfile.TarInfo):
         return header
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 @attrs.define
 class _Plain:
     """The archive's bytes. Those that the library reads on its own account, between contents, are limited."""
 
     path: str
-    inner: _Readable
+    inner: Readable
     headers_left: int = 0
     is_content: bool = False
+    has_ended: bool = False
+    """Whether the end of the archive was read."""
 
     def next_member(self) -> None:
         """What is read from now on is a header."""
@@ -112,38 +125,105 @@ class _Budget:
             raise DataError(self.path, None, "an archive that unpacks to more than there is room for")
 
 
-def unpack(path: str, target: str, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
+def unpack(
+    path: str,
+    target: str,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_members: int = MAX_MEMBERS,
+    source: IO[bytes] | None = None,
+    passed: Callable[[int], object] = lambda _: None,
+) -> None:
     """Unpack the archive at ``path`` into the existing, empty directory ``target``.
 
-    Raises :class:`DataError` for an archive that is broken, refused, or holds more than ``max_bytes``, ``max_members``
-    or the target's disk has room for, and :class:`StorageError` where the system refuses.
+    ``source``: where its bytes come from, if not from there; ``passed`` is told how many were read. Raises
+    :class:`DataError` for an archive that is broken, refused, or holds more than ``max_bytes``, ``max_members`` or the
+    target's disk has room for, and :class:`StorageError` where the system refuses.
     """
     room = os.statvfs(target)
     budget = _Budget(path, max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES, max_members)
+    kind = None
     try:
-        with gzip.open(path) as unzipped:
-            plain = _Plain(path, unzipped)
-            plain.next_member()
-            with tarfile.open(fileobj=plain, mode="r|", tarinfo=_BoundedHeader) as archive:  # type: ignore[call-overload]
-                for member in archive:
-                    plain.is_content = True
-                    budget.take_member()
-                    _unpack_member(archive, member, target, budget)
-                    archive.members.clear()  # it would remember them all
-                    plain.next_member()
-            while chunk := unzipped.read(_COPY_BYTES):  # the checksum stands at the very end
-                budget.take_bytes(len(chunk))
-    except _BROKEN as error:
-        raise DataError(path, None, f"not a .tar.gz, or a broken one: {error}") from error
+        with ExitStack() as opened:
+            file = opened.enter_context(open(path, "rb")) if source is None else source
+            peeked = Peeked(file)
+            kind = kind_of(peeked.head)
+            if kind == ZIP:
+                _unpack_zip(opened.enter_context(_seekable(file, peeked, target, budget)), target, budget)
+            else:
+                _unpack_tar(plain_of(peeked, kind, path), kind, target, budget, lambda: passed(peeked.count))
+    except (*_BROKEN, *archive_zip.BROKEN) as error:
+        others = " (nor a .tar, .tar.bz2, .tar.xz, .tar.zst or .zip)" if kind is None else ""
+        raise DataError(path, None, f"not a .{kind or 'tar.gz'}{others}, or a broken one: {error}") from error
     except OSError as error:
+        if error.errno is None:  # a library's, of bytes
+            raise DataError(path, None, f"not a .{kind}, or a broken one: {error}") from error
         raise StorageError(f"{path}: cannot be unpacked: {error.strerror or error}") from error
 
 
+def _unpack_tar(
+    unzipped: Readable, kind: str | None, target: str, budget: _Budget, passed: Callable[[], object]
+) -> None:
+    plain = _Plain(budget.path, unzipped)
+    plain.next_member()
+    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_BoundedHeader) as archive:  # type: ignore[call-overload]
+        for member in archive:
+            plain.is_content = True
+            budget.take_member()
+            _unpack_member(archive, member, target, budget)
+            archive.members.clear()  # it would remember them all
+            plain.next_member()
+            passed()
+    if kind is None and not plain.has_ended:
+        raise tarfile.ReadError("unexpected end of data")
+    while chunk := unzipped.read(_COPY_BYTES):  # the checksum stands at the very end; who writes into a pipe goes on
+        budget.take_bytes(len(chunk))
+
+
+@contextmanager
+def _seekable(file: IO[bytes], peeked: Peeked, target: str, budget: _Budget) -> Iterator[IO[bytes]]:
+    """The file itself; what comes through a pipe is written to one beside the target first."""
+    if file.seekable():
+        yield file
+        return
+    with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(target))) as copy:
+        while chunk := peeked.read(_COPY_BYTES):
+            budget.take_room(len(chunk))
+            if peeked.count > budget.bytes_left:
+                budget.take_bytes(peeked.count)
+            copy.write(chunk)
+        yield copy
+
+
+def _unpack_zip(file: IO[bytes], target: str, budget: _Budget) -> None:
+    for member in archive_zip.members_of(file):
+        budget.take_member()
+        place = _place(target, member.name.replace("\\", "/"), budget.path)
+        if member.is_directory:
+            os.makedirs(place, exist_ok=True)
+            continue
+        if not member.is_file:
+            raise DataError(budget.path, None, f"the member {member.name!r} is neither a file nor a directory")
+        budget.take_bytes(member.size)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with member.content() as content, open(place, "wb") as sink:
+            _copy(content, sink, 0, member.size, budget)
+            if content.read(1):  # now the library has compared the checksum, too
+                raise DataError(budget.path, None, f"the member {member.name!r} is longer than it says")
+            sink.truncate(member.size)
+        os.utime(place, ns=(member.modified_ns,) * 2)
+
+
+def _place(target: str, name: str, path: str) -> str:
+    """Where a member goes; raises :class:`DataError` for one that would go elsewhere."""
+    said = PurePosixPath(name)
+    if said.is_absolute() or ".." in said.parts or "\0" in name:
+        raise DataError(path, None, f"the member {name!r} would leave the directory")
+    return os.path.join(target, *said.parts)
+
+
 def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: str, budget: _Budget) -> None:
-    name = PurePosixPath(member.name)
-    if name.is_absolute() or ".." in name.parts or "\0" in member.name:
-        raise DataError(budget.path, None, f"the member {member.name!r} would leave the directory")
-    place = os.path.join(target, *name.parts)
+    place = _place(target, member.name, budget.path)
     if member.isdir():
         os.makedirs(place, exist_ok=True)
         return
@@ -177,7 +257,7 @@ def _pieces(member: tarfile.TarInfo, path: str) -> list[tuple[int, int]]:
     return [(start, size) for start, size in pieces if size]
 
 
-def _copy(source: _Readable, sink: IO[bytes], start: int, size: int, budget: _Budget) -> None:
+def _copy(source: Readable, sink: IO[bytes], start: int, size: int, budget: _Budget) -> None:
     sink.seek(start)
     while size:
         chunk = source.read(min(size, _COPY_BYTES))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
@@ -31,6 +31,7 @@ from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 from warren.storage.errors import DataError, MessageError, WarrenError
 
 if TYPE_CHECKING:
+    from warren.salvage.rocketmq.selecting import SavedRecord
     from warren.salvage.selecting import SavedMessage
     from warren.where import Where
 
@@ -62,6 +63,29 @@ class Selection:
         from warren.where import compile_where  # noqa: PLC0415 - as above
 
         return compile_where(self.where, SAVED_FIELDS)
+
+    def conditions(self) -> tuple[Where[SavedMessage] | None, Where[SavedRecord] | None]:
+        """The same for messages of queues, and for records of topics.
+
+        Where one kind has no such fields as the condition asks for, none of that kind is wanted; raises
+        :class:`warren.where.WhereError` where neither has.
+        """
+        if self.where is None:
+            return None, None
+        from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - as above
+        from warren.where import RECORD_FIELDS, WhereError, compile_where  # noqa: PLC0415 - as above
+
+        found: list[Where[Any]] = []
+        refused: list[WhereError] = []
+        for fields in (SAVED_FIELDS, RECORD_FIELDS):
+            try:
+                found.append(compile_where(self.where, fields))
+            except WhereError as error:
+                refused.append(error)
+                found.append(compile_where("FALSE"))
+        if len(refused) == len(found):
+            raise refused[0]
+        return found[0], found[1]
 
 
 @attrs.define
@@ -184,6 +208,7 @@ class Exporter:
     position: int = 0
     """Of the next message."""
     where: Where[SavedMessage] | None = None
+    where_record: Where[SavedRecord] | None = None
     limit: int | None = None
     _passed: Callable[[int], object] = lambda _: None
     exported: Exported = attrs.Factory(Exported)
@@ -255,6 +280,12 @@ class Exporter:
 
     def record(self, record: Record) -> None:
         """The next record of a topic store."""
+        if self.where_record is not None:
+            from warren.salvage.rocketmq.selecting import SavedRecord  # noqa: PLC0415 - as above
+
+            if not self.where_record(SavedRecord(record)):
+                self.position += 1
+                return
         self.exported.messages += 1
         self.exported.payload_bytes += len(record.body)
         self.writer.record(self.position, record)

@@ -1,9 +1,11 @@
 """A source: what the user points at, found out and opened without changing it.
 
 It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
-RocketMQ's store folder, or the directory that it lies in; or a ``.tar.gz`` that holds one of these at any depth, which
-is unpacked to a temporary directory. Where an archive holds several, the path goes on behind its name:
-``backup.tar.gz/a/store``. A warren node's directory may hold both kinds, queues and a topics store.
+RocketMQ's store folder, or the directory that it lies in; or an archive that holds one of these at any depth, which is
+unpacked to a temporary directory (:mod:`warren.salvage.archive`). Where an archive holds several, the path goes on
+behind its name: ``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a
+directory of another machine, which comes as one (:mod:`warren.salvage.over_ssh`). A warren node's directory may hold
+both kinds, queues and a topics store.
 
 A node's data directory brings its quorum queues with it: each is one of its vhost's queues, beside the classic ones.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -23,6 +26,7 @@ from typing import Final, TypeVar
 import attrs
 
 from warren.queue_index import directory as disk
+from warren.salvage import over_ssh
 from warren.salvage.live_node import refuse_live_node
 from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
@@ -37,6 +41,9 @@ from warren.storage.filesystem import RealFileSystem
 
 KIND: Final = "rabbitmq-classic-v1"
 MIXED_KIND: Final = "rabbitmq"
+
+STDIN: Final = "-"
+"""In place of a path."""
 
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_FILES = (disk.VHOST_NAME_FILE, disk.RECOVERY_TERMS_FILE)
@@ -154,20 +161,40 @@ def open_place(path: str) -> Iterator[Place]:
         yield Place(path, ReadOnlyFileSystem(_real_files()), os.path.abspath(path), 0)
         return
     archive, inner = path, ""
-    while archive and not os.path.exists(archive):
+    while archive and not is_stream(path) and not os.path.exists(archive):
         archive, _, name = archive.rstrip("/").rpartition("/")
         inner = below(name, inner) if inner else name
-    if not os.path.isfile(archive):
+    if not is_stream(path) and (not archive or os.path.isdir(archive)):
         raise StorageError(f"{path}: no such file or directory")
-    from warren.salvage.archive import unpack  # noqa: PLC0415 - few directories come in an archive
-
     with tempfile.TemporaryDirectory(prefix="warren-", ignore_cleanup_errors=True) as unpacked:
-        unpack(archive, unpacked)
+        _unpack(archive, unpacked)
         files = ReadOnlyFileSystem(_real_files(), unpacked)
         directory = posixpath.normpath(inner) if inner else ""
         if inner and (directory.startswith("..") or not files.is_directory(directory)):
             raise StorageError(f"{path}: there is no {inner} in {archive}")
         yield Place(path, files, "" if directory == "." else directory, _MAX_DEPTH)
+
+
+def is_stream(path: str) -> bool:
+    """Whether that is no file or directory of this machine, but comes through a pipe."""
+    return path == STDIN or path.startswith(over_ssh.SCHEME)
+
+
+def _unpack(archive: str, target: str) -> None:
+    from warren.salvage.archive import unpack  # noqa: PLC0415 - few directories come in an archive
+    from warren.salvage.rocketmq.progress import unpacking_bar  # noqa: PLC0415 - as above
+
+    size = os.path.getsize(archive) if os.path.isfile(archive) else None
+    with unpacking_bar(size) as passed:
+        if archive == STDIN:
+            if sys.stdin.isatty():
+                raise StorageError("-: is an archive through stdin, and that is a terminal")
+            unpack("stdin", target, source=sys.stdin.buffer, passed=passed)
+        elif archive.startswith(over_ssh.SCHEME):
+            with over_ssh.streamed(archive) as source:
+                unpack(archive, target, source=source, passed=passed)
+        else:
+            unpack(archive, target, passed=passed)
 
 
 def _real_files() -> RealFileSystem:

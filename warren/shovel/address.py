@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 import pika
 
+from warren.salvage import over_ssh
 from warren.shovel.errors import ShovelError
 
 SCHEMES = ("amqp://", "amqps://")
@@ -25,6 +26,8 @@ _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 def is_broker(place: str) -> bool:
     """Whether a place that the user named is a broker, not a directory; raises :class:`ShovelError` for other URLs."""
     scheme = _SCHEME.match(place)
+    if place.startswith(over_ssh.SCHEME):
+        return False
     if scheme is not None and scheme[0].lower() not in SCHEMES:  # what follows may be a password
         raise ShovelError(
             f"{scheme[0]}…: neither a directory nor a broker, whose URL begins with {' or '.join(SCHEMES)}"

@@ -1,4 +1,4 @@
-"""Files of exported messages, read row by row (:mod:`warren.shovel.exported`): lines of JSON, CSV, Parquet, bodies.
+"""Files of exported messages, read row by row (:mod:`warren.shovel.exported_rows`): JSON, CSV, Parquet, bodies.
 
 A file is read more than once: first all of it, to see which queues it has, then each queue's part. A *mark* is a row's
 number, from 0, and the place where it begins; reading can begin at any mark that was met before. What is no row is a
@@ -17,7 +17,7 @@ from typing import IO, Final, NamedTuple, Protocol
 
 from warren.salvage.formats import Format
 from warren.shovel.errors import ShovelError
-from warren.shovel.exported import Row, row_of_cells, row_of_line
+from warren.shovel.exported_rows import Row, row_of_cells, row_of_line
 from warren.storage.errors import MessageError, SettingsError, StorageError
 
 MAX_LINE_BYTES: Final = 1 << 30

@@ -15,6 +15,7 @@ from warren.node import Node
 from warren.salvage.formats import Format
 from warren.salvage.names import from_text, to_text
 from warren.salvage.queue_directory import Finding
+from warren.salvage.source import STDIN, is_stream
 from warren.shovel.address import Address, is_broker
 from warren.shovel.broker_destination import BrokerDestination
 from warren.shovel.broker_source import BrokerSource
@@ -144,7 +145,9 @@ def start(orders: Orders) -> Account:
 
 
 def _shown(place: str) -> str:
-    return str(Address.of(place)) if is_broker(place) else os.path.realpath(place)
+    if is_broker(place):
+        return str(Address.of(place))
+    return place if is_stream(place) else os.path.realpath(place)
 
 
 def _target(orders: Orders, name: str) -> str:
@@ -187,7 +190,9 @@ def _open_source(
             raise ShovelError(f"{orders.source}: is a file, which can only be copied from; leave --move away")
         names = [from_text(name) for name in orders.queues]
         return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
-    if not os.path.exists(orders.source):
+    if orders.source == STDIN and orders.state is None and not orders.is_of_file:
+        raise ShovelError("-: nobody knows another archive through stdin from this one; say --state FILE")
+    if not is_stream(orders.source) and not os.path.exists(orders.source):
         raise StorageError(f"{orders.source}: no such file or directory")
     beside = None if is_broker(orders.destination) else account.destination
     path = orders.state or default_path(account.source, account.destination, beside=beside)

@@ -31,7 +31,7 @@ from warren.running_broker import is_a_brokers
 from warren.salvage import classic_v1, quorum
 from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding
-from warren.salvage.source import open_source
+from warren.salvage.source import is_stream, open_source
 from warren.salvage.vhost import Vhost as OpenVhost
 from warren.shovel.copying import OnFinding, chosen_vhosts, highest_level_first
 from warren.shovel.errors import ShovelError
@@ -85,7 +85,7 @@ class MoveSource:
 
         Nothing is opened for writing where that is not possible for all of them.
         """
-        if os.path.isfile(path):
+        if os.path.isfile(path) or is_stream(path):
             raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
         with open_source(path) as source:
             chosen = chosen_vhosts(source, vhost)

@@ -14,6 +14,7 @@ from warren.commands.options import (
     QueueOption,
     SetOption,
     TableFormat,
+    WhereOption,
     distinct,
     parse_settings,
 )
@@ -32,6 +33,7 @@ def export(
     ] = TableFormat.JSONL,
     vhost: OnlyVhostOption = None,
     queue: QueueOption = None,
+    where: WhereOption = None,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,
@@ -44,7 +46,7 @@ def export(
     order = export_job.Order(
         out=out,
         format=output_format.value,
-        selection=Selection(vhost=vhost, queues=distinct(queue)),
+        selection=Selection(vhost=vhost, queues=distinct(queue), where=where),
         settings=parse_settings(setting),
     )
     exported = export_job.run(paths, order, master)

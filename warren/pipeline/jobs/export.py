@@ -121,6 +121,7 @@ class Order:
 def run(paths: Sequence[str], order: Order, master: str | None = None) -> Exported:
     """Write it; raises :class:`WarrenError` where a vhost or queue is asked for that no node has."""
     check_format(order.format)
+    order.selection.conditions()  # says what is wrong with them before Spark starts
     with running("Exporting", master, paths) as (spark, nodes):
         return export_nodes(nodes, order, partial(map_parallel, spark), spark.sparkContext.defaultParallelism)
 

@@ -70,6 +70,7 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
     """Write a part, its first message being the one at that position."""
     part, position = work
     path = task_output(job.outputs, "part")
+    where, where_record = job.selection.conditions()
     problems: dict[Problem, None] = {}
     counts, messages, payload_bytes = [], 0, 0
     group: object = None
@@ -79,7 +80,13 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
             if group is not None and chunk.group != group:
                 position = 0
             node = chunk.node
-            exporter = Exporter(writer_of(node.name), partial(_note, problems, node.name), position=position)
+            exporter = Exporter(
+                writer_of(node.name),
+                partial(_note, problems, node.name),
+                position=position,
+                where=where,
+                where_record=where_record,
+            )
             if isinstance(chunk.what, Range):
                 _export_range(chunk.what, exporter)
             else:

@@ -31,7 +31,7 @@ from warren.salvage.names import Json, as_text, to_text
 from warren.shovel.address import Address
 from warren.shovel.broker_destination import BrokerDestination
 from warren.shovel.connection import Connection, Loop
-from warren.shovel.exported import name_of
+from warren.shovel.exported_rows import name_of
 from warren.shovel.letter import Letter, Position
 from warren.shovel.pump import Moved, Pump
 from warren.tables.places import find_nodes

@@ -1,6 +1,6 @@
 """Exported messages on their way back: read from Parquet, lines of JSON or nodes, as rows of the same columns.
 
-What a row says, and how it becomes a message again, is told in :mod:`warren.shovel.exported`.
+What a row says, and how it becomes a message again, is told in :mod:`warren.shovel.exported_rows`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from warren.arrow.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.salvage.names import as_text
-from warren.shovel import exported
-from warren.shovel.exported import name_of
+from warren.shovel.exported_rows import letter_of as letter_of_row
+from warren.shovel.exported_rows import name_of, row_of_fields
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError
 
@@ -80,7 +80,7 @@ def _row(line: str) -> dict[str, Any]:
         said = json.loads(line)
         if "topic" in said:
             raise PipelineError(f"{said['node']}: messages of topics, which go into no queue")
-        row = exported.row_of_fields(said)
+        row = row_of_fields(said)
         expiry_us = row["expiry_us"]
         return {
             **row,
@@ -137,6 +137,6 @@ def queue_of(row: Mapping[str, Any]) -> QueueName:
 def letter_of(row: Mapping[str, Any]) -> Letter:
     """The message; raises :class:`PipelineError` where the row's values make none."""
     try:
-        return exported.letter_of(row, (0, row["position"]))
+        return letter_of_row(row, (0, row["position"]))
     except MessageError as error:
         raise PipelineError(f"{row['node']}, {row['queue']}, position {row['position']}: {error}") from error

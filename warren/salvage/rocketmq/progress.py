@@ -51,6 +51,17 @@ def reading_bar(log: CommitLog, what: str, *, is_shown: bool = True) -> Iterator
 
 
 @contextmanager
+def unpacking_bar(size: int | None) -> Iterator[Callable[[int], object]]:
+    """What is to be told how many bytes of an archive were read, of ``size`` (``None``: nobody knows)."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with _late_bar("Unpacking", size, *columns) as advance_to:
+        yield advance_to
+
+
+@contextmanager
 def share_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
     """What is to be told how much of something is done; the bar says which share that is."""
     if not sys.stderr.isatty():
