@@ -46,6 +46,8 @@ _LOG = logging.getLogger("warren.node")
 T = TypeVar("T")
 
 VHOSTS_DIRECTORY = "msg_stores/vhosts"
+DELAYS_DIRECTORY = "warren.delayed"
+"""With a directory for each vhost that has delayed messages: outside of all that is RabbitMQ's."""
 
 
 class NodeRegistry(NodePart):
@@ -96,6 +98,9 @@ class NodeRegistry(NodePart):
     def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
         return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+
+    def _delays_path(self, name: str) -> str:
+        return f"{self._path}/{DELAYS_DIRECTORY}/{names.vhost_directory_name(name.encode('utf-8', 'surrogateescape'))}"
 
     def change(self, work: Callable[[], T]) -> T:
         """Change what is declared, with nobody else at it: all of it, or nothing and the error."""
@@ -187,6 +192,7 @@ class NodeRegistry(NodePart):
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
             self._context.files.delete_tree(vhost.directory.path)
+            self._context.files.delete_tree(vhost.delays_path)
             self.definitions.delete_vhost(name)
             self._save()
         except WarrenError as error:
@@ -330,6 +336,8 @@ class NodeRegistry(NodePart):
                 if not actor.actor_stopped.is_set():
                     raise
                 raise QueueDownError(f"{entry.declaration} could not be deleted: {error}") from error
+        if running.delays is not None:
+            running.delays.drop_queue(name)
         del running.queues[name]
         self.definitions.delete_queue(running.name, name)
         return deleted

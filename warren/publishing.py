@@ -17,8 +17,9 @@ from warren.running_node import RunningNode
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
+    from warren.actors.vhost_delays import Appointment
 
-Receiver: TypeAlias = "QueueActor | Stream"
+Receiver: TypeAlias = "QueueActor | Stream | Appointment"
 """What takes messages."""
 
 

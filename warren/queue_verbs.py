@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 
@@ -34,11 +34,14 @@ from warren.messages import (
     publish_key,
     publish_values,
 )
-from warren.publishing import publishing, room, settled_confirm
+from warren.publishing import Receiver, publishing, room, settled_confirm
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, asked, call
+
+if TYPE_CHECKING:
+    from warren.scheduling import Schedule, Scheduled
 
 BROWSE_PAGE: Final = 256
 _CACHED_KEYS: Final = 16
@@ -81,6 +84,8 @@ class QueueVerbs:
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later([as_body(body)], properties, block, timeout))
         key, given = self.keyed(as_body(body), properties)
         confirm: Confirm = yield self.publishing(key, given, block, timeout)
         return confirm
@@ -100,6 +105,8 @@ class QueueVerbs:
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
         found = as_bodies(bodies)
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later(found, properties, block, timeout))
         parts = list(self._parts(found, properties))
         confirms: list[Confirm] = []
         for key, given in parts:
@@ -108,6 +115,34 @@ class QueueVerbs:
             )
             confirms.append(confirm)
         return confirms[0] if len(confirms) == 1 else CountDown([*confirms]) if confirms else settled_confirm()
+
+    def _publish_later(
+        self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
+    ) -> Steps[Scheduled]:
+        """Hand over messages that wait until they are due. Each gets an id where it has none."""
+        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+
+        node, declaration = self.node, self.entry.declaration
+        wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id)
+        if len(bodies) == 1:
+            key, given = self.keyed(bodies[0], wanted.properties)
+            parts = [(key, [given])]
+        else:
+            parts = list(self._parts(bodies, wanted.properties))
+        confirms: list[Confirm] = []
+        low = 0
+        for key, several in parts:
+            part = wanted.part(low, low + len(several))
+            low += len(several)
+
+            def find(part: Schedule = part) -> list[Receiver]:
+                _ = self.actor  # raises where the queue is gone
+                delays = node.vhost(declaration.vhost).delayed()
+                return [delays.receiver(declaration.name, "", part.due_ms, part.encoded_ids)]
+
+            confirm: Confirm = yield publishing(node, find, key, several, block=block, timeout=timeout)
+            confirms.append(confirm)
+        return Scheduled(confirms, wanted)
 
     def _parts(self, bodies: list[bytes], properties: Mapping[str, Any]) -> Iterator[tuple[PublishKey, list[bytes]]]:
         """Messages as they can be handed over together: their key, and their bodies or contents."""
@@ -281,9 +316,30 @@ class QueueVerbs:
 
         ``recovering``: what a crash has left is still being counted, and the counts are of what was found so far.
         """
-        actor = self.actor
+        actor, declaration = self.actor, self.entry.declaration
         found: dict[str, Any] = yield call(actor, actor.stats)
+        found["messages_delayed"] = self.node.vhost(declaration.vhost).waiting_of_queue(declaration.name)
         return found
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
+        """The messages that wait for this queue (``delay``, ``at``), the first to come first; at most so many."""
+        from warren.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
+
+        return waiting(self.node, self.entry.declaration.vhost, limit, self.entry.declaration.name)
+
+    def cancel_delayed(self, message_id: str) -> Steps[int]:
+        """Call back what waits for this queue under an id, before it comes; returns how many messages that were."""
+        from warren.delayed_verbs import cancel  # noqa: PLC0415 - as above
+
+        return cancel(self.node, self.entry.declaration.vhost, message_id, self.entry.declaration.name)
+
+    def purge_delayed(self) -> Steps[int]:
+        """Call back all that waits for this queue; returns how many messages that were."""
+        from warren.delayed_verbs import purge  # noqa: PLC0415 - as above
+
+        return purge(self.node, self.entry.declaration.vhost, self.entry.declaration.name)
 
     def purge(self) -> Steps[int]:
         """Drop all ready messages; returns how many."""

@@ -17,7 +17,7 @@ from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.messages import PublishArguments
+from warren.messages import PublishArguments, delayed_messages
 from warren.queue import BrowsedDelivery
 from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 
@@ -88,6 +88,12 @@ class Queue(QueueHandle):
                 return
             after = page[-1].level, page[-1].browsed.seq_id
             limit = None if limit is None else limit - count
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    delayed = awaited(QueueVerbs.delayed, delayed_messages)
+    cancel_delayed = awaited(QueueVerbs.cancel_delayed)
+    purge_delayed = awaited(QueueVerbs.purge_delayed)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

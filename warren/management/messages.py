@@ -30,7 +30,7 @@ from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties, decode_properties
 from warren.queue_verbs import QueueVerbs
-from warren.server.addressing import address
+from warren.server.addressing import address, delay_in
 from warren.storage.errors import MessageError
 
 if TYPE_CHECKING:
@@ -159,10 +159,13 @@ async def _hand_over(
     call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
 ) -> Confirm | None:
     """Give a message to the queues that it is for; ``None`` where there is none."""
+    properties, delay = delay_in(call.node.vhost(vhost).definitions.exchange(exchange), properties)
     key, keys, headers = address(vhost, exchange, routing_key, properties)
 
     def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)
+        if delay is not None:
+            return [delay.receiver(call.node, vhost, None, exchange)]
         names = running.definitions.routing.route_all(exchange, keys, headers)
         call.managed.clients.traffic.publish(vhost, exchange, 1, len(names))
         found: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
