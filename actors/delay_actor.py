@@ -44,11 +44,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("warren.delays")
 
-ON_THE_WAY: Final = 8192
-"""Messages that are being published at a time, at most."""
 BATCH_MESSAGES: Final = 1024
 BATCH_BYTES: Final = 4 << 20
-"""What is taken from the disk at a time; of such batches no more are on their way than there may be messages."""
+"""What is taken from the disk at a time."""
+ON_THE_WAY: Final = 8 * BATCH_MESSAGES
+ON_THE_WAY_BYTES: Final = 4 * BATCH_BYTES
+"""What is being published at a time, at most, as far as that is more than one message."""
 MOST_WAIT_MS: Final = 1000
 """So long at most it does not look at the wall clock."""
 _MS_NS: Final = 1_000_000
@@ -92,6 +93,7 @@ class DelayActor(FrontEnd):
         self._error: BaseException | None = None
         self._unconfirmed: list[Confirm] = []
         self._on_the_way = 0
+        self._on_the_way_bytes = 0
         self._is_closing = False
         self._sync_armed = False
         self._reclaim_armed = False
@@ -207,7 +209,7 @@ class DelayActor(FrontEnd):
             return
         wall_ms = self._context.clock.wall_us() // 1000
         held = self._is_opening() or bool(self._context.gate.reasons) or self._full_disk is not None
-        while not held and self._on_the_way <= ON_THE_WAY - BATCH_MESSAGES:
+        while not held and self._has_room:
             taken = log.take_due(wall_ms, BATCH_MESSAGES, BATCH_BYTES)
             if not taken:
                 break
@@ -216,6 +218,14 @@ class DelayActor(FrontEnd):
         if due_ms is None or (due_ms <= wall_ms and not held):
             return  # what is on its way comes back, and this is called again
         self._look_within(MOST_WAIT_MS if held else min(max(due_ms - wall_ms, 0), MOST_WAIT_MS))
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another batch may be on its way."""
+        return (
+            self._on_the_way <= ON_THE_WAY - BATCH_MESSAGES
+            and self._on_the_way_bytes <= ON_THE_WAY_BYTES - BATCH_BYTES
+        )
 
     def _look_within(self, wait_ms: int) -> None:
         now_ms = self._context.clock.now_ns() // _MS_NS
@@ -231,6 +241,7 @@ class DelayActor(FrontEnd):
         unreadable: list[DueMessage] = []
         for run in list(runs_of(taken, unreadable)):
             self._on_the_way += len(run.messages)
+            self._on_the_way_bytes += run.size_bytes
             try:
                 targets = self._dispatch(run.exchange, run.routing_keys, run.headers)
             except WarrenError as error:
@@ -291,7 +302,7 @@ class DelayActor(FrontEnd):
             if error is not None:
                 _LOG.warning("%s: %d are dropped: %s", self.describe(), count, error)
             self.log.settle(run.messages)
-            self._on_the_way -= count
+            self._have_arrived(run)
             return
         if self._is_closing:
             return  # they are there when it is opened again
@@ -300,8 +311,12 @@ class DelayActor(FrontEnd):
         except NoRoomError as full:
             self._wait_for_room(full, functools.partial(self._arrived, run, error))
             return
-        self._on_the_way -= count
+        self._have_arrived(run)
         _LOG.warning("%s: %d wait on: %s", self.describe(), count, error)
+
+    def _have_arrived(self, run: Run) -> None:
+        self._on_the_way -= len(run.messages)
+        self._on_the_way_bytes -= run.size_bytes
 
     def _wait_for_room(self, error: NoRoomError, again: Callable[[], object]) -> None:
         if self._full_disk is None:

@@ -10,7 +10,13 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
-from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, DestinationType, ExchangeDeclaration
+from warren.actors.engines.exchanges import (
+    DEFAULT_EXCHANGE,
+    EXCHANGE_TYPES,
+    Binding,
+    DestinationType,
+    ExchangeDeclaration,
+)
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from warren.management.call import Call
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, in_pieces, not_found, with_rests
@@ -93,7 +99,7 @@ async def put_exchange(call: Call) -> Any:
     definitions = call.node.vhost(vhost).definitions
     new = not definitions.has("exchange", name)
     kind = said.get("type", "direct")
-    if kind not in ("direct", "fanout", "headers", "topic"):
+    if kind not in EXCHANGE_TYPES:
         raise bad_request(f"unknown exchange type '{kind}'")
     declaration = ExchangeDeclaration(
         vhost=vhost,

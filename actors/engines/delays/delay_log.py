@@ -435,6 +435,7 @@ class DelayLog:
         file.log.delete()
         if self._files.exists(file.path):
             self._files.delete(file.path)
+        self._files.sync_directory(self.directory)  # no power loss may bring it back when it is not said what is gone
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -446,9 +447,7 @@ class DelayLog:
         if not self._count and not any(one.damaged for one in self._all()):
             for one in sorted(self._sealed.values(), key=lambda one: one.number):  # those go last that say what is gone
                 self._delete(one)
-            if self._files.is_directory(self.directory):
-                self._files.sync_directory(self.directory)
-                self._files.delete_tree(self.directory)
+            self._files.delete_tree(self.directory)
 
     def abandon(self) -> None:
         """Leave the files as a crash would."""

@@ -30,6 +30,11 @@ class Run:
     """Their contents or bodies, as the envelope says."""
 
     @property
+    def size_bytes(self) -> int:
+        """Of the messages."""
+        return sum(message.entry.size for message in self.messages)
+
+    @property
     def exchange(self) -> str:
         return self.envelope.exchange.decode("utf-8", "surrogateescape")
 
