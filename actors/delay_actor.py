@@ -223,8 +223,7 @@ class DelayActor(FrontEnd):
     def _has_room(self) -> bool:
         """Whether another batch may be on its way."""
         return (
-            self._on_the_way <= ON_THE_WAY - BATCH_MESSAGES
-            and self._on_the_way_bytes <= ON_THE_WAY_BYTES - BATCH_BYTES
+            self._on_the_way <= ON_THE_WAY - BATCH_MESSAGES and self._on_the_way_bytes <= ON_THE_WAY_BYTES - BATCH_BYTES
         )
 
     def _look_within(self, wait_ms: int) -> None:

@@ -274,7 +274,11 @@ class RunningVhost:
 
     def waiting_of_queue(self, queue: str) -> int:
         """How many of them were published to a queue itself."""
-        return 0 if self.delays is None else self.delays.waiting_of_queue(queue)
+        return 0 if self.delays is None else self.delays.waiting_of(queue, "")
+
+    def waiting_of_exchange(self, exchange: str) -> int:
+        """How many of them were published to an exchange."""
+        return 0 if self.delays is None else self.delays.waiting_of(None, exchange)
 
     # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -23,7 +23,8 @@ from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Call, ControlCall
 from warren.actors.node_context import NodeContext
-from warren.actors.pool import ActorStoppedError, Pool
+from warren.actors.node_errors import DelaysDownError
+from warren.actors.pool import Pool
 from warren.actors.timer import tell
 from warren.storage.errors import DataError, StorageError, WarrenError
 
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from warren.actors.queue_output import Dispatch
 
 _LOG = logging.getLogger("warren.delays")
-
-
-class DelaysDownError(ActorStoppedError):
-    """Delayed messages have stopped by an error, or their files cannot be opened; the reason is in the text."""
 
 
 class VhostDelays:
@@ -111,11 +108,11 @@ class VhostDelays:
         actor = self.running
         return 0 if actor is None or actor._log is None else len(actor._log)
 
-    def waiting_of_queue(self, queue: str) -> int:
-        """How many messages wait for a queue that were published to it itself."""
+    def waiting_of(self, queue: str | None, exchange: str) -> int:
+        """How many messages wait that were published to a queue itself, or to an exchange."""
         actor = self.running
         log = None if actor is None else actor._log
-        return 0 if log is None else log.waiting_of(target_of(queue, ""))
+        return 0 if log is None else log.waiting_of(target_of(queue, exchange))
 
     def drop_queue(self, queue: str) -> int:
         """A queue is deleted: so are they, unless they are down. For the node's actor."""

@@ -6,7 +6,8 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, Annotated, Final
+from datetime import datetime
+from typing import IO, Annotated, Any, Final
 
 import attrs
 import typer
@@ -43,6 +44,10 @@ def publish(
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A header; several times.")] = None,
     expiration: Annotated[float | None, typer.Option(metavar="S", help="Dead after so many seconds.")] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=255, help="In a queue with priorities.")] = None,
+    delay: Annotated[float | None, typer.Option(metavar="S", help="Comes after so many seconds.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Comes then: 2030-01-31T08:00, or seconds since 1970.")
+    ] = None,
     transient: Annotated[bool, typer.Option("--transient", help="Need not survive a stop.")] = False,
     exchange: Annotated[
         str | None, typer.Option(metavar="NAME", help="Publish to this exchange; QUEUE is left out then.")
@@ -70,6 +75,7 @@ def publish(
         "expiration": expiration,
         "priority": priority,
     }
+    properties |= _when(delay, at)
     with opened_node(path, adopt=adopt, make=declare) as node:
         send = _sender(vhost_of(node, vhost), queue, exchange, routing_key, properties, declare=declare)
         published = _Published()
@@ -81,10 +87,31 @@ def publish(
                     step()
             published.finish()
     if as_json:
-        print_json({"published": published.messages, "bytes": published.payload_bytes})
+        said: dict[str, Any] = {"published": published.messages, "bytes": published.payload_bytes}
+        if delay is not None or at is not None:
+            said["message_ids"] = published.message_ids
+        print_json(said)
     else:
         noun = "message" if published.messages == 1 else "messages"
         print(f"{published.messages:,} {noun} published, {published.payload_bytes:,} bytes")
+
+
+def _when(delay: float | None, at: str | None) -> PublishArguments:
+    """What says when they come."""
+    if delay is not None and at is not None:
+        raise UsageError("either --delay or --at")
+    if delay is not None:
+        return {"delay": delay}
+    if at is None:
+        return {}
+    try:
+        return {"at": float(at)}
+    except ValueError:
+        pass
+    try:
+        return {"at": datetime.fromisoformat(at)}
+    except ValueError:
+        raise UsageError(f"--at {at}: wants a time as 2030-01-31T08:00, or seconds since 1970") from None
 
 
 def _said(words: list[str], exchange: str | None, file: str | None) -> tuple[str, list[bytes]]:
@@ -140,12 +167,15 @@ class _Published:
 
     messages: int = 0
     payload_bytes: int = 0
+    message_ids: list[str] = attrs.Factory(list)
+    """Of those that come later."""
     _open: deque[Confirm] = attrs.Factory(deque)
 
     def add(self, confirm: Confirm, size: int) -> None:
         """One more; raises what became of an earlier one."""
         self.messages += 1
         self.payload_bytes += size
+        self.message_ids += getattr(confirm, "message_ids", ())
         if not self._open or self._open[-1] is not confirm:  # messages that go together share one
             self._open.append(confirm)
         while self._open[0].done and len(self._open) > 1:

@@ -12,6 +12,7 @@ from urllib.parse import quote, quote_plus, unquote_plus
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.engines.exchanges import (
     DEFAULT_EXCHANGE,
+    DELAYED,
     EXCHANGE_TYPES,
     Binding,
     DestinationType,
@@ -54,6 +55,8 @@ def _shown(call: Call, vhost: VhostDefinitions, exchange: ExchangeDeclaration, p
     applied, found = vhost.policies.of("exchange", exchange.name), exchange_json(exchange)
     if applied.policy is not None:
         found["policy"] = applied.policy.name
+    if exchange.type == DELAYED:
+        found["messages_delayed"] = call.node.vhost(exchange.vhost).waiting_of_exchange(exchange.name)
     key = exchange.vhost, exchange.name
     if (traffic := call.managed.clients.traffic.exchanges.get(key)) is not None and not disable_stats(call):
         found["message_stats"] = call.managed.samples.rates_of(("exchange", key), traffic.to_json(), past)

@@ -20,7 +20,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
-from warren.actors.pool import ActorStoppedError
+from warren.actors.node_errors import DelaysDownError
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
@@ -99,7 +99,7 @@ class ChannelPublisher:
     def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
         try:
             actors = self._route(addressed)
-        except ActorStoppedError as error:  # nobody lets messages wait
+        except DelaysDownError as error:
             self._settle(numbered, error)
             return None
         if (traffic := self._channel.traffic) is not None:
