@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
+from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_file import OpenFile, SealedFile, index_path, log_path
@@ -20,6 +22,9 @@ from warren.storage.filesystem import FileSystem, write_file
 from warren.storage.record_log import HEAD, RecordLog
 
 _LOG = logging.getLogger("warren.delays")
+
+_GoneOf = defaultdict[int, bytearray]
+"""The offsets of what is gone of each file, four bytes each: there may be millions."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -42,7 +47,7 @@ def recover(files: FileSystem, directory: str) -> Recovered:
         if stem.isdigit() and kind.startswith("due") and (kind != "due" or int(stem) not in numbers):
             files.delete(f"{directory}/{stem}.{kind}")  # half written, or of a log that was just deleted
     found = Recovered(last_number=max(numbers, default=0))
-    gone: defaultdict[int, set[int]] = defaultdict(set)
+    gone: _GoneOf = defaultdict(bytearray)
     for number in sorted(numbers, reverse=True):
         log, path = RecordLog(files, log_path(directory, number), f.KIND), index_path(directory, number)
         if number == found.last_number and not files.exists(path):
@@ -52,13 +57,13 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     return found
 
 
-def _open_file(number: int, log: RecordLog, gone: defaultdict[int, set[int]], found: Recovered) -> OpenFile:
+def _open_file(number: int, log: RecordLog, gone: _GoneOf, found: Recovered) -> OpenFile:
     entries, places, damaged = _replayed(log, found.damage)
-    for file, offset in places:
-        gone[file].add(offset)
+    _note(f.gone_of(places), gone)
     there = OpenFile(number, log, damaged=damaged, gone=places)
+    out = set(_offsets(gone.pop(number, b"")).tolist())
     for entry in entries:
-        is_gone = entry.offset in gone[number]
+        is_gone = entry.offset in out
         there.add(entry, is_gone=is_gone)
         if not is_gone:
             found.by_target[entry.target] += 1
@@ -70,13 +75,12 @@ def _sealed_file(  # noqa: PLR0917
     files: FileSystem,
     log: RecordLog,
     path: str,
-    gone: defaultdict[int, set[int]],
+    gone: _GoneOf,
     found: Recovered,
 ) -> SealedFile:
     entries, places, damaged = index_of(files, log, path, found.damage)
-    for file, offset in places.tolist():
-        gone[file].add(offset)
-    out = np.isin(entries["offset"], np.fromiter(gone[number], "<u4", len(gone[number])))
+    _note(places, gone)
+    out = np.isin(entries["offset"], _offsets(gone.pop(number, b"")))
     live = entries[~out]
     sealed = SealedFile(
         number,
@@ -93,6 +97,18 @@ def _sealed_file(  # noqa: PLR0917
     targets, counts = np.unique(live["target"], return_counts=True)
     found.by_target.update(dict(zip(targets.tolist(), counts.tolist(), strict=True)))
     return sealed
+
+
+def _note(places: f.Gone, gone: _GoneOf) -> None:
+    """Add the offsets of what is gone to those of each file."""
+    ordered = places[np.argsort(places["file"], kind="stable")]
+    files, starts = np.unique(ordered["file"], return_index=True)
+    for file, start, stop in zip(files.tolist(), starts.tolist(), [*starts[1:].tolist(), len(ordered)], strict=False):
+        gone[file] += ordered["offset"][start:stop].tobytes()
+
+
+def _offsets(data: bytes | bytearray) -> npt.NDArray[Any]:
+    return np.frombuffer(data, "<u4")
 
 
 def index_of(files: FileSystem, log: RecordLog, path: str, damage: list[DataError]) -> f.Index:
