@@ -37,9 +37,9 @@ PATIENCE_S = 30.0
 async def test_coroutines_delay_list_and_call_back(tmp_path: Path) -> None:
     async with warren.aio.open(tmp_path / "node") as node:
         queue = await node.queue("jobs")
+        assert await queue.publish(b"now") is None
         sent = await queue.publish(b"soon", delay=SOON_S)
         assert isinstance(sent, Scheduled)
-        assert await queue.publish(b"now") is None
         later = queue.publish_nowait(b"later", delay=1000)
         await later
         assert [one.body for one in await queue.delayed()][-1] == b"later"
@@ -197,6 +197,33 @@ def test_the_command_publishes_after_a_delay_or_at_a_time(tmp_path: Path) -> Non
         assert [(one.body, one.due_ms) for one in queue.delayed()][1:] == [(b"y", 4_105_065_600_000)]
         assert queue.cancel_delayed(first) == 1
         assert sorted(one.body for one in queue.get_many(5)) == [b"now", b"z"]
+
+
+def test_the_command_lists_what_waits_and_calls_back(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+
+    def done(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(cli.app, ["delayed", data, *arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    with warren.open(data) as node:
+        assert node.queue("jobs").delayed() == []
+    assert done() == "Nothing waits.\n"
+    with warren.open(data) as node:
+        node.queue("jobs").publish(b"x" * 1234, at=4_105_065_600, message_id="a").wait()
+        node.exchange("amq.topic").publish(b"y", "k", delay=1000, message_id="b").wait()
+    lines = done().splitlines()
+    assert "amq.topic" in lines[2]
+    assert lines[3].split()[-3:] == ["jobs", "a", "1,234"]
+    found = json.loads(done("jobs", "--json"))["delayed"]
+    assert [(row["message_id"], row["due_ms"], row["bytes"]) for row in found] == [("a", 4_105_065_600_000, 1234)]
+    assert len(json.loads(done("--limit", "1", "--json"))["delayed"]) == 1
+    assert done("--cancel", "b") == "b: 1 message called back\n"
+    assert json.loads(done("jobs", "--cancel", "a", "--cancel", "b", "--json", code=1)) == {
+        "cancelled": {"a": 1, "b": 0}
+    }
+    done("nothing", code=2)
 
 
 def test_a_forked_child_is_told_that_the_node_is_its_parent_s() -> None:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from warren.consumer import Consumer, Delivery
     from warren.delivery_batch import DeliveryBatch
     from warren.exchange import Exchange
+    from warren.messages import DelayedMessage
     from warren.node import Node, Vhost, open
     from warren.queue import Queue
     from warren.read_message import RecordBatch
+    from warren.scheduling import Scheduled
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.topic import Topic
     from warren.topic_reader import Reader, TopicRecord
@@ -37,6 +39,7 @@ __all__ = [
     "Confirm",
     "Consumer",
     "DataError",
+    "DelayedMessage",
     "Delivery",
     "DeliveryBatch",
     "Exchange",
@@ -45,6 +48,7 @@ __all__ = [
     "Reader",
     "RecordBatch",
     "RefusedError",
+    "Scheduled",
     "StorageError",
     "Topic",
     "TopicError",
@@ -62,6 +66,7 @@ _HOMES: Final = {
     "Confirm": "warren.actors.future",
     "Consumer": "warren.consumer",
     "DataError": "warren.storage.errors",
+    "DelayedMessage": "warren.messages",
     "Delivery": "warren.consumer",
     "DeliveryBatch": "warren.delivery_batch",
     "Exchange": "warren.exchange",
@@ -70,6 +75,7 @@ _HOMES: Final = {
     "Reader": "warren.topic_reader",
     "RecordBatch": "warren.read_message",
     "RefusedError": "warren.actors.engines.errors",
+    "Scheduled": "warren.scheduling",
     "StorageError": "warren.storage.errors",
     "Topic": "warren.topic",
     "TopicError": "warren.actors.engines.topics.errors",

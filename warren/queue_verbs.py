@@ -324,7 +324,8 @@ class QueueVerbs:
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
-        """The messages that wait for this queue (``delay``, ``at``), the first to come first; at most so many."""
+        """The messages that wait for this queue (``delay``, ``at``), as :class:`warren.DelayedMessage`, the first to
+        come first; at most so many."""
         from warren.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
 
         return waiting(self.node, self.entry.declaration.vhost, limit, self.entry.declaration.name)

@@ -244,8 +244,9 @@ class VhostVerbs:
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self, limit: int = 100, *, queue: str | None = None) -> Steps[list[tuple[int, bytes]]]:
-        """The messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), the first to come
-        first; at most so many. ``queue``: those that were published to this one itself."""
+        """The messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
+        :class:`warren.DelayedMessage`, the first to come first; at most so many. ``queue``: those that were published
+        to this one itself."""
         from warren.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
 
         return waiting(self.node, self.name, limit, queue)
