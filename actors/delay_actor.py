@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -29,7 +31,7 @@ from warren.actors.engines.delays.delay_log import DelayLog, DueMessage, NewMess
 from warren.actors.engines.delays.publications import Run, runs_of
 from warren.actors.engines.full_disk import MAX_WAIT_NS, FullDisk
 from warren.actors.front_end import FrontEnd, PublishBatch
-from warren.actors.future import Confirm, CountDown, Future
+from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, PublishRefusedError, QueueGoneError
 from warren.actors.inbox import ControlCall, PendingBatch
 from warren.actors.node_context import NodeContext
@@ -52,6 +54,8 @@ ON_THE_WAY_BYTES: Final = 4 * BATCH_BYTES
 """What is being published at a time, at most, as far as that is more than one message."""
 MOST_WAIT_MS: Final = 1000
 """So long at most it does not look at the wall clock."""
+_DROPPED: Final = (PublishRefusedError, QueueGoneError)
+"""With these a message is lost on purpose: a full queue refused it, or it was deleted just then."""
 _MS_NS: Final = 1_000_000
 _KEY: Final = object()
 """Of what gathers in the inbox: all is of one kind."""
@@ -269,7 +273,9 @@ class DelayActor(FrontEnd):
                 confirms.append(confirm := Future())
                 envelope, body = run.envelope.with_content(given) if run.envelope.of_contents else (run.envelope, given)
                 cast("Any", target).take_dead_letter(envelope, body, confirm)
-        CountDown(confirms).on_done(lambda done: self._come_back(run, done.error))
+        outcome = _Outcome(len(confirms), functools.partial(self._come_back, run))
+        for confirm in confirms:
+            confirm.on_done(outcome.note)
 
     def _send_to_queue(self, run: Run, target: ActorRef[Any], msg_ids: bytes) -> list[Future]:
         queue: QueueActor = target.actor_inbox.owner  # type: ignore[attr-defined]
@@ -297,7 +303,7 @@ class DelayActor(FrontEnd):
 
     def _arrived(self, run: Run, error: BaseException | None) -> None:
         count = len(run.messages)
-        if error is None or isinstance(error, (PublishRefusedError, QueueGoneError)):
+        if error is None or isinstance(error, _DROPPED):
             if error is not None:
                 _LOG.warning("%s: %d are dropped: %s", self.describe(), count, error)
             self.log.settle(run.messages)
@@ -405,6 +411,28 @@ class DelayActor(FrontEnd):
         if isinstance(message, PublishBatch):
             self._context.gate.leave(message.reserved_bytes)
             message.confirm.fail(error)
+
+
+class _Outcome:
+    """What becomes of messages in all queues that they were sent to; told once it is known of the last."""
+
+    def __init__(self, count: int, tell_error: Callable[[BaseException | None], object]) -> None:
+        self._lock = threading.Lock()
+        self._left = count
+        self._error: BaseException | None = None
+        self._tell_error = tell_error
+        if not count:
+            tell_error(None)
+
+    def note(self, confirm: Future) -> None:
+        """One more is known, in any thread. That they have to be sent again counts more than that they were refused."""
+        with self._lock:
+            if self._error is None or not isinstance(confirm.error, (_DROPPED, NoneType)):
+                self._error = confirm.error
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._tell_error(self._error)
 
 
 def _new_messages(item: Delayed) -> list[NewMessage]:

@@ -14,9 +14,11 @@ from tests.support.effort import every
 from tests.support.runtime_tools import HandNode, actor_of, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
-from warren.actors.delay_actor import ON_THE_WAY
+from warren.actors.delay_actor import ON_THE_WAY, _Outcome
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.handing_over import QueueGoneError
+from warren.actors.future import Future
+from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
+from warren.actors.node_errors import DelaysDownError
 from warren.scheduling import Scheduled
 from warren.storage.errors import DiskFullError, MessageError, WarrenError
 from warren.storage.faults import SimulatedCrash
@@ -462,3 +464,100 @@ def test_a_crash_at_every_operation_loses_nothing_that_was_confirmed(sync: str) 
         assert not said["never"] & found, operation
         again.node.close()
         assert not [path for path in again.files.contents() if "warren.delayed" in path], operation
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_files_that_are_something_else_keep_delayed_messages_down_and_nothing_else() -> None:
+    hand = hand_node()
+    queue = hand.node.queue("jobs")
+    queue.publish(b"x", delay=1).wait()
+    hand.node.close()
+    [path] = delayed_files(hand)
+    hand.files.delete(path)
+    file = hand.files.open_append(path)
+    file.append(b"of another kind\n")
+    file.close()
+    again = hand_node(hand.files, clock=hand.clock)
+    queue = again.node.queue("jobs")
+    again.run()
+    with pytest.raises(DelaysDownError, match="not a file of the kind 'warren delayed'"):
+        queue.publish(b"y", delay=1)
+    with pytest.raises(DelaysDownError):
+        queue.delayed()
+    exchange = again.node.exchange("later", "x-delayed-message", arguments=DELAYED)
+    with pytest.raises(DelaysDownError):
+        exchange.publish(b"y", headers={"x-delay": 5})
+    queue.publish(b"plain").wait()
+    assert queue.stats()["messages_delayed"] == 0
+    assert taken(queue) == [b"plain"]
+    queue.delete()
+    again.node.close()
+    assert delayed_files(again) == [path]
+
+
+def test_after_an_error_of_the_disk_they_start_anew_from_their_files() -> None:
+    hand = hand_node(sync="group")
+    queue = hand.node.queue("jobs")
+    queue.publish(b"before", delay=5).wait()
+    hand.files.fail("sync")
+    with pytest.raises(WarrenError):
+        queue.publish(b"perhaps", delay=5).wait()
+    hand.advance(1)
+    queue.publish(b"after", delay=5).wait()
+    hand.advance(10)
+    assert {b"before", b"after"} <= set(taken(queue))
+
+
+def test_a_vhost_that_is_opened_anew_has_its_delayed_messages() -> None:
+    hand = hand_node()
+    queue = hand.node.queue("jobs")
+    queue.publish(b"x", delay=5).wait()
+    store = hand.node._verbs.node.vhost("/").persistent.actor_inbox.owner  # type: ignore[attr-defined]
+    store._fail(RuntimeError("made up"), None)
+    hand.run()
+    hand.advance(6)
+    assert taken(hand.node.queue("jobs")) == [b"x"]
+
+
+def test_a_vhost_that_is_deleted_takes_its_delayed_messages_along() -> None:
+    hand = hand_node()
+    vhost = hand.node.vhost("v")
+    vhost.queue("jobs").publish(b"x", delay=1).wait()
+    hand.node.delete_vhost("v")
+    assert delayed_files(hand) == []
+    again = hand.node.vhost("v")
+    queue = again.queue("jobs")
+    hand.advance(2)
+    assert (taken(queue), again.delayed()) == ([], [])
+
+
+def test_each_vhost_has_its_own_delayed_messages() -> None:
+    hand = hand_node()
+    queues = [hand.node.vhost(name).queue("jobs") for name in ("a", "b")]
+    for queue in queues:
+        queue.publish(queue.vhost.encode(), delay=1, message_id="same").wait()
+    assert hand.node.vhost("a").cancel_delayed("same") == 1
+    hand.advance(2)
+    assert [taken(queue) for queue in queues] == [[], [b"b"]]
+
+
+def test_what_one_queue_refuses_is_kept_until_it_is_known_of_the_other() -> None:
+    for first, second, told in (
+        (PublishRefusedError("full"), None, PublishRefusedError),
+        (PublishRefusedError("full"), QueueDownError("down"), QueueDownError),
+        (QueueDownError("down"), PublishRefusedError("full"), QueueDownError),
+    ):
+        found: list[BaseException | None] = []
+        confirms = [Future(), Future()]
+        outcome = _Outcome(2, found.append)
+        for confirm in confirms:
+            confirm.on_done(outcome.note)
+        confirms[0].fail(first)
+        assert found == []
+        if second is None:
+            confirms[1].set()
+        else:
+            confirms[1].fail(second)
+        assert [type(one) for one in found] == [told]
