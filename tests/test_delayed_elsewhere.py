@@ -12,7 +12,7 @@ from typing import Any
 import pika
 import pytest
 from kombu import Connection, Exchange, Queue
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, NackError
 from typer.testing import CliRunner
 
 import warren
@@ -123,6 +123,38 @@ def test_a_client_of_a_server_delays_by_the_header(tmp_path: Path) -> None:
         assert time.monotonic() - began >= 0.3
         channel.basic_publish("", "jobs", b"y", pika.BasicProperties(headers={"x-warren-due": 1 << 40}))  # not ours
         assert here.node.delayed() == []
+
+
+def test_what_is_delayed_comes_into_a_stream_too(tmp_path: Path) -> None:
+    with served(tmp_path / "node") as here, here.channel() as channel:
+        channel.exchange_declare("later", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+        channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_bind("s", "later")
+        for n in range(3):
+            channel.basic_publish("later", "k", b"%d" % n, pika.BasicProperties(headers={"x-delay": 20, "n": n}))
+        channel.basic_qos(prefetch_count=10)
+        found = []
+        arguments = {"x-stream-offset": "first"}
+        for method, properties, body in channel.consume("s", inactivity_timeout=PATIENCE_S, arguments=arguments):
+            assert method is not None
+            found.append((body, properties.headers["n"], properties.headers["x-delay"], method.routing_key))
+            if len(found) == 3:
+                break
+        assert found == [(b"%d" % n, n, -20, "k") for n in range(3)]
+
+
+def test_delayed_messages_that_are_down_are_a_nack(tmp_path: Path) -> None:
+    with served(tmp_path / "node") as here:
+        here.node.queue("jobs").publish(b"x", delay=1000).wait()
+    [log] = (tmp_path / "node" / "warren.delayed").glob("*/1.delayed")
+    log.write_bytes(b"something else\n")
+    with served(tmp_path / "node") as here, here.channel() as channel:
+        channel.exchange_declare("later", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+        channel.confirm_delivery()
+        with pytest.raises(NackError):
+            channel.basic_publish("later", "", b"x", pika.BasicProperties(headers={"x-delay": 20}))
+        channel.queue_declare("plain")
+        channel.basic_publish("", "plain", b"x")
 
 
 def test_a_server_refuses_an_exchange_whose_type_to_delay_cannot_be(tmp_path: Path) -> None:
