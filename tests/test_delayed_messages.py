@@ -14,7 +14,7 @@ from tests.support.effort import every
 from tests.support.runtime_tools import HandNode, actor_of, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
-from warren.actors.delay_actor import ON_THE_WAY, _Outcome
+from warren.actors.delay_output import ON_THE_WAY, _Outcome
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.future import Future
 from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
