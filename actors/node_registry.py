@@ -48,6 +48,8 @@ T = TypeVar("T")
 VHOSTS_DIRECTORY = "msg_stores/vhosts"
 DELAYS_DIRECTORY = "warren.delayed"
 """With a directory for each vhost that has delayed messages: outside of all that is RabbitMQ's."""
+SIDE_DIRECTORY = "warren.queues"
+"""What warren keeps of queues beside the files that a broker knows: by vhost and queue, as they are named there."""
 
 
 class NodeRegistry(NodePart):
@@ -101,6 +103,10 @@ class NodeRegistry(NodePart):
 
     def _delays_path(self, name: str) -> str:
         return f"{self._path}/{DELAYS_DIRECTORY}/{names.vhost_directory_name(name.encode('utf-8', 'surrogateescape'))}"
+
+    def _side_path(self, name: str) -> str:
+        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
+        return f"{self._path}/{SIDE_DIRECTORY}/{entry}"
 
     def change(self, work: Callable[[], T]) -> T:
         """Change what is declared, with nobody else at it: all of it, or nothing and the error."""
@@ -191,6 +197,7 @@ class NodeRegistry(NodePart):
                 if entry.running is not None:
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
+            self._context.files.delete_tree(vhost.side_path)
             self._context.files.delete_tree(vhost.directory.path)
             self._context.files.delete_tree(vhost.delays_path)
             self.definitions.delete_vhost(name)
@@ -338,6 +345,8 @@ class NodeRegistry(NodePart):
                 raise QueueDownError(f"{entry.declaration} could not be deleted: {error}") from error
         if running.delays is not None:
             running.delays.drop_queue(name)
+        if entry.declaration.durable:
+            self._context.files.delete_tree(running.side_files(entry.declaration))
         del running.queues[name]
         self.definitions.delete_queue(running.name, name)
         return deleted

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from warren.node import Node, Vhost, open
     from warren.queue import Queue
     from warren.read_message import RecordBatch
+    from warren.retry import Retry
     from warren.scheduling import Scheduled
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.topic import Topic
@@ -48,6 +49,7 @@ __all__ = [
     "Reader",
     "RecordBatch",
     "RefusedError",
+    "Retry",
     "Scheduled",
     "StorageError",
     "Topic",
@@ -75,6 +77,7 @@ _HOMES: Final = {
     "Reader": "warren.topic_reader",
     "RecordBatch": "warren.read_message",
     "RefusedError": "warren.actors.engines.errors",
+    "Retry": "warren.retry",
     "Scheduled": "warren.scheduling",
     "StorageError": "warren.storage.errors",
     "Topic": "warren.topic",
