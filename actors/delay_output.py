@@ -100,9 +100,13 @@ class DelayOutput(FrontEnd):
                 break
             self._publish(taken)
         due_ms = log.next_due_ms()
-        if due_ms is None or (due_ms <= wall_ms and not held):
-            return  # what is on its way comes back, and this is called again
-        self._look_within(MOST_WAIT_MS if held else min(max(due_ms - wall_ms, 0), MOST_WAIT_MS))
+        if due_ms is None:
+            return
+        if due_ms > wall_ms:
+            self._look_within(min(due_ms - wall_ms, MOST_WAIT_MS))
+        elif held or not self._on_the_way:
+            self._look_within(MOST_WAIT_MS)
+        # else what is on its way comes back, and this is called again
 
     @property
     def _has_room(self) -> bool:
@@ -120,6 +124,7 @@ class DelayOutput(FrontEnd):
     def _look(self) -> None:
         """The end of the turn does it."""
         self._armed_ms = None
+        self.log.write_gone()  # if a full disk has kept it from being written
 
     def _publish(self, taken: list[DueMessage]) -> None:
         unreadable: list[DueMessage] = []

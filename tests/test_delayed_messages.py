@@ -561,3 +561,18 @@ def test_what_one_queue_refuses_is_kept_until_it_is_known_of_the_other() -> None
         else:
             confirms[1].fail(second)
         assert [type(one) for one in found] == [told]
+
+
+def test_after_a_full_disk_what_has_come_is_written_down_as_gone() -> None:
+    hand = hand_node()
+    queue = hand.node.queue("jobs")
+    queue.publish_many([b"%d" % n for n in range(10)], delay=[1] * 9 + [1000]).wait()
+    hand.files.fail("append", "*.delayed", error=DiskFullError, times=2)
+    hand.advance(1)
+    assert len(taken(queue)) == 9
+    log = hand.node._verbs.node.vhost("/").delayed().actor.log
+    assert len(log._unwritten_gone) == 9
+    hand.advance(2)
+    assert not log._unwritten_gone
+    again = hand_node(hand.kill(), clock=hand.clock)
+    assert [one.body for one in again.node.delayed()] == [b"9"]

@@ -26,6 +26,16 @@ def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) ->
     return cancelled
 
 
+def count(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
+    """How many of a queue's there are, with those that were handed over until now; 0 where nobody can tell."""
+    delays = node.vhost(vhost).delays
+    actor = None if delays is None else delays.running
+    if actor is None:
+        return 0
+    found: int = yield call(actor, lambda: actor.log.waiting_of(target_of(queue, "")))
+    return found
+
+
 def purge(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
     """Call back all of a queue's; returns how many there were."""
     dropped: int = yield from _asked(node, vhost, lambda actor: actor.drop(target_of(queue, "")), otherwise=0)

@@ -319,7 +319,11 @@ class QueueVerbs:
         """
         actor, declaration = self.actor, self.entry.declaration
         found: dict[str, Any] = yield call(actor, actor.stats)
-        found["messages_delayed"] = self.node.vhost(declaration.vhost).waiting_of_queue(declaration.name)
+        found["messages_delayed"] = 0
+        if self.node.vhost(declaration.vhost).delays is not None:
+            from warren.delayed_verbs import count  # noqa: PLC0415 - many programs delay nothing
+
+            found["messages_delayed"] = yield from count(self.node, declaration.vhost, declaration.name)
         return found
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
