@@ -262,7 +262,14 @@ def test_a_forked_child_is_told_that_the_node_is_its_parent_s() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")
     queue.publish(b"x", delay=1).wait()
+    exchange = hand.node.exchange("later", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
     hand.node._running.forget()
-    for ask in (lambda: queue.publish(b"y", delay=1), queue.delayed, lambda: queue.cancel_delayed("x")):
+    for ask in (
+        lambda: queue.publish(b"y", delay=1),
+        lambda: exchange.publish(b"y", delay=1),
+        lambda: exchange.publish(b"y", headers={"x-delay": 1}),
+        queue.delayed,
+        lambda: queue.cancel_delayed("x"),
+    ):
         with pytest.raises(warren.errors.WrongProcessError):
             ask()

@@ -442,7 +442,7 @@ def a_life(files: MemoryFileSystem, clock: HandClock, said: dict[str, Any]) -> N
     hand.node.close()
 
 
-@pytest.mark.parametrize("sync", ["os", "group"])
+@pytest.mark.parametrize("sync", ["os", "group", "always"])
 def test_a_crash_at_every_operation_loses_nothing_that_was_confirmed(sync: str) -> None:
     count = MemoryFileSystem(random.Random(1))
     a_life(count, HandClock(), {"sync": sync, "waits": set(), "perhaps": set(), "never": set(), "there": set()})
@@ -453,7 +453,7 @@ def test_a_crash_at_every_operation_loses_nothing_that_was_confirmed(sync: str) 
         with contextlib.suppress(SimulatedCrash, WarrenError):
             a_life(files, clock, said)
         rng = random.Random(operation)
-        disk = files.after_power_loss(rng) if sync == "group" and operation % 3 else files.after_process_crash()
+        disk = files.after_power_loss(rng) if sync != "os" and operation % 3 else files.after_process_crash()
         if "queue" not in said:
             continue
         again = hand_node(disk, clock=clock)

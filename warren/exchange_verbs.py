@@ -96,6 +96,7 @@ class ExchangeVerbs:
         key = self._new_key(routing_key, wanted.properties)  # type: ignore[arg-type]
 
         def find() -> list[Receiver]:
+            node.check_process()
             vhost = node.vhost(self.declaration.vhost)
             vhost.definitions.exchange(name)  # raises where it is gone
             return [vhost.delayed().receiver(routing_key, name, wanted.due_ms, wanted.encoded_ids)]
@@ -114,6 +115,7 @@ class ExchangeVerbs:
         ids = [message_id.encode("utf-8", "surrogateescape")] if message_id else []
 
         def find() -> list[Receiver]:
+            node.check_process()
             vhost = node.vhost(self.declaration.vhost)
             vhost.definitions.exchange(name)
             return [vhost.delayed().receiver(None, name, node.now_ms() + delay_ms, ids)]
