@@ -21,7 +21,7 @@ from warren.actors import messages as m
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.delays.delay_log import DelayLog, DueMessage
 from warren.actors.engines.delays.publications import Run, runs_of
-from warren.actors.engines.full_disk import FullDisk
+from warren.actors.engines.full_disk import FIRST_WAIT_NS
 from warren.actors.front_end import FrontEnd
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishRefusedError, QueueGoneError
@@ -67,7 +67,8 @@ class DelayOutput(FrontEnd):
         self._is_closing = False
         self._armed_ms: int | None = None
         """When, by the monotonic clock, it looks next."""
-        self._full_disk: FullDisk | None = None
+        self._without_room: list[tuple[Run, BaseException]] = []
+        """What waits for room on the disk, and why it could not be published."""
 
     def describe(self) -> str:
         return f"the delayed messages of vhost '{self._name}'"
@@ -80,7 +81,7 @@ class DelayOutput(FrontEnd):
 
     @property
     def log(self) -> DelayLog:
-        """To be used in its turns; what the log says so of, in any thread."""
+        """The messages. To be used in its turns, but for what any thread may ask of them."""
         if self._log is None:
             raise self.stopped_error()
         return self._log
@@ -93,7 +94,7 @@ class DelayOutput(FrontEnd):
         if self._is_closing:
             return
         wall_ms = self._context.clock.wall_us() // 1000
-        held = self._is_opening() or bool(self._context.gate.reasons) or self._full_disk is not None
+        held = self._is_opening() or bool(self._context.gate.reasons) or bool(self._without_room)
         while not held and self._has_room:
             taken = log.take_due(wall_ms, BATCH_MESSAGES, BATCH_BYTES)
             if not taken:
@@ -191,7 +192,7 @@ class DelayOutput(FrontEnd):
         count = len(run.messages)
         if error is None or isinstance(error, _DROPPED):
             if error is not None:
-                _LOG.warning("%s: %d are dropped: %s", self.describe(), count, error)
+                _LOG.warning("%s: of %d some are dropped: %s", self.describe(), count, error)
             self.log.settle(run.messages)
             self._have_arrived(run)
             return
@@ -200,7 +201,7 @@ class DelayOutput(FrontEnd):
         try:
             self.log.postpone(run.messages, self._context.clock.wall_us() // 1000 + MOST_WAIT_MS)
         except NoRoomError as full:
-            self._wait_for_room(full, functools.partial(self._arrived, run, error))
+            self._wait_for_room(full, run, error)
             return
         self._have_arrived(run)
         _LOG.warning("%s: %d wait on: %s", self.describe(), count, error)
@@ -209,16 +210,17 @@ class DelayOutput(FrontEnd):
         self._on_the_way -= len(run.messages)
         self._on_the_way_bytes -= run.size_bytes
 
-    def _wait_for_room(self, error: NoRoomError, again: Callable[[], object]) -> None:
-        if self._full_disk is None:
-            self._full_disk = FullDisk()
-            _LOG.warning("%s: waiting for room on the disk: %s", self.describe(), error)
+    def _wait_for_room(self, full: NoRoomError, run: Run, error: BaseException) -> None:
+        """What could not be published cannot be written again either: nothing more is published until it can."""
+        self._without_room.append((run, error))
+        if len(self._without_room) == 1:
+            _LOG.warning("%s: waiting for room on the disk: %s", self.describe(), full)
+            self.call_later("room", FIRST_WAIT_NS, self._look_for_room)
 
-        def try_again() -> None:
-            self._full_disk = None
-            again()
-
-        self.call_later("room", self._full_disk.next_wait_ns(), try_again)
+    def _look_for_room(self) -> None:
+        waiting, self._without_room = self._without_room, []
+        for run, error in waiting:
+            self._arrived(run, error)
 
 
 class _Outcome:

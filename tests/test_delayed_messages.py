@@ -348,6 +348,30 @@ def test_what_is_due_for_a_queue_that_is_down_waits_until_it_is_up() -> None:
     assert taken(queue) == [b"x"]
 
 
+def test_what_can_neither_be_published_nor_written_again_waits_for_room_all_of_it() -> None:
+    hand = hand_node()
+    queues = [hand.node.queue(name) for name in ("a", "b")]
+    for queue in queues:
+        queue.publish(b"x", delay=1).wait()
+    entries = [queue._verbs.entry for queue in queues]
+    for queue, entry in zip(queues, entries, strict=True):
+        actor_of(queue)._fail(RuntimeError("made up"), None)
+        entry.go_down(RuntimeError("made up"))
+    hand.run()
+    for entry in entries:
+        entry.go_down(RuntimeError("made up"))
+    hand.files.fail("append", "*.delayed", error=DiskFullError, times=4)
+    hand.advance(1)
+    actor = hand.node._verbs.node.vhost("/").delayed().actor
+    assert len(actor._without_room) == 2
+    for entry in entries:
+        hand.node._verbs.node.vhost("/").start_queue(entry)
+    hand.advance(5)
+    assert not actor._without_room
+    assert [taken(queue) for queue in queues] == [[b"x"], [b"x"]]
+    assert (actor._on_the_way, actor._on_the_way_bytes) == (0, 0)
+
+
 def test_while_an_alarm_is_set_nothing_comes() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")
