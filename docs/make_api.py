@@ -29,7 +29,7 @@ of a topic `TopicsDownError` where the topics cannot.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
 ([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`
-([monitoring](monitoring.md)).
+([monitoring](monitoring.md)), `warren.sql` ([SQL](sql.md)).
 """
 
 ERRORS: Final = """

@@ -30,6 +30,8 @@ class Sent:
     count: int = 0
     due_us: int = 0
     """When its wait is over; 0: it does not wait."""
+    resting: bool = False
+    """Whether it waits at its place since a stop, and is held when it is fetched."""
     out: bool = False
     was_out: bool = False
     """When the process crashed."""
@@ -97,15 +99,7 @@ class Returning(RuleBasedStateMachine):
 
     @rule(channel=st.sampled_from(CHANNELS), count=st.integers(1, 6))
     def get(self, channel: str, count: int) -> None:
-        ready = [sent for sent in self.messages if not sent.out and not sent.due_us][:count]
-        if self.blames and (blamed := next((sent for sent in ready if sent.was_out), None)) is not None:
-            blamed.count += 1
-            self.blames = False
-        limit = self.arguments.delivery_limit
-        for sent in [sent for sent in ready if limit is not None and sent.count > limit]:  # they were out in a stop
-            ready.remove(sent)
-            self.messages.remove(sent)
-            self.dead.append(sent.body)
+        ready = self.from_head(count)
         timeout_ms = self.arguments.consumer_timeout_ms
         lapses_us = 0 if timeout_ms is None else self.bench.now_us + timeout_ms * 1000 * 17 // 16
         found = []
@@ -117,6 +111,30 @@ class Returning(RuleBasedStateMachine):
         for sent, (_, _, tag, seq_id) in zip(ready, found, strict=True):
             sent.out, sent.seq_id = True, seq_id
             self.tags[channel, tag] = sent, lapses_us
+
+    def from_head(self, count: int) -> list[Sent]:
+        """The next ones that can be delivered; what waits on is held, and what came back too often dies."""
+        found: list[Sent] = []
+        limit = self.arguments.delivery_limit
+        for sent in [sent for sent in self.messages if self.is_ready(sent)]:
+            if len(found) == count:
+                break
+            if sent.resting and sent.due_us > self.bench.now_us:
+                sent.resting = False
+                continue
+            sent.resting, sent.due_us = False, 0
+            if self.blames and sent.was_out:
+                sent.count += 1
+                self.blames = False
+            if limit is not None and sent.count > limit:
+                self.messages.remove(sent)
+                self.dead.append(sent.body)
+            else:
+                found.append(sent)
+        return found
+
+    def is_ready(self, sent: Sent) -> bool:
+        return not sent.out and (sent.resting or not sent.due_us)
 
     @precondition(lambda self: self.tags)
     @rule(data=st.data(), how=st.sampled_from(["ack", "requeue", "retry", "retry in", "reject"]))
@@ -183,7 +201,7 @@ class Returning(RuleBasedStateMachine):
             self.bench.now_us = max(self.bench.now_us, due_us)
             self.bench.queue.tick()
             for sent in self.messages:
-                if 0 < sent.due_us <= self.bench.now_us:
+                if 0 < sent.due_us <= self.bench.now_us and not sent.resting:
                     sent.due_us = 0
             self.lapse()
         self.bench.now_us = end_us
@@ -217,7 +235,8 @@ class Returning(RuleBasedStateMachine):
         self.blames = how == "crash"
         self.tags = {}
         for sent in self.messages:
-            sent.due_us = 0
+            sent.resting = sent.due_us > self.bench.now_us
+            sent.due_us = sent.due_us if sent.resting else 0
         if how == "crash":
             self.bench.crash()
         else:
@@ -227,7 +246,7 @@ class Returning(RuleBasedStateMachine):
     def hibernate(self) -> None:
         if self.bench.sleep():
             assert not self.tags
-            assert not any(sent.due_us for sent in self.messages)
+            assert not any(sent.due_us and not sent.resting for sent in self.messages)
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,8 +261,10 @@ class Returning(RuleBasedStateMachine):
         self.check_dead()
         queue = self.bench.queue
         queue.check_invariants()
-        assert len(queue) == sum(not sent.out and not sent.due_us for sent in self.messages)
-        assert queue.stats()["messages_retrying"] == sum(bool(sent.due_us) for sent in self.messages)
+        assert len(queue) == sum(map(self.is_ready, self.messages))
+        assert queue.stats()["messages_retrying"] == sum(
+            bool(sent.due_us) and not sent.resting for sent in self.messages
+        )
         assert queue.unacked == len(self.tags)
 
 

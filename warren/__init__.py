@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from warren.topic import Topic
     from warren.topic_reader import Reader, TopicRecord
     from warren.transaction import Transaction
+    from warren.transfers import export_messages, import_messages
 
 __all__ = [
     "AppendConfirm",
@@ -58,6 +59,8 @@ __all__ = [
     "Transaction",
     "Vhost",
     "WarrenError",
+    "export_messages",
+    "import_messages",
     "open",
 ]
 
@@ -86,6 +89,8 @@ _HOMES: Final = {
     "Transaction": "warren.transaction",
     "Vhost": "warren.node",
     "WarrenError": "warren.storage.errors",
+    "export_messages": "warren.transfers",
+    "import_messages": "warren.transfers",
     "open": "warren.node",
 }
 """Where each name is defined."""

@@ -7,7 +7,8 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -17,6 +18,9 @@ from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.queue_settlements import QueueSettlements
 from warren.queue_index.fetching import Fetched, FetchedAgain, fetched_alone
 from warren.queue_index.message_format import Envelope
+
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
@@ -28,8 +32,12 @@ class QueueDeliveries(QueueSettlements):
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
-        """At most ``count`` messages from the head for one who asks. They do not show in the effects.
+    def get_many(
+        self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, Wanted] | None = None
+    ) -> list[Delivered]:
+        """At most ``count`` messages from the head for one who asks, or those ``wanted``, by level, that are ready.
+
+        They do not show in the effects.
 
         Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` where that is no number of messages.
         """
@@ -37,7 +45,8 @@ class QueueDeliveries(QueueSettlements):
             raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
         self._used_at_us = self._wall_clock()
         delivered: list[Delivered] = []
-        for level, fetched in self._take(count, ack_required=ack_required):
+        taken = self._take(count, ack_required=ack_required) if wanted is None else self._take_wanted(wanted)
+        for level, fetched in taken:
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
             if first and (timeout_ms := self.arguments.consumer_timeout_ms) is not None:
                 self._limit_time(channel, first, fetched.count, timeout_ms)
@@ -46,6 +55,33 @@ class QueueDeliveries(QueueSettlements):
                 self.counts.got += fetched.count if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        """Delete those messages that are ready, wherever they stand; returns how many there were."""
+        self._used_at_us = self._wall_clock()
+        self.tick()
+        held = [
+            (level, part) for level, some in self._of_levels(wanted) for part in self.backing.level(level).remove(some)
+        ]
+        if self._retries is not None:
+            self._retries.forget(held)
+        removed = sum(len(part) for _, part in held)
+        if self.counts is not None:
+            self.counts.purged += removed
+        return removed
+
+    def _take_wanted(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Fetched]]:
+        """Those messages that are ready, wherever they stand; by level."""
+        self.tick()
+        taken = [
+            (level, one) for level, some in self._of_levels(wanted) for one in self.backing.level(level).take(some)
+        ]
+        return self._counted(taken, True) if self._remembers else taken
+
+    def _of_levels(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
+        """What is wanted of levels that have messages, highest first."""
+        levels = (level for level in self.backing.numbers if level in wanted and self.backing.length_of(level))
+        return [(level, wanted[level]) for level in levels]
 
     def hand_off(self, envelope: Envelope, body: bytes) -> Delivered | None:
         """Give a message straight to a consumer that acks unseen, past the empty queue; ``None``: publish it.
@@ -139,48 +175,69 @@ class QueueDeliveries(QueueSettlements):
             state.give_shared_back(count - given)
         return given
 
-    def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
-        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level."""
+    def _take(
+        self, count: int, *, ack_required: bool, fresh: bool = False, counted: bool = True
+    ) -> list[tuple[int, Fetched]]:
+        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level.
+
+        ``counted``: with how often they came back, and without what is not to be delivered.
+        """
         backing, expiry = self.backing, self._expiry
         expiring = expiry.expiring and not fresh
         if backing.single is not None and not expiring:
             taken = [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
-            return self._counted(taken, ack_required) if self._remembers else taken
-        taken = []
+            return self._counted(taken, ack_required, count) if counted and self._remembers else taken
+        taken, left = [], count
         if expiring:
             expiry.expire()
-        while count and (level := backing.first_level()) is not None:
-            queue, part = backing.level(level), min(count, backing.length_of(level))
+        while left and (level := backing.first_level()) is not None:
+            queue, part = backing.level(level), min(left, backing.length_of(level))
             if expiring:
                 part = expiry.fresh_at_head(level, part)
             for fetched in queue.fetch_many(part, ack_required=ack_required):
                 taken.append((level, fetched))
-                count -= fetched.count
+                left -= fetched.count
             if expiring:
                 expiry.expire()
-        return self._counted(taken, ack_required) if self._remembers else taken
+        return self._counted(taken, ack_required, count) if counted and self._remembers else taken
 
-    def _counted(self, taken: list[tuple[int, Fetched]], ack_required: bool) -> list[tuple[int, Fetched]]:
-        """The same messages, those that were delivered before with their counts; without what came back too often."""
-        retries = self._open_retries()
+    def _counted(
+        self, taken: list[tuple[int, Fetched]], ack_required: bool, wanted: int = 0
+    ) -> list[tuple[int, Fetched]]:
+        """The same messages, those that were delivered before with their counts.
+
+        What waits still, or came back too often, is not among them; as many more as are ``wanted`` then are.
+        """
         found: list[tuple[int, Fetched]] = []
-        for level, fetched in taken:
-            if not fetched.redelivered:
-                found.append((level, fetched))
-                continue
-            was_out = self._tells_out and fetched.has_deliver_record
-            counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
-            if counts is None:
-                found.append((level, fetched))
-                continue
-            over = retries.over_limit(counts) if ack_required else None
-            if not ack_required:
-                retries.forget([(level, fetched.seq_ids)])
-            elif over is not None:
-                self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
-            again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
-            if over is None:
-                found.append((level, again))
-            else:
-                found += [(level, again.part(at, 1)) for at, one in enumerate(over) if not one]
+        while taken:
+            before, wanted = wanted, wanted - sum(fetched.count for _, fetched in taken)
+            for level, fetched in taken:
+                parts = self._to_deliver(level, fetched, ack_required) if fetched.redelivered else [fetched]
+                found += [(level, part) for part in parts]
+                wanted += fetched.count - sum(part.count for part in parts)
+            taken = self._take(wanted, ack_required=ack_required, counted=False) if 0 < wanted <= before else []
         return found
+
+    def _to_deliver(self, level: int, fetched: Fetched, ack_required: bool) -> list[Fetched]:
+        """Messages that were delivered before, with their counts; those of them that are to go out now."""
+        retries = self._open_retries()
+        if ack_required and (waiting := retries.go_on_waiting(level, fetched.seq_ids, self._wall_clock())) is not None:
+            return [
+                part
+                for at, waits in enumerate(waiting)
+                if not waits
+                for part in self._to_deliver(level, fetched.part(at, 1), ack_required)
+            ]
+        was_out = self._tells_out and fetched.has_deliver_record
+        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
+        if counts is None:
+            return [fetched]
+        again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
+        if not ack_required:
+            retries.forget([(level, fetched.seq_ids)])
+            return [again]
+        over = retries.over_limit(counts)
+        if over is None:
+            return [again]
+        self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
+        return [again.part(at, 1) for at, one in enumerate(over) if not one]

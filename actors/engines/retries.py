@@ -28,9 +28,12 @@ A message that is not in the log was out, for the first time, when the index has
 records are written with the publish: there nobody can tell.) That record is written with the next sync, and a message
 may kill its process before. So after a crash the first messages that go out (:data:`SUSPECTS`) are written down even if
 nothing is known of them.
-What the log says of messages that are gone means nothing, for a seq_id is not given twice while the log is there
-(:meth:`Retries.begin_anew` comes before a level does). *A crash* loses of the log what was not synced: a count
-is less then, a wait is over. A log that is damaged, or no log, is left out with a warning: no message is lost for it.
+
+What waits when the queue stops stands at its place when it is started again, and waits on from when it is fetched
+(:meth:`Retries.go_on_waiting`). What the log says of messages that are gone means nothing, for a seq_id is not given
+twice while the log is there (:meth:`Retries.begin_anew` comes before a level does). *A crash* loses of the log what was
+not synced: a count is less then, a wait is over. A log that is damaged is left out with a warning: no message is lost
+for it.
 
 Invariants: what waits is pending in the queue; what the map of waits says stands in the order of times, once.
 """
@@ -92,6 +95,8 @@ class Retries:
     """Whether one of those that go out has to take the blame for a crash."""
     _out: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
     """What the log says was out when the process crashed, until one is blamed."""
+    _waits: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
+    """What waited when the queue stopped, until it is fetched: when it is due."""
     waiting: int = attrs.field(init=False, default=0)
     """How many messages wait."""
     _new_log_bytes: int = attrs.field(init=False, default=0)
@@ -102,40 +107,39 @@ class Retries:
 
     # ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def load(self, next_seq_id: Callable[[int], int]) -> list[tuple[int, int, range]]:
-        """Read the log, once, before anything else; what was to wait, with when it is due, in order of time.
+    def load(self, next_seq_id: Callable[[int], int]) -> None:
+        """Read the log, once, before anything else.
 
         ``next_seq_id``: the one that a level gives next; what stands behind it in the log is of an earlier life.
         """
         if self._log is None:
-            return []
-        waits, out = SeqIdMap(), SeqIdMap()
+            return
         try:
             for _, record in self._log.replay():
-                self._replay(record, waits, out)
+                self._replay(record)
         except (DataError, struct.error) as error:
             _LOG.warning("how often messages came back is not known: %s", error)
-            self.counts = SeqIdMap()
+            self.counts, self._waits, self._out = SeqIdMap(), SeqIdMap(), SeqIdMap()
             self._log.delete()
-            return []
+            return
         if self._log.damage is not None:
             _LOG.warning("how often some messages came back is not known: %s", self._log.damage)
-        self._out = out
-        for level in {entry[0] for entry in self.counts}:
-            self.counts.forget_outside(level, range(next_seq_id(level)))
+        for known in (self.counts, self._waits, self._out):
+            for level in {entry[0] for entry in known}:
+                known.forget_outside(level, range(next_seq_id(level)))
         self._new_log_bytes = self._log.size_bytes
-        found = [(due, level, range(start, min(stop, next_seq_id(level)))) for level, start, stop, due in waits]
-        return sorted((one for one in found if one[2]), key=lambda one: (one[0], one[1], one[2].start))
 
-    def _replay(self, record: bytes, waits: SeqIdMap, out: SeqIdMap) -> None:
+    def _replay(self, record: bytes) -> None:
         for kind, level, start, stop, number in RECORD.iter_unpack(record):
             seq_ids = range(start, stop)
-            waits.forget(level, seq_ids)
-            out.forget(level, seq_ids)
+            self._waits.forget(level, seq_ids)
+            self._out.forget(level, seq_ids)
             if kind == COUNT:
                 self.counts.put(level, seq_ids, number)
+            elif kind == WAIT:
+                self._waits.put(level, seq_ids, number)
             else:
-                (waits if kind == WAIT else out).put(level, seq_ids, number if kind == WAIT else 1)
+                self._out.put(level, seq_ids, 1)
 
     def sync(self) -> None:
         """Make safe what has changed. Raises :class:`NoRoomError`."""
@@ -163,6 +167,8 @@ class Retries:
         for due, held in self._times.items():
             for level, seq_ids in held:
                 yield RECORD.pack(WAIT, level, seq_ids.start, seq_ids.stop, due)
+        for level, start, stop, due in self._waits:
+            yield RECORD.pack(WAIT, level, start, stop, due)
         for level, start, stop, _ in self._out:
             yield RECORD.pack(OUT, level, start, stop, 0)
 
@@ -180,14 +186,15 @@ class Retries:
     def begin_anew(self, levels: Iterable[int]) -> None:
         """Some levels have no message, and will give seq_ids that they have given before."""
         for level in levels:
-            self.counts.forget_outside(level, range(0))
+            for known in (self.counts, self._waits, self._out):
+                known.forget_outside(level, range(0))
         if self._log is not None:
             self._write_anew(self._log)
             self._log.close()
 
     def delete(self) -> None:
         """The queue is deleted."""
-        self.counts, self._times, self.waiting = SeqIdMap(), SortedDict(), 0
+        self.counts, self._waits, self._times, self.waiting = SeqIdMap(), SeqIdMap(), SortedDict(), 0
         if self._log is not None:
             self._log.delete()
 
@@ -254,9 +261,22 @@ class Retries:
             self.hold(level, piece, now_us + wait_us)
 
     def hold(self, level: int, seq_ids: range, due_us: int) -> None:
-        """Let pending messages wait, at their place, until then."""
+        """Let pending messages wait until then."""
         self._times.setdefault(due_us, []).append((level, seq_ids))
         self.waiting += len(seq_ids)
+
+    def go_on_waiting(self, level: int, seq_ids: range, now_us: int) -> list[bool] | None:
+        """Let those of some fetched messages wait on that did so before a stop; which of them, ``None``: none."""
+        if not self._waits:
+            return None
+        dues = self._waits.of(level, seq_ids, 0)
+        self._waits.forget(level, seq_ids)
+        if max(dues) <= now_us:
+            return None
+        for seq_id, due_us in zip(seq_ids, dues, strict=True):
+            if due_us > now_us:
+                self.hold(level, range(seq_id, seq_id + 1), due_us)
+        return [due_us > now_us for due_us in dues]
 
     def next_due_us(self) -> int | None:
         """When the first message that waits is due; ``None``: none waits."""
