@@ -201,6 +201,7 @@ class NodeActor(NodeRegistry):
             self.down[name] = error
             return
         vhost.streams = self.streams
+        vhost.delays_path = self._delays_path(name)
         self.down.pop(name, None)
         self._entries_down.pop(name, None)
         orphans = [one for one in vhost.orphans() if definitions.declare_queue(one, named_by_node=True)]

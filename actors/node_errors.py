@@ -17,6 +17,10 @@ class TopicsDownError(WarrenError):
     """The topics cannot be opened, or have failed too often; the reason is in the text."""
 
 
+class DelaysDownError(WarrenError):
+    """A vhost's delayed messages cannot be opened, or have failed too often; the reason is in the text."""
+
+
 class UnsavedError(WarrenError):
     """What is declared could not be written down, so what was asked for was not done; but a queue that was to be
     deleted has lost its messages."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -45,9 +46,12 @@ from warren.storage.record_log import RecordLog
 
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
+    from warren.actors.vhost_delays import VhostDelays
 
 _LOG = logging.getLogger("warren.node")
 
+_DELAYS: Final = threading.Lock()
+"""Held by whoever begins delayed messages."""
 RETURNED_LOG: Final = "returned.log"
 """What came back to a queue (:mod:`warren.actors.engines.retries`), in the queue's own folder below ``side_path``."""
 
@@ -69,6 +73,10 @@ class RunningVhost:
     queues: dict[str, QueueEntry] = attrs.Factory(dict)
     streams: NodeStreams | None = None
     """The node's; they go on when a vhost is opened anew."""
+    delays_path: str = ""
+    """Where delayed messages are, if there are any."""
+    delays: VhostDelays | None = None
+    """Those messages; ``None``: there never was one."""
     opening: bool = True
     """Whether queues may be there that are not started yet."""
     _clean: bool = False
@@ -131,6 +139,8 @@ class RunningVhost:
             else:
                 self.start_queue(entry)
         self.opening = False
+        if self._context.files.is_directory(self.delays_path):
+            _ = self.delayed().actor
 
     def remove_files(self, entry: QueueEntry) -> None:
         """Delete what a queue that is down has on disk; its bodies in the store stay until the next scan."""
@@ -273,6 +283,32 @@ class RunningVhost:
         for message in counted:
             tell(self.persistent, message)
 
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delayed(self) -> VhostDelays:
+        """The delayed messages, with the first of which there begin to be some. From any thread."""
+        from warren.actors.vhost_delays import VhostDelays  # noqa: PLC0415 - most vhosts have none
+
+        with _DELAYS:
+            if self.delays is None:
+                self.delays = VhostDelays(
+                    self._context, self.delays_path, self.name, self.dispatch, lambda: self.opening
+                )
+            return self.delays
+
+    @property
+    def messages_delayed(self) -> int:
+        """How many messages wait until they are due."""
+        return 0 if self.delays is None else len(self.delays)
+
+    def waiting_of_queue(self, queue: str) -> int:
+        """How many of them were published to a queue itself."""
+        return 0 if self.delays is None else self.delays.waiting_of(queue, "")
+
+    def waiting_of_exchange(self, exchange: str) -> int:
+        """How many of them were published to an exchange."""
+        return 0 if self.delays is None else self.delays.waiting_of(None, exchange)
+
     # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def dispatch(
@@ -306,6 +342,8 @@ class RunningVhost:
     def close(self) -> None:
         """Stop the queues, then the stores, and say in recovery.dets how they were left."""
         confirms: list[Future] = []
+        if self.delays is not None:
+            self.delays.stop_publishing()
         try:
             self._close(confirms)
         except BaseException as error:
@@ -315,6 +353,8 @@ class RunningVhost:
         for confirm in confirms:
             if not confirm.done:
                 confirm.set()
+        if self.delays is not None:  # only now: it is known what was published safely
+            self.delays.close()
 
     def _close(self, confirms: list[Future]) -> None:
         terms: dict[str, RecoveryTerms] = {}
@@ -347,6 +387,8 @@ class RunningVhost:
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: the directory is the parent's."""
+        if self.delays is not None:
+            self.delays.forget(error)
         for ref in (self.persistent, self.transient):
             ref.actor_stopped.set()
         for entry in self.queues.values():
@@ -355,6 +397,8 @@ class RunningVhost:
 
     def give_up(self, error: BaseException) -> None:
         """Stop everything as a crash would, because a store has failed, to be opened anew; or to be deleted."""
+        if self.delays is not None:
+            self.delays.give_up(error)
         for entry in self.queues.values():
             actor = entry.running
             entry.go_down(error)

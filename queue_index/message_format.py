@@ -331,6 +331,30 @@ def decode_message(term: bytes) -> Message:
     )
 
 
+def given_in(term: bytes) -> tuple[Envelope, bytes]:
+    """An envelope, and what is handed over with it, of which the same message comes, but for its id.
+
+    Messages of the plain shape that differ in properties and bodies only have equal envelopes. Raises
+    :class:`MessageError` for whatever is no message.
+    """
+    plain = _locate(term)
+    if plain is None:
+        found = _General.of(term)
+        message = found.message()
+        encoded = found.encoded if isinstance(found.encoded, bytes) else encode_properties(message.properties)
+        envelope = Envelope(message.vhost, message.exchange, message.routing_keys, encoded, message.persistent)
+        return envelope, message.body
+    envelope = Envelope(
+        term[plain.vhost : plain.vhost_end],
+        term[plain.exchange : plain.exchange_end],
+        (term[plain.routing_key : plain.routing_key_end],),
+        b"",
+        plain.persistent,
+        of_contents=True,
+    )
+    return envelope, term[plain.properties - LENGTH_BYTES : plain.body_end]
+
+
 def locate_body(term: bytes) -> tuple[int, int, int] | None:
     """Offset and length of the body, and the offset of the msg_id, in a term of the plain shape; else ``None``.
 

@@ -107,6 +107,7 @@ class RecordLog:
             position += HEAD.size + len(payload)
             end = position
         self._end = end
+        self._unsynced = end > len(header)  # whoever wrote it may have died before he synced it
 
     def _check_header(self, data: bytes) -> None:
         line = data[: data.find(b"\n", 0, 80) + 1]
@@ -152,6 +153,10 @@ class RecordLog:
             raise
         self._end = self.size_bytes
         self._buffer, self._buffered_bytes, self._unsynced = [], 0, True
+
+    def drop(self) -> None:
+        """Forget what is buffered."""
+        self._buffer, self._buffered_bytes = [], 0
 
     def sync(self) -> None:
         """Write what is buffered; all of it survives a power loss."""

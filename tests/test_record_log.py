@@ -218,3 +218,27 @@ def test_an_operation_that_fails_loses_nothing_of_what_was_safe() -> None:
         with pytest.raises(StorageError):
             _live(files, safe)
         _check(files, safe)
+
+
+def test_what_was_dropped_is_not_written() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    log.append(b"a")
+    log.drop()
+    first = log.append(b"b")
+    log.write()
+    log.check_invariants()
+    assert list(opened(files)[0].replay()) == [(first, b"b")]
+
+
+def test_what_another_process_wrote_and_did_not_sync_is_synced_by_the_next() -> None:
+    for seed in range(20):
+        files = new_files(seed)
+        log, _ = opened(files)
+        log.append(b"a")
+        log.write()
+        files = files.after_process_crash()
+        log, found = opened(files)
+        assert found == [b"a"]
+        log.sync()
+        assert opened(files.after_power_loss(random.Random(seed)))[1] == [b"a"]

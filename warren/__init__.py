@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from warren.consumer import Consumer, Delivery
     from warren.delivery_batch import DeliveryBatch
     from warren.exchange import Exchange
+    from warren.messages import DelayedMessage
     from warren.node import Node, Vhost, open
     from warren.queue import Queue
     from warren.read_message import RecordBatch
     from warren.retry import Retry
+    from warren.scheduling import Scheduled
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.topic import Topic
     from warren.topic_reader import Reader, TopicRecord
@@ -39,6 +41,7 @@ __all__ = [
     "Confirm",
     "Consumer",
     "DataError",
+    "DelayedMessage",
     "Delivery",
     "DeliveryBatch",
     "Exchange",
@@ -48,6 +51,7 @@ __all__ = [
     "RecordBatch",
     "RefusedError",
     "Retry",
+    "Scheduled",
     "StorageError",
     "Topic",
     "TopicError",
@@ -67,6 +71,7 @@ _HOMES: Final = {
     "Confirm": "warren.actors.future",
     "Consumer": "warren.consumer",
     "DataError": "warren.storage.errors",
+    "DelayedMessage": "warren.messages",
     "Delivery": "warren.consumer",
     "DeliveryBatch": "warren.delivery_batch",
     "Exchange": "warren.exchange",
@@ -76,6 +81,7 @@ _HOMES: Final = {
     "RecordBatch": "warren.read_message",
     "RefusedError": "warren.actors.engines.errors",
     "Retry": "warren.retry",
+    "Scheduled": "warren.scheduling",
     "StorageError": "warren.storage.errors",
     "Topic": "warren.topic",
     "TopicError": "warren.actors.engines.topics.errors",

@@ -8,11 +8,15 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.handing_over import PublishKey
+from warren.amqp.own_methods import DUE
+from warren.publishing import Receiver
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
+from warren.running_node import RunningNode
 from warren.storage.erlang_text import quoted
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -39,6 +43,49 @@ def address(
         properties.delivery_mode == 2,
     )
     return PublishKey(envelope, expiration_ms, properties.priority or 0), keys, headers
+
+
+@attrs.frozen
+class Delay:
+    """When a message that was published is to come."""
+
+    due_ms: int | None
+    """By the clock; ``None``: so long after it was published:"""
+    delay_ms: int
+    ids: tuple[bytes, ...]
+    """Its ``message_id``, if it has one."""
+
+    def receiver(self, node: RunningNode, vhost: str, queue: str | None, exchange: str) -> Receiver:
+        """Who takes it until then. ``queue``: whose it is, of those published to the default exchange."""
+        due_ms = node.now_ms() + self.delay_ms if self.due_ms is None else self.due_ms
+        return node.vhost(vhost).delayed().receiver(queue, exchange, due_ms, self.ids)
+
+
+def delay_in(
+    declaration: ExchangeDeclaration, properties: Properties, *, from_owner: bool = False
+) -> tuple[Properties, Delay | None]:
+    """The properties as they are when the message has come, and when it is to come; ``None``: now.
+
+    ``from_owner``: the client is a handle of the same directory.
+    """
+    headers = properties.headers
+    if not headers:
+        return properties, None
+    due_ms: int | None = None
+    delay_ms, changed = 0, dict(headers)
+    if from_owner and isinstance(said := headers.get(DUE), int):
+        due_ms = said
+        del changed[DUE]
+    elif declaration.type == DELAYED:
+        from warren.actors.engines.delayed_exchange import delay_of, has_waited  # noqa: PLC0415 - few are of the type
+
+        delay_ms = delay_of(headers)
+        changed = dict(has_waited(headers))
+    if due_ms is None and not delay_ms:
+        return properties, None
+    message_id = properties.message_id
+    encoded = message_id.encode("utf-8", "surrogateescape") if isinstance(message_id, str) else message_id
+    return attrs.evolve(properties, headers=changed or None), Delay(due_ms, delay_ms, (encoded,) if encoded else ())
 
 
 def milliseconds(expiration: str | bytes) -> int:

@@ -103,6 +103,11 @@ COMMANDS: Final = (
     ),
     ListedCommand("purge", "warren.commands.queues:purge", "Delete every message of a queue, permanently."),
     ListedCommand(
+        "delayed",
+        "warren.commands.delayed:delayed",
+        "List the messages that wait until they are due, the first to come first, or call some back.",
+    ),
+    ListedCommand(
         "definitions",
         "warren.commands.definitions:definitions",
         "Print queues, exchanges, bindings, users and all as RabbitMQ's definitions JSON, or declare those of a file.",

@@ -27,7 +27,7 @@ from warren.actors.engines.topics.errors import (
 )
 from warren.actors.handing_over import PublishRefusedError, QueueDownError
 from warren.actors.node_context import BlockedError
-from warren.actors.node_errors import ForeignDirectoryError, TopicsDownError, UnsavedError
+from warren.actors.node_errors import DelaysDownError, ForeignDirectoryError, TopicsDownError, UnsavedError
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.client.calls import NotFromOutsideError
 from warren.exchange_verbs import UnroutableError
@@ -56,6 +56,7 @@ __all__ = [
     "DataError",
     "DefinitionsError",
     "DelayError",
+    "DelaysDownError",
     "DirectoryLockedError",
     "DirectoryLostError",
     "DiskFullError",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-from warren.actors.engines.exchanges import ExchangeDeclaration
+from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey, PublishRefusedError
@@ -47,6 +47,7 @@ class ExchangeVerbs:
     ) -> Steps[Confirm]:
         """Publish a message to the queues that its key or its headers lead to; one that leads nowhere is dropped.
 
+        ``delay`` or ``at``: as for a queue's publish; it is routed when it comes.
         ``mandatory``: one that leads nowhere comes back as an :class:`UnroutableError` of the confirm. ``block`` and
         ``timeout``: as for a queue's publish.
         """
@@ -63,16 +64,64 @@ class ExchangeVerbs:
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Publish messages with the same key and properties, with one confirm for all."""
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
         key, found = self._key(routing_key, properties), as_bodies(bodies)
         if not found:
             return settled_confirm()
         headers = properties.get("headers")
-        confirm: Confirm | None = yield publishing(
-            self.node, lambda: self.route(routing_key, headers), key, found, block=block, timeout=timeout
-        )
+        if headers and self.declaration.type == DELAYED and (delayed := self._delayed(headers, properties)) is not None:
+            find: Callable[[], list[Receiver]] = delayed
+        else:
+            find = lambda: self.route(routing_key, headers)  # noqa: E731
+        confirm: Confirm | None = yield publishing(self.node, find, key, found, block=block, timeout=timeout)
         if confirm is not None:
             return confirm
         return settled_confirm(self._unroutable(routing_key) if mandatory else None)
+
+    def _publish_later(
+        self,
+        bodies: list[bytes],
+        routing_key: str,
+        properties: Mapping[str, Any],
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        """Hand over messages that are routed when they are due. Where they have no id they get one for all."""
+        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+
+        if not bodies:
+            return settled_confirm()
+        node, name = self.node, self.declaration.name
+        wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id, share_id=True)
+        key = self._new_key(routing_key, wanted.properties)  # type: ignore[arg-type]
+
+        def find() -> list[Receiver]:
+            node.check_process()
+            vhost = node.vhost(self.declaration.vhost)
+            vhost.definitions.exchange(name)  # raises where it is gone
+            return [vhost.delayed().receiver(routing_key, name, wanted.due_ms, wanted.encoded_ids)]
+
+        confirm: Confirm = yield publishing(node, find, key, bodies, block=block, timeout=timeout)
+        return Scheduled([confirm], wanted)
+
+    def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]] | None:
+        """Who takes a message that the exchange delays; ``None``: it does not."""
+        from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+
+        delay_ms = delay_of(headers)
+        if not delay_ms:
+            return None
+        node, name, message_id = self.node, self.declaration.name, properties.get("message_id")
+        ids = [message_id.encode("utf-8", "surrogateescape")] if message_id else []
+
+        def find() -> list[Receiver]:
+            node.check_process()
+            vhost = node.vhost(self.declaration.vhost)
+            vhost.definitions.exchange(name)
+            return [vhost.delayed().receiver(None, name, node.now_ms() + delay_ms, ids)]
+
+        return find
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         """As a queue's verb of that name does; the exchange is this one, and a group that leads nowhere is refused."""
@@ -116,7 +165,12 @@ class ExchangeVerbs:
         headers = properties.get("headers")
         keys = [routing_key, *(carbon_copies(headers) if headers else ())]
         if headers and "BCC" in headers:  # a blind copy is blind: the header goes
-            properties = {**properties, "headers": {name: one for name, one in headers.items() if name != "BCC"}}
+            headers = {name: one for name, one in headers.items() if name != "BCC"}
+            properties = {**properties, "headers": headers}
+        if headers and self.declaration.type == DELAYED:
+            from warren.actors.engines.delayed_exchange import has_waited  # noqa: PLC0415 - as above
+
+            properties = {**properties, "headers": has_waited(headers)}
         return publish_key(self.declaration.vhost, self.declaration.name, keys, properties)
 
 
@@ -129,5 +183,5 @@ class ExchangeHandle(Handle[ExchangeVerbs]):
 
     @property
     def type(self) -> str:
-        """ "direct", "fanout", "topic" or "headers"."""
+        """ "direct", "fanout", "topic", "headers" or "x-delayed-message"."""
         return self._verbs.declaration.type

@@ -5,7 +5,8 @@ Properties are AMQP's, under their names. Times are seconds here and whole milli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
 from warren.actors.handing_over import PublishKey
@@ -40,6 +41,10 @@ class PublishArguments(TypedDict, total=False):
     type: str | None
     user_id: str | None
     app_id: str | None
+    delay: float | timedelta | None
+    """Seconds after which the message comes; until then it waits on disk (:mod:`warren.scheduling`)."""
+    at: datetime | float | None
+    """When it comes instead, as a datetime (local, if it names no zone) or in seconds since the Unix epoch."""
 
 
 class PublishManyArguments(TypedDict, total=False):
@@ -60,6 +65,8 @@ class PublishManyArguments(TypedDict, total=False):
     type: str | list[str | None] | None
     user_id: str | list[str | None] | None
     app_id: str | list[str | None] | None
+    delay: float | timedelta | list[float | timedelta | None] | None
+    at: datetime | float | list[datetime | float | None] | None
 
 
 class Shared(NamedTuple):
@@ -211,3 +218,30 @@ class ReceivedMessage:
             return f"<{type(self).__name__} {self.body[:40]!r}>"
         except MessageError:
             return f"<{type(self).__name__} that cannot be read>"
+
+
+class DelayedMessage(ReceivedMessage):
+    """A message that waits."""
+
+    __slots__ = ("due_ms",)
+
+    def __init__(self, found: Sequence[Any]) -> None:
+        due_ms, term = found
+        super().__init__((term,))
+        self.due_ms: int = due_ms
+        """When it is due: milliseconds since 1970."""
+
+    @property
+    def due(self) -> datetime:
+        """The same, in local time."""
+        return datetime.fromtimestamp(self.due_ms / 1000).astimezone()
+
+    @property
+    def message_id(self) -> str | bytes | None:
+        """By which it can be called back."""
+        return self.properties.message_id
+
+
+def delayed_messages(found: Iterable[Sequence[Any]]) -> list[DelayedMessage]:
+    """Messages that wait, of what a verb has found."""
+    return list(map(DelayedMessage, found))

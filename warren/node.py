@@ -22,6 +22,7 @@ from warren.actors.pool import ThreadPool
 from warren.config import Config
 from warren.data_directory import refuse_part
 from warren.exchange import Exchange
+from warren.messages import delayed_messages
 from warren.node_users import NodeUsers
 from warren.queue import Queue
 from warren.running_broker import refuse_running_broker
@@ -78,6 +79,9 @@ class Vhost(VhostHandle):
     clear_operator_policy = blocking(VhostVerbs.clear_operator_policy)
     operator_policies = blocking(VhostVerbs.operator_policies)
     publish_to = blocking(VhostVerbs.publish_to)
+
+    delayed = blocking(VhostVerbs.delayed, delayed_messages)
+    cancel_delayed = blocking(VhostVerbs.cancel_delayed)
 
 
 def _topic(verbs: TopicVerbs) -> Topic:

@@ -21,8 +21,9 @@ from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
+    from warren.actors.vhost_delays import Appointment
 
-Receiver: TypeAlias = "QueueActor | Stream"
+Receiver: TypeAlias = "QueueActor | Stream | Appointment"
 """What takes messages."""
 
 

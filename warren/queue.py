@@ -14,7 +14,7 @@ from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.mending_verbs import PAGE, BrowsedDelivery, Where
-from warren.messages import PublishArguments, as_body
+from warren.messages import PublishArguments, as_body, delayed_messages
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
 
@@ -49,6 +49,9 @@ class Queue(QueueHandle):
     ) -> Confirm:
         """Hand over a message. ``.wait()`` on what comes back waits until it is safe.
 
+        ``delay`` (seconds) or ``at`` (a moment): it comes then, and waits on disk until it does; what comes back has a
+        ``message_id`` by which :meth:`cancel_delayed` calls it back.
+
         Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
@@ -56,6 +59,8 @@ class Queue(QueueHandle):
         if type(body) is not bytes:
             body = as_body(body)
         if properties:
+            if "delay" in properties or "at" in properties:
+                return run(verbs.publish(body, block=block, timeout=timeout, **properties))
             key, body = verbs.keyed(body, properties)
         if actor is None or actor.actor_inbox.weight >= self._gate.limit:
             self._last = verbs.actor
@@ -129,6 +134,12 @@ class Queue(QueueHandle):
                 yield from map(BrowsedDelivery, page)
         finally:
             run(tail.close())
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    delayed = blocking(QueueVerbs.delayed, delayed_messages)
+    cancel_delayed = blocking(QueueVerbs.cancel_delayed)
+    purge_delayed = blocking(QueueVerbs.purge_delayed)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,7 +34,7 @@ from warren.messages import (
     publish_key,
     publish_values,
 )
-from warren.publishing import AsTheyWere, outcomes_of, publishing, room, settled_confirm
+from warren.publishing import AsTheyWere, Receiver, outcomes_of, publishing, room, settled_confirm
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
@@ -42,6 +42,7 @@ from warren.steps import Handle, Steps, asked, call
 from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
+    from warren.scheduling import Schedule, Scheduled
     from warren.tail_verbs import TailVerbs
 
 _CACHED_KEYS: Final = 16
@@ -74,6 +75,8 @@ class QueueVerbs(MendingVerbs):
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later([as_body(body)], properties, block, timeout))
         key, given = self.keyed(as_body(body), properties)
         confirm: Confirm = yield self.publishing(key, given, block, timeout)
         return confirm
@@ -93,6 +96,8 @@ class QueueVerbs(MendingVerbs):
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
         found = as_bodies(bodies)
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later(found, properties, block, timeout))
         parts = list(self._parts(found, properties))
         confirms: list[Confirm] = []
         for key, given in parts:
@@ -101,6 +106,34 @@ class QueueVerbs(MendingVerbs):
             )
             confirms.append(confirm)
         return confirms[0] if len(confirms) == 1 else CountDown([*confirms]) if confirms else settled_confirm()
+
+    def _publish_later(
+        self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
+    ) -> Steps[Scheduled]:
+        """Hand over messages that wait until they are due. Each gets an id where it has none."""
+        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+
+        node, declaration = self.node, self.entry.declaration
+        wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id)
+        if len(bodies) == 1:
+            key, given = self.keyed(bodies[0], wanted.properties)
+            parts = [(key, [given])]
+        else:
+            parts = list(self._parts(bodies, wanted.properties))
+        confirms: list[Confirm] = []
+        low = 0
+        for key, several in parts:
+            part = wanted.part(low, low + len(several))
+            low += len(several)
+
+            def find(part: Schedule = part) -> list[Receiver]:
+                _ = self.actor  # raises where the queue is gone
+                delays = node.vhost(declaration.vhost).delayed()
+                return [delays.receiver(declaration.name, "", part.due_ms, part.encoded_ids)]
+
+            confirm: Confirm = yield publishing(node, find, key, several, block=block, timeout=timeout)
+            confirms.append(confirm)
+        return Scheduled(confirms, wanted)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         """Publish messages with the exchange, the keys and the very properties that they had, and wait until they are
@@ -296,9 +329,35 @@ class QueueVerbs(MendingVerbs):
 
         ``recovering``: what a crash has left is still being counted, and the counts are of what was found so far.
         """
-        actor = self.actor
+        actor, declaration = self.actor, self.entry.declaration
         found: dict[str, Any] = yield call(actor, actor.stats)
+        found["messages_delayed"] = 0
+        if self.node.vhost(declaration.vhost).delays is not None:
+            from warren.delayed_verbs import count  # noqa: PLC0415 - many programs delay nothing
+
+            found["messages_delayed"] = yield from count(self.node, declaration.vhost, declaration.name)
         return found
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
+        """The messages that wait for this queue (``delay``, ``at``), as :class:`warren.DelayedMessage`, the first to
+        come first; at most so many."""
+        from warren.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
+
+        return waiting(self.node, self.entry.declaration.vhost, limit, self.entry.declaration.name)
+
+    def cancel_delayed(self, message_id: str) -> Steps[int]:
+        """Call back what waits for this queue under an id, before it comes; returns how many messages that were."""
+        from warren.delayed_verbs import cancel  # noqa: PLC0415 - as above
+
+        return cancel(self.node, self.entry.declaration.vhost, message_id, self.entry.declaration.name)
+
+    def purge_delayed(self) -> Steps[int]:
+        """Call back all that waits for this queue; returns how many messages that were."""
+        from warren.delayed_verbs import purge  # noqa: PLC0415 - as above
+
+        return purge(self.node, self.entry.declaration.vhost, self.entry.declaration.name)
 
     def purge(self) -> Steps[int]:
         """Drop all ready messages; returns how many."""

@@ -164,6 +164,10 @@ class RunningNode:
         """Ids for messages that go to several queues, 16 bytes each."""
         return self._context.new_msg_ids(count)
 
+    def new_message_id(self) -> str:
+        """One that no other message has."""
+        return self.new_msg_ids(1).hex()
+
     def new_queue_name(self) -> str:
         """A name that no other queue has."""
         return "amq.gen-" + base64.urlsafe_b64encode(self._context.random(16)).decode("ascii").rstrip("=")
@@ -313,12 +317,14 @@ class RunningNode:
             for queue, entry in list(running.queues.items()):
                 with contextlib.suppress(WarrenError):
                     queues[queue] = call(entry.actor, entry.actor.stats).get()
+                    queues[queue]["messages_delayed"] = running.waiting_of_queue(queue)
             try:
                 stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
             except WarrenError:
                 continue  # the vhost is just being deleted, or opened anew
             of_streams = streams.get(name, {})
             vhosts[name] = {"queues": queues, "streams": of_streams, "down": failed_queues(running), "stores": stores}
+            vhosts[name]["messages_delayed"] = running.messages_delayed
         return {"path": self.path, "memory": memory, "vhosts": vhosts, "topics": self._topic_stats()}
 
     def _topic_stats(self) -> dict[str, Any] | None:

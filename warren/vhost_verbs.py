@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
-from warren.actors.future import Confirm
+from warren.actors.future import Confirm, CountDown
 from warren.actors.node_actor import NodeActor
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import PublishArguments, as_body, publish_key
@@ -245,6 +245,28 @@ class VhostVerbs:
         )
         yield from self.node.change(lambda actor: actor.set_policy(policy))
 
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delayed(self, limit: int = 100, *, queue: str | None = None) -> Steps[list[tuple[int, bytes]]]:
+        """The messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
+        :class:`warren.DelayedMessage`, the first to come first; at most so many. ``queue``: those that were published
+        to this one itself."""
+        from warren.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
+
+        return waiting(self.node, self.name, limit, queue)
+
+    def cancel_delayed(self, message_id: str, *, queue: str | None = None) -> Steps[int]:
+        """Call back what waits under an id, before it comes; returns how many messages that were."""
+        from warren.delayed_verbs import cancel  # noqa: PLC0415 - as above
+
+        return cancel(self.node, self.name, message_id, queue)
+
+    def purge_delayed(self, queue: str) -> Steps[int]:
+        """Call back all that waits for a queue; returns how many messages that were."""
+        from warren.delayed_verbs import purge  # noqa: PLC0415 - as above
+
+        return purge(self.node, self.name, queue)
+
     def publish_to(
         self,
         names: Iterable[str],
@@ -256,6 +278,9 @@ class VhostVerbs:
     ) -> Steps[Confirm]:
         """Publish one message to several queues: a position in each, and one body in the store where it is large."""
         found = list(names)
+        if "delay" in properties or "at" in properties:
+            queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, found)]
+            return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         key = publish_key(self.name, "", found, properties)
         node = self.node
         node.check_process()
@@ -268,6 +293,21 @@ class VhostVerbs:
             timeout=timeout,
         )
         return settled_confirm() if sent is None else sent
+
+    def _publish_to_later(
+        self,
+        queues: Iterable[QueueVerbs],
+        body: bytes,
+        properties: Mapping[str, Any],
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        """The same with ``delay`` or ``at``: it waits for each queue by itself, with the same id."""
+        rest = {**properties, "message_id": properties.get("message_id") or self.node.new_message_id()}
+        confirms: list[Confirm] = []
+        for queue in queues:
+            confirms.append((yield from queue.publish(body, block=block, timeout=timeout, **rest)))
+        return CountDown([*confirms]) if confirms else settled_confirm()
 
 
 class NodeVerbs(UserVerbs, VhostVerbs):

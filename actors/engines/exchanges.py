@@ -33,9 +33,14 @@ RESERVED_PREFIX: Final = "amq."
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 X_MATCH: Final = "x-match"
 
-ExchangeType = Literal["direct", "fanout", "headers", "topic"]
+ExchangeType = Literal["direct", "fanout", "headers", "topic", "x-delayed-message"]
 DestinationType = Literal["queue", "exchange"]
-EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "headers", "topic")
+ROUTING_TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "headers", "topic")
+DELAYED: Final = "x-delayed-message"
+"""The type of exchanges that let messages wait (:mod:`warren.actors.engines.delayed_exchange`)."""
+DELAYED_TYPE: Final = "x-delayed-type"
+"""The argument that says how such an exchange routes."""
+EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = (*ROUTING_TYPES, DELAYED)
 X_MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 
 BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
@@ -159,8 +164,24 @@ class ExchangeDeclaration:
         if ALTERNATE_EXCHANGE in self.arguments and not isinstance(alternate, str):
             raise ArgumentsError(f"invalid type '{type_name(alternate)}' for arg '{ALTERNATE_EXCHANGE}' in {self}")
 
+        if self.type == DELAYED:
+            self._check_delayed_type()
+
+    def _check_delayed_type(self) -> None:
+        found = self.arguments.get(DELAYED_TYPE)
+        if found == DELAYED:
+            raise ArgumentsError(f"Invalid argument, '{DELAYED}' can't be used for '{DELAYED_TYPE}'")
+        if found not in ROUTING_TYPES:
+            raise ArgumentsError(f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type")
+
     def __str__(self) -> str:
         return f"exchange '{self.name}' in vhost '{self.vhost}'"
+
+    @property
+    def routing_type(self) -> ExchangeType:
+        """The type by which it routes."""
+        found: ExchangeType = self.arguments[DELAYED_TYPE] if self.type == DELAYED else self.type
+        return found
 
     @property
     def alternate_exchange(self) -> str | None:
@@ -233,7 +254,7 @@ class Binding:
     def check_for(self, source: ExchangeDeclaration) -> None:
         """Raise :class:`ArgumentsError` where an exchange of that type cannot have this binding."""
         mode = self.arguments.get(X_MATCH, "all")
-        if source.type != "headers" or mode in X_MATCH_MODES:
+        if source.routing_type != "headers" or mode in X_MATCH_MODES:
             return
         if isinstance(mode, str):
             said = binary_text(mode.encode("utf-8", "surrogateescape"))

@@ -133,7 +133,7 @@ class RoutingTable:
 
     def add_exchange(self, declaration: ExchangeDeclaration, alternate: str | None) -> None:
         if declaration.name != DEFAULT_EXCHANGE:  # which has no bindings, not even as an alternate exchange
-            self._exchanges[declaration.name] = Exchange(declaration, MATCHERS[declaration.type](), alternate)
+            self._exchanges[declaration.name] = Exchange(declaration, MATCHERS[declaration.routing_type](), alternate)
             self._cache = {}
 
     def set_alternate(self, name: str, alternate: str | None) -> None:

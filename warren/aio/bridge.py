@@ -17,13 +17,16 @@ import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from warren.actors.admission import Admission, BackpressureWait
 from warren.actors.future import Confirm, Future
 from warren.actors.gate import Reservation
 from warren.actors.pool import Asked
 from warren.steps import Has, Reading, Steps, Wait, Within
+
+if TYPE_CHECKING:
+    from warren.scheduling import Scheduled
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -200,13 +203,16 @@ def awaited(
 
 def awaited_safe(
     verb: Callable[Concatenate[V, P], Steps[Confirm]],
-) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, None]]:
-    """A method that awaits a verb, and then the confirm that it returns."""
+) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, Scheduled | None]]:
+    """A method that awaits a verb, and then the confirm that it returns. That of messages which come later is what the
+    method returns: it has their ids."""
 
     name = verb.__name__
 
-    async def method(self: Has[V], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        await safe(await run(getattr(self._verbs, name)(*args, **kwargs)))
+    async def method(self: Has[V], /, *args: P.args, **kwargs: P.kwargs) -> Scheduled | None:
+        confirm = await run(getattr(self._verbs, name)(*args, **kwargs))
+        await safe(confirm)
+        return confirm if hasattr(confirm, "message_ids") else None
 
     functools.update_wrapper(method, verb)
     return method

@@ -56,3 +56,10 @@ class Confirm(AppendConfirm[None]):
 
     def __init__(self, confirm: future.Confirm) -> None:
         super().__init__(confirm, lambda: None)
+
+    @property
+    def message_id(self) -> str:
+        """Of a message that comes later (``delay``, ``at``): by it :meth:`Queue.cancel_delayed` calls it back."""
+        if not isinstance(found := getattr(self._future, "message_id", None), str):
+            raise AttributeError("only of messages that come later the id is known")  # noqa: TRY004
+        return found

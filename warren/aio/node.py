@@ -20,6 +20,7 @@ from warren.aio.exchange import Exchange
 from warren.aio.node_users import NodeUsers
 from warren.aio.queue import Queue
 from warren.config import Config
+from warren.messages import delayed_messages
 from warren.setting_keywords import SettingKeywords
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
@@ -66,6 +67,9 @@ class Vhost(VhostHandle):
     clear_operator_policy = awaited(VhostVerbs.clear_operator_policy)
     operator_policies = awaited(VhostVerbs.operator_policies)
     publish_to = awaited_safe(VhostVerbs.publish_to)
+
+    delayed = awaited(VhostVerbs.delayed, delayed_messages)
+    cancel_delayed = awaited(VhostVerbs.cancel_delayed)
 
 
 def _topic(verbs: TopicVerbs) -> Topic:

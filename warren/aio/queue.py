@@ -18,7 +18,7 @@ from warren.aio.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.mending_verbs import PAGE, BrowsedDelivery, Where
-from warren.messages import PublishArguments
+from warren.messages import PublishArguments, delayed_messages
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 
 
@@ -107,6 +107,12 @@ class Queue(QueueHandle):
                     yield BrowsedDelivery(message)
         finally:
             await run(tail.close())
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    delayed = awaited(QueueVerbs.delayed, delayed_messages)
+    cancel_delayed = awaited(QueueVerbs.cancel_delayed)
+    purge_delayed = awaited(QueueVerbs.purge_delayed)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -107,6 +107,8 @@ class Settle(Method):
         self.last = last
 
 
+DUE: Final = "x-warren-due"
+"""The header of a message that comes later: when, in milliseconds since 1970. It does not stay with the message."""
 CREDIT: Final = "x-warren-credit"
 MESSAGE_BYTES: Final = 128
 """About what a message takes beside its body."""

@@ -21,7 +21,7 @@ from warren.actors.leading import Later
 from warren.actors.looking import BrowsedMessage, wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
-from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
+from warren.amqp.own_methods import CREDIT, DUE, MESSAGE_BYTES, Call, Credit
 from warren.channel import DeliveredMessage
 from warren.client.calls import call, packed
 from warren.client.channels import DeliveryChannel, DeliverySlot
@@ -33,6 +33,7 @@ from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDeliver
 from warren.mending_verbs import Place, Selected, Where
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import AsTheyWere, settled_confirm
+from warren.queue_index.amqp_tables import LongInteger
 from warren.queue_index.browsing import Browsed
 from warren.queue_index.fetching import MessageProperties
 from warren.queue_verbs import Got, QueueVerbs
@@ -41,6 +42,7 @@ from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.mending import Done, Target
+    from warren.scheduling import Scheduled
     from warren.tail_verbs import TailVerbs
 
 GETS_AT_ONCE: Final = 10_000
@@ -49,6 +51,11 @@ MAX_PREFETCH: Final = 65_535
 CREDIT_BYTES: Final = 1 << 20
 """About so much lies here for a consumer that does not take it."""
 _numbers = itertools.count(1)
+
+
+def with_due(properties: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
+    """The properties of a message that the host lets wait."""
+    return {**properties, "headers": {**(properties.get("headers") or {}), DUE: LongInteger(due_ms)}}
 
 
 class _FrontEnd:
@@ -94,6 +101,8 @@ class RemoteQueueVerbs(QueueVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
+        if "delay" in properties or "at" in properties:
+            return self._publish_later([as_body(body)], properties, block, timeout)
         return self._publish(self.key(properties), [as_body(body)], block, timeout)
 
     def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Any:
@@ -111,6 +120,8 @@ class RemoteQueueVerbs(QueueVerbs):
         **properties: Unpack[PublishManyArguments],
     ) -> Steps[Confirm]:
         found = as_bodies(bodies)
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later(found, properties, block, timeout))
         columns = columns_of(properties, len(found))
         if not columns:
             key = self.key(properties)
@@ -120,6 +131,20 @@ class RemoteQueueVerbs(QueueVerbs):
             key = self.key({**properties, **dict(zip(columns, own, strict=True))})
             confirms.append((yield from self._publish(key, [body], block, timeout)))
         return CountDown([*confirms]) if confirms else settled_confirm()
+
+    def _publish_later(
+        self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
+    ) -> Steps[Scheduled]:
+        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+
+        wanted = schedule(properties, len(bodies), self.remote.now_ms(), self.remote.new_message_id)
+        columns = columns_of(wanted.properties, len(bodies))
+        confirms: list[Confirm] = []
+        for at, body in enumerate(bodies):
+            own = {name: column[at] for name, column in columns.items()}
+            key = self._new_key(with_due({**wanted.properties, **own}, wanted.due_ms[at]))
+            confirms.append((yield from self._publish(key, [body], block, timeout)))
+        return Scheduled(confirms, wanted)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         said = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
@@ -257,6 +282,25 @@ class RemoteQueueVerbs(QueueVerbs):
     def stats(self) -> Steps[dict[str, Any]]:
         found: dict[str, Any] = yield from call(self.remote, "queue.stats", name=self.name)
         return found
+
+    def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
+        return self._of_vhost("delayed", limit, queue=self.name)
+
+    def cancel_delayed(self, message_id: str) -> Steps[int]:
+        return self._of_vhost("cancel_delayed", message_id, queue=self.name)
+
+    def purge_delayed(self) -> Steps[int]:
+        return self._of_vhost("purge_delayed", self.name)
+
+    def _of_vhost(self, verb: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
+        """Call a verb of the vhost's, behind what was published here."""
+        yield from self.remote.flush()
+        return (
+            yield from call(
+                self.remote, "any", vhost=self.entry.declaration.vhost, verb=verb, arguments=arguments,
+                keywords=keywords,
+            )
+        )  # fmt: skip
 
     def purge(self) -> Steps[int]:
         found: c.Queue.PurgeOk = yield from self.remote.ask(c.Queue.Purge(0, self.name))

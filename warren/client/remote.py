@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -76,6 +77,10 @@ class RemoteVhost:
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
+
+    def new_message_id(self) -> str:
+        """One that no other message has."""
+        return uuid.uuid4().hex
 
     def close(self, error: WarrenError) -> None:
         """Leave for good: whoever asks for anything from now on gets ``error``."""

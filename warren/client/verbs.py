@@ -18,7 +18,7 @@ from warren.actors.engines.policies import Policy
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
 from warren.client.calls import call
-from warren.client.queue_verbs import RemoteQueueVerbs
+from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
@@ -54,6 +54,8 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
+        if "delay" in properties or "at" in properties:
+            return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
         key, found = self._key(routing_key, properties), as_bodies(bodies)
         if not found:
             return settled_confirm()
@@ -67,6 +69,27 @@ class RemoteExchangeVerbs(ExchangeVerbs):
                 timeout=timeout,
             )
         )
+
+    def _publish_later(
+        self,
+        bodies: list[bytes],
+        routing_key: str,
+        properties: Mapping[str, Any],
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+
+        if not bodies:
+            return settled_confirm()
+        remote = self.remote
+        wanted = schedule(properties, len(bodies), remote.now_ms(), remote.new_message_id, share_id=True)
+        confirms: list[Confirm] = []
+        for body, due_ms in zip(bodies, wanted.due_ms, strict=True):
+            key = self._new_key(routing_key, with_due(wanted.properties, due_ms))  # type: ignore[arg-type]
+            publish = c.Basic.Publish(0, self.declaration.name, routing_key)
+            confirms.append((yield from remote.publish(key, publish, [body], None, block=block, timeout=timeout)))
+        return Scheduled(confirms, wanted)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         confirms: list[Confirm | WarrenError] = []
@@ -239,7 +262,10 @@ class RemoteVhostVerbs(VhostVerbs):
         found = list(names)
         if not found:
             return settled_confirm()
-        yield from self._call("queue.declarations", names=found)
+        declared = yield from self._call("queue.declarations", names=found)
+        if "delay" in properties or "at" in properties:
+            queues = [RemoteQueueVerbs(self.remote, QueueDeclaration(**one)) for one in declared]
+            return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         if len(found) > 1:
             headers = {**(properties.get("headers") or {}), "BCC": found[1:]}
             properties = {**properties, "headers": headers}

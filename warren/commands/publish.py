@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -51,6 +52,10 @@ def publish(
     ] = None,
     expiration: Annotated[float | None, typer.Option(metavar="S", help="Dead after so many seconds.")] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=255, help="In a queue with priorities.")] = None,
+    delay: Annotated[float | None, typer.Option(metavar="S", help="Comes after so many seconds.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Comes then: 2030-01-31T08:00, or seconds since 1970.")
+    ] = None,
     transient: Annotated[bool, typer.Option("--transient", help="Need not survive a stop.")] = False,
     exchange: Annotated[
         str | None, typer.Option(metavar="NAME", help="Publish to this exchange; QUEUE is left out then.")
@@ -82,11 +87,30 @@ def publish(
         "expiration": expiration,
         "priority": priority,
     }
+    properties |= _when(delay, at)
     with opened_node(path, adopt=adopt, make=declare) as node:
         send = _sender(vhost_of(node, vhost), queue, exchange, routing_key, properties, declare=declare)
-        published = Published()
+        published = Published(message_ids=None if delay is None and at is None else [])
         published.send_all(bodies, send, count, shows=not as_json)
     published.say("published", as_json=as_json)
+
+
+def _when(delay: float | None, at: str | None) -> PublishArguments:
+    """What says when they come."""
+    if delay is not None and at is not None:
+        raise UsageError("either --delay or --at")
+    if delay is not None:
+        return {"delay": delay}
+    if at is None:
+        return {}
+    try:
+        return {"at": float(at)}
+    except ValueError:
+        pass
+    try:
+        return {"at": datetime.fromisoformat(at)}
+    except ValueError:
+        raise UsageError(f"--at {at}: wants a time as 2030-01-31T08:00, or seconds since 1970") from None
 
 
 def _properties(said: list[str] | None) -> dict[str, Any]:

@@ -107,12 +107,16 @@ class Published:
 
     messages: int = 0
     payload_bytes: int = 0
+    message_ids: list[str] | None = None
+    """Of those that come later, where they are to be told."""
     _open: deque[Confirm] = attrs.Factory(deque)
 
     def add(self, confirm: Confirm, size: int) -> None:
         """One more; raises what became of an earlier one."""
         self.messages += 1
         self.payload_bytes += size
+        if self.message_ids is not None:
+            self.message_ids += getattr(confirm, "message_ids", ())
         if not self._open or self._open[-1] is not confirm:  # messages that go together share one
             self._open.append(confirm)
         while self._open[0].done and len(self._open) > 1:
@@ -138,7 +142,8 @@ class Published:
     def say(self, done: str, *, as_json: bool) -> None:
         """Say on stdout how much was sent."""
         if as_json:
-            print_json({done: self.messages, "bytes": self.payload_bytes})
+            said: dict[str, Any] = {done: self.messages, "bytes": self.payload_bytes}
+            print_json(said if self.message_ids is None else said | {"message_ids": self.message_ids})
         else:
             noun = "message" if self.messages == 1 else "messages"
             print(f"{self.messages:,} {noun} {done}, {self.payload_bytes:,} bytes")

@@ -33,7 +33,7 @@ from warren.consumer import Delivery
 from warren.exchange_verbs import UnroutableError
 from warren.kombu.connection import Connection
 from warren.kombu.errors import as_amqp
-from warren.kombu.message import Message, Outgoing, outgoing
+from warren.kombu.message import Message, Outgoing, eta_of, outgoing
 from warren.kombu.subscription import Subscription
 from warren.queue import Queue
 from warren.storage.errors import MessageError, WarrenError
@@ -238,10 +238,12 @@ class Channel(base.StdChannel):
         ``timeout``: seconds to wait at most while publishers are blocked. ``.wait()`` on what is returned waits until
         the message is safe in any case.
         """
-        connection = self._open_connection
+        connection, arguments = self._open_connection, message.arguments
+        if connection.address.delay_eta and (eta := eta_of(arguments)) is not None:
+            arguments = {**arguments, "at": eta}
         with as_amqp("Basic.publish"):
             confirm = connection.exchange(exchange).publish(
-                message.body, routing_key, mandatory=mandatory, timeout=timeout, **message.arguments
+                message.body, routing_key, mandatory=mandatory, timeout=timeout, **arguments
             )
         if mandatory and confirm.done and isinstance(confirm.error, UnroutableError):
             self._return(message, exchange, routing_key)

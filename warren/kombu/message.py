@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import attrs
@@ -59,6 +59,20 @@ def outgoing(  # noqa: PLR0917 - as Kombu calls Channel.prepare_message
     if content_encoding is not None:
         found["content_encoding"] = content_encoding
     return Outgoing(_bytes(body, content_encoding), cast(PublishArguments, found))
+
+
+def eta_of(arguments: PublishArguments) -> datetime | None:
+    """When a task of Celery's is to be done, if that is still to come."""
+    said = (arguments.get("headers") or {}).get("eta")
+    try:
+        eta = datetime.fromisoformat(said) if isinstance(said, str) else None
+    except ValueError:
+        return None
+    if eta is None:
+        return None
+    if eta.tzinfo is None:  # as Celery says UTC
+        eta = eta.replace(tzinfo=UTC)
+    return eta if eta > datetime.now(UTC) else None
 
 
 def _bytes(body: Any, content_encoding: str | None) -> bytes:

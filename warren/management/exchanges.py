@@ -10,7 +10,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
-from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, DestinationType, ExchangeDeclaration
+from warren.actors.engines.exchanges import (
+    DEFAULT_EXCHANGE,
+    DELAYED,
+    EXCHANGE_TYPES,
+    Binding,
+    DestinationType,
+    ExchangeDeclaration,
+)
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from warren.management.call import Call
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, in_pieces, not_found, with_rests
@@ -48,6 +55,8 @@ def _shown(call: Call, vhost: VhostDefinitions, exchange: ExchangeDeclaration, p
     applied, found = vhost.policies.of("exchange", exchange.name), exchange_json(exchange)
     if applied.policy is not None:
         found["policy"] = applied.policy.name
+    if exchange.type == DELAYED:
+        found["messages_delayed"] = call.node.vhost(exchange.vhost).waiting_of_exchange(exchange.name)
     key = exchange.vhost, exchange.name
     if (traffic := call.managed.clients.traffic.exchanges.get(key)) is not None and not disable_stats(call):
         found["message_stats"] = call.managed.samples.rates_of(("exchange", key), traffic.to_json(), past)
@@ -93,7 +102,7 @@ async def put_exchange(call: Call) -> Any:
     definitions = call.node.vhost(vhost).definitions
     new = not definitions.has("exchange", name)
     kind = said.get("type", "direct")
-    if kind not in ("direct", "fanout", "headers", "topic"):
+    if kind not in EXCHANGE_TYPES:
         raise bad_request(f"unknown exchange type '{kind}'")
     declaration = ExchangeDeclaration(
         vhost=vhost,

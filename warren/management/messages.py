@@ -17,7 +17,7 @@ from warren.actors.engines.errors import (
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.node_context import BlockedError
-from warren.addressing import address
+from warren.addressing import address, delay_in
 from warren.aio import bridge
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
@@ -155,10 +155,13 @@ async def _hand_over(
     call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
 ) -> Confirm | None:
     """Give a message to the queues that it is for; ``None`` where there is none."""
+    properties, delay = delay_in(call.node.vhost(vhost).definitions.exchange(exchange), properties)
     key, keys, headers = address(vhost, exchange, routing_key, properties)
 
     def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)
+        if delay is not None:
+            return [delay.receiver(call.node, vhost, None, exchange)]
         names = running.definitions.routing.route_all(exchange, keys, headers)
         call.managed.clients.traffic.publish(vhost, exchange, 1, len(names))
         found: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]

@@ -16,7 +16,7 @@ import psutil
 
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import BROKER_VERSION
-from warren.actors.engines.exchanges import EXCHANGE_TYPES
+from warren.actors.engines.exchanges import DELAYED, EXCHANGE_TYPES
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.ctl import checks
@@ -28,7 +28,10 @@ from warren.management.rates import KEPT_S
 from warren.management.samples import Document, NodeSample
 from warren.management.users import define
 
-_DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specification" for name in EXCHANGE_TYPES}
+_DESCRIPTIONS: Final = {
+    name: "Delayed Message Exchange." if name == DELAYED else f"AMQP {name} exchange, as per the AMQP specification"
+    for name in EXCHANGE_TYPES
+}
 _RETENTION: Final = {kind: [KEPT_S] for kind in ("global", "basic", "detailed")}
 _CHURN: Final = (
     "channel_closed", "channel_created", "connection_closed", "connection_created", "queue_created", "queue_declared",

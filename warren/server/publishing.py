@@ -20,7 +20,8 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
-from warren.addressing import address, text_of
+from warren.actors.node_errors import DelaysDownError
+from warren.addressing import Delay, address, delay_in, text_of
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
@@ -57,6 +58,8 @@ class _Addressed:
     """The exchange as it was when the user's right was looked at."""
     asks: bool = False
     """Whether the answer is to come directly."""
+    delay: Delay | None = None
+    """When it is to come; ``None``: now."""
 
 
 class ChannelPublisher:
@@ -94,7 +97,11 @@ class ChannelPublisher:
         return self._hand_over(addressed, event, numbered)
 
     def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
-        actors = self._route(addressed)
+        try:
+            actors = self._route(addressed)
+        except DelaysDownError as error:
+            self._settle(numbered, error)
+            return None
         if (traffic := self._channel.traffic) is not None:
             traffic.publish(addressed.checked.name, len(event.bodies), len(actors))
         if not actors:
@@ -211,7 +218,8 @@ class ChannelPublisher:
             raise
         if known is None or known.checked is not declaration:
             known = self._new_address(exchange, routing_key, properties, declaration)
-            if len(properties) <= _CACHED_PROPERTIES_BYTES and not known.asks:
+            comes_once = known.asks or (known.delay is not None and known.delay.due_ms is not None)
+            if len(properties) <= _CACHED_PROPERTIES_BYTES and not comes_once:
                 if len(self._addressed) >= _CACHED_ENVELOPES:
                     self._addressed.clear()
                 self._addressed[exchange, routing_key, properties] = known
@@ -237,12 +245,20 @@ class ChannelPublisher:
                 f"user_id property set to '{text_of(properties.user_id or '')}' "
                 f"but authenticated user was '{channel.user}'",
             )
+        came, delay = delay_in(declaration, properties, from_owner=channel.connection.is_owner)
+        if delay is not None:
+            properties, encoded = came, encode_properties(came)
         key, keys, headers = address(channel.vhost, exchange, routing_key, properties, encoded)
-        return _Addressed(key, keys, headers, declaration, asks)
+        return _Addressed(key, keys, headers, declaration, asks, delay)
 
     def _route(self, addressed: _Addressed) -> list[Receiver]:
         vhost = self._channel.node.vhost(self._channel.vhost)
-        names = vhost.definitions.routing.route_all(addressed.checked.name, addressed.routing_keys, addressed.headers)
+        exchange = addressed.checked.name
+        if (delay := addressed.delay) is not None and exchange:
+            return [delay.receiver(self._channel.node, vhost.name, None, exchange)]
+        names = vhost.definitions.routing.route_all(exchange, addressed.routing_keys, addressed.headers)
+        if delay is not None and names:
+            return [delay.receiver(self._channel.node, vhost.name, names[0] if len(names) == 1 else None, "")]
         actors: list[Receiver] = [
             actor for name in names if (entry := vhost.queues.get(name)) is not None
             and (actor := entry.running) is not None

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pamqp import commands as c
 
 from warren.actors.engines.arguments import QueueDeclaration, locked
-from warren.actors.engines.exchanges import ALTERNATE_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from warren.actors.engines.exchanges import (
+    ALTERNATE_EXCHANGE,
+    EXCHANGE_TYPES,
+    RESERVED_PREFIX,
+    Binding,
+    ExchangeDeclaration,
+)
 from warren.actors.engines.stream_arguments import STREAM
 from warren.actors.future import Future
 from warren.actors.node_actor import NodeActor
@@ -46,7 +52,7 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
         _refuse_default(name)
         definitions.exchange(name)
     else:
-        if method.exchange_type not in ("direct", "fanout", "headers", "topic"):
+        if method.exchange_type not in EXCHANGE_TYPES:
             known = "unknown" if method.exchange_type else "invalid"  # Erlang knows the empty name
             raise Refusal(COMMAND_INVALID, f"{known} exchange type '{method.exchange_type}'")
         _refuse_default(name)

@@ -1,0 +1,246 @@
+"""One log of delayed messages: the one that is written, whose messages are listed in RAM, or one that is sealed.
+
+A :class:`SealedFile` has its messages in an index on disk, in order of time, and keeps in RAM a few numbers, a bit for
+each message once one of them is taken or gone, and a small block of those that are next. So what waits for long costs
+nearly nothing.
+
+Terms. *taken*: handed out to be published; *gone*: known to be published, or called back: written down as such. A
+message that is taken is still *live*, until it is gone. *Waiting*: neither.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.actors.engines.delays import delay_format as f
+from warren.actors.engines.delays.delay_format import Entry, Place
+from warren.storage.filesystem import FileSystem
+from warren.storage.record_log import RecordLog
+
+BLOCK: Final = 64
+"""So many of a sealed file's next messages are in RAM: 2 KiB."""
+
+
+def log_path(directory: str, number: int) -> str:
+    return f"{directory}/{number}.delayed"
+
+
+def index_path(directory: str, number: int) -> str:
+    return f"{directory}/{number}.due"
+
+
+@attrs.define(eq=False, repr=False)
+class DelayFile:
+    """What the two have in common."""
+
+    number: int
+    log: RecordLog
+    live: int = 0
+    live_bytes: int = 0
+    taken: int = 0
+    damaged: bool = False
+    """Whether something in it cannot be read: then it is kept, whatever becomes of the rest."""
+
+    def next_due_ms(self) -> int | None:
+        """When the first is due that waits."""
+        raise NotImplementedError
+
+    def take(self) -> Entry:
+        """The message that :meth:`next_due_ms` speaks of is handed out."""
+        raise NotImplementedError
+
+    def waiting(self) -> Iterator[Entry]:
+        """Those that wait, the next one first. To be read before anything changes."""
+        raise NotImplementedError
+
+    def find(self, column: str, value: int) -> list[tuple[int, Entry]]:
+        """Those that wait and have this value, each with its number for :meth:`kill`."""
+        raise NotImplementedError
+
+    def kill(self, number: int) -> None:
+        """Take out one that waits; whoever asks settles it."""
+        raise NotImplementedError
+
+    def settle(self, size: int, *, was_taken: bool) -> None:
+        """One of it is gone."""
+        self.live -= 1
+        self.live_bytes -= size
+        self.taken -= was_taken
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the file contradicts itself."""
+        if not 0 <= self.taken <= self.live or self.live_bytes < 0 or bool(self.live) != bool(self.live_bytes):
+            raise RuntimeError(f"{self.log.path}: {self.taken} taken of {self.live} live, {self.live_bytes} bytes")
+        if sum(1 for _ in self.waiting()) != self.live - self.taken:
+            raise RuntimeError(f"{self.log.path}: {self.live - self.taken} should wait")
+
+
+@attrs.define(eq=False, repr=False)
+class OpenFile(DelayFile):
+    """The log that is written."""
+
+    entries: list[Entry] = attrs.Factory(list)
+    """All that were ever in it, in the order of the file."""
+    gone: list[Place] = attrs.Factory(list)
+    """What it says of others."""
+    _heap: list[tuple[int, int]] = attrs.Factory(list)
+    """When which entry is due; those that were killed stay until they come up."""
+    _out: set[int] = attrs.Factory(set)
+    """Entries that are taken or gone."""
+
+    def add(self, entry: Entry, *, is_gone: bool = False) -> None:
+        """One more. ``is_gone``: of a log that is read again."""
+        index = len(self.entries)
+        self.entries.append(entry)
+        if is_gone:
+            self._out.add(index)
+            return
+        heapq.heappush(self._heap, (entry.due_ms, index))
+        self.live += 1
+        self.live_bytes += entry.size
+
+    def next_due_ms(self) -> int | None:
+        heap = self._heap
+        while heap and heap[0][1] in self._out:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take(self) -> Entry:
+        _, index = heapq.heappop(self._heap)
+        self._out.add(index)
+        self.taken += 1
+        return self.entries[index]
+
+    def waiting(self) -> Iterator[Entry]:
+        return (self.entries[index] for _, index in sorted(self._heap) if index not in self._out)
+
+    def find(self, column: str, value: int) -> list[tuple[int, Entry]]:
+        at = Entry._fields.index(column)
+        return [(index, entry) for index, entry in enumerate(self.entries)
+                if entry[at] == value and index not in self._out]  # fmt: skip
+
+    def kill(self, number: int) -> None:
+        self._out.add(number)
+
+    def sealed(self, files: FileSystem, path: str) -> SealedFile:
+        """The same, once its index stands at ``path``."""
+        entries = f.entries_of(self.entries)
+        order = np.lexsort((entries["offset"], entries["due_ms"]))
+        out = np.zeros(len(entries), bool)
+        out[list(self._out)] = True
+        sealed = SealedFile(
+            self.number,
+            self.log,
+            self.live,
+            self.live_bytes,
+            self.taken,
+            self.damaged,
+            files=files,
+            path=path,
+            count=len(entries),
+            log_bytes=files.size(self.log.path),
+        )
+        sealed.mark(out[order])
+        return sealed
+
+    def check_invariants(self) -> None:
+        """With what the module says."""
+        DelayFile.check_invariants(self)
+        if {index for _, index in self._heap} | self._out != set(range(len(self.entries))):
+            raise RuntimeError(f"{self.log.path}: an entry neither waits nor is out")
+
+
+@attrs.define(eq=False, repr=False)
+class SealedFile(DelayFile):
+    """A log that is full."""
+
+    _files: FileSystem = attrs.field(kw_only=True)
+    path: str = attrs.field(kw_only=True)
+    """Of the index."""
+    count: int = attrs.field(kw_only=True)
+    """Messages that were ever in it."""
+    log_bytes: int = attrs.field(kw_only=True)
+    _out: bytearray | None = None
+    """A bit for each entry that is taken or gone, in order of time; ``None``: there is none."""
+    _next: int = 0
+    """All before this one are out."""
+    _block: f.Entries | None = None
+    _block_at: int = 0
+
+    def mark(self, out: f.Entries) -> None:
+        """These are out."""
+        self._out = bytearray(np.packbits(out, bitorder="little").tobytes()) if out.any() else None
+        self._next, self._block = 0, None
+
+    def _is_out(self, place: int) -> bool:
+        return self._out is not None and bool(self._out[place >> 3] & 1 << (place & 7))
+
+    def _set_out(self, place: int) -> None:
+        if self._out is None:
+            self._out = bytearray((self.count + 7) // 8)
+        self._out[place >> 3] |= 1 << (place & 7)
+
+    def _row(self, place: int) -> Entry:
+        block = self._block
+        if block is None or not 0 <= place - self._block_at < len(block):
+            block = self._block = f.read_rows(self._files, self.path, self.count, place, BLOCK)
+            self._block_at = place
+        return Entry(*block[place - self._block_at].item())
+
+    def next_due_ms(self) -> int | None:
+        while self._next < self.count and self._is_out(self._next):
+            self._next += 1
+        if self._next < self.count:
+            return self._row(self._next).due_ms
+        self._block = None
+        return None
+
+    def take(self) -> Entry:
+        entry = self._row(self._next)
+        self._set_out(self._next)
+        self._next += 1
+        self.taken += 1
+        return entry
+
+    def waiting(self) -> Iterator[Entry]:
+        for first in range(self._next, self.count, BLOCK):
+            rows = f.read_rows(self._files, self.path, self.count, first, BLOCK)
+            for place, row in enumerate(rows.tolist(), first):
+                if not self._is_out(place):
+                    yield Entry(*row)
+
+    def _are_out(self) -> f.Entries:
+        if self._out is None:
+            return np.zeros(self.count, bool)
+        return np.unpackbits(np.frombuffer(self._out, np.uint8), count=self.count, bitorder="little").astype(bool)
+
+    def find(self, column: str, value: int) -> list[tuple[int, Entry]]:
+        same = f.read_column(self._files, self.path, self.count, column) == value
+        if not same.any():
+            return []
+        places = np.flatnonzero(same & ~self._are_out())
+        if not len(places):
+            return []
+        first = int(places[0])
+        rows = f.read_rows(self._files, self.path, self.count, first, int(places[-1]) - first + 1)[places - first]
+        return [(place, Entry(*row)) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
+
+    def kill(self, number: int) -> None:
+        self._set_out(number)
+
+    @property
+    def is_garbage(self) -> bool:
+        """Whether it is worth while to write again what lives in it; nobody may be about to publish any of that."""
+        return not self.damaged and not self.taken and 2 * self.live_bytes < self.log_bytes
+
+    def all_live(self) -> list[tuple[int, Entry]]:
+        """Those that wait, in the order of the log, each with its number for :meth:`kill`."""
+        places = np.flatnonzero(~self._are_out())
+        rows = f.read_rows(self._files, self.path, self.count, 0, self.count)[places]
+        order = np.argsort(rows["offset"])
+        return [(place, Entry(*row)) for place, row in zip(places[order].tolist(), rows[order].tolist(), strict=True)]

@@ -1,0 +1,240 @@
+"""The two formats of delayed messages on disk: the records of a log, and the index of a log that is full.
+
+**Records** stand in a :class:`~warren.storage.record_log.RecordLog` of the kind ``delayed``. A payload is a message
+that waits, or says of others that they do so no more; big-endian::
+
+    "M"  due  id digest  target  replaces: file  offset   encoded message (:mod:`warren.queue_index.message_format`)
+     1    8       8        8              4       4
+    "G"  file  offset   file  offset  …
+     1    4      4
+
+*due*: milliseconds since 1970. *id digest* (:func:`digest_of_id`): by which a message is found that is called back; 0:
+it has no id. *target* (:func:`target_of_queue`, :func:`target_of_exchange`): whose it is. *replaces*: where the message
+stood before, which it does no more; 0 and 0: it is new. One record says both, so no crash comes between.
+
+**An index** says in columns, sorted by due and then by offset, what messages a log has, and with them what the log says
+of others; little-endian::
+
+    "warren due 1\\n"   CRC-32 of all that follows   the log's size   messages   gone   damaged
+                                  4                      8              4        4        4
+    due i64 …  id digest u64 …  target u64 …  offset u32 …  size u32 …      one of each for every message
+    file u32  offset u32  …                                                 for every one that is gone
+
+*size*: of the whole record. *damaged*: 1 where the log has something that cannot be read. An index that is missing or
+damaged, or of a log of another size, is made anew from the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from warren.queue_index.message_format import decode_message
+from warren.storage.errors import DataError, MessageError
+from warren.storage.filesystem import File, FileSystem
+
+KIND: Final = "delayed"
+MAX_DUE_MS: Final = (1 << 62) - 1
+
+_MESSAGE, _GONE = b"M", b"G"
+_HEAD: Final = struct.Struct(">cQQQII")
+_REPLACES: Final = struct.Struct(">II")
+_REPLACES_AT: Final = _HEAD.size - _REPLACES.size
+
+LINE: Final = b"warren due 1\n"
+_INDEX_HEAD: Final = struct.Struct("<IQIII")
+_COLUMNS: Final = (("due_ms", "<i8"), ("id_digest", "<u8"), ("target", "<u8"), ("offset", "<u4"), ("size", "<u4"))
+ENTRY: Final = np.dtype(list(_COLUMNS))
+GONE: Final = np.dtype([("file", "<u4"), ("offset", "<u4")])
+
+Entries = npt.NDArray[Any]
+"""Of :data:`ENTRY`."""
+Gone = npt.NDArray[Any]
+"""Of :data:`GONE`."""
+
+
+class Entry(NamedTuple):
+    """One message of a log."""
+
+    due_ms: int
+    id_digest: int
+    target: int
+    offset: int
+    size: int
+
+
+class Place(NamedTuple):
+    """Where a record stands: in which file, and where in it."""
+
+    file: int
+    offset: int
+
+
+NOWHERE: Final = Place(0, 0)
+
+
+def digest_of_id(message_id: bytes) -> int:
+    """What a ``message_id`` is looked for by; 0 for none."""
+    return _digest(message_id) if message_id else 0
+
+
+def has_id(term: bytes, message_id: bytes) -> bool:
+    """Whether an encoded message has this ``message_id``."""
+    try:
+        found = decode_message(term).properties.message_id
+    except MessageError:
+        return False
+    return message_id == (found.encode() if isinstance(found, str) else found)
+
+
+def target_of_queue(name: bytes) -> int:
+    """Of messages that were published to a queue itself."""
+    return _digest(b"q" + name)
+
+
+def target_of_exchange(name: bytes) -> int:
+    """Of messages that were published to an exchange."""
+    return _digest(b"x" + name)
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big") or 1
+
+
+# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Record(NamedTuple):
+    """A message that waits."""
+
+    due_ms: int
+    id_digest: int
+    target: int
+    replaces: Place
+    term: bytes
+    """The encoded message."""
+
+
+def encode_message_record(due_ms: int, id_digest: int, target: int, term: bytes, replaces: Place = NOWHERE) -> bytes:
+    """The payload for a message."""
+    return _HEAD.pack(_MESSAGE, due_ms, id_digest, target, *replaces) + term
+
+
+def moved(payload: bytes, replaces: Place, due_ms: int | None = None) -> bytes:
+    """The payload of a message that is written again elsewhere; ``due_ms``: it is due then, not as it was."""
+    if due_ms is not None:
+        record = message_in(payload)
+        return encode_message_record(due_ms, record.id_digest, record.target, record.term, replaces)
+    return payload[:_REPLACES_AT] + _REPLACES.pack(*replaces) + payload[_HEAD.size :]
+
+
+def message_in(payload: bytes) -> Record:
+    """The message in a payload. Raises ``ValueError`` for another one."""
+    if len(payload) < _HEAD.size or not payload.startswith(_MESSAGE):
+        raise ValueError("no delayed message")
+    _, due_ms, id_digest, target, file, offset = _HEAD.unpack_from(payload)
+    return Record(due_ms, id_digest, target, Place(file, offset), payload[_HEAD.size :])
+
+
+def encode_gone(places: Iterable[Place]) -> bytes:
+    """The payload that says that these wait no more."""
+    return _GONE + b"".join([_REPLACES.pack(*place) for place in places])
+
+
+def gone_in(payload: bytes) -> list[Place] | None:
+    """What a payload says of others; ``None``: it is a message. Raises ``ValueError`` for what is neither."""
+    if payload.startswith(_GONE) and not (len(payload) - 1) % _REPLACES.size:
+        return [Place(*pair) for pair in _REPLACES.iter_unpack(memoryview(payload)[1:])]
+    if payload.startswith(_MESSAGE):
+        return None
+    raise ValueError("neither a delayed message nor what is gone")
+
+
+# ── index ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Index(NamedTuple):
+    """What an index says."""
+
+    entries: Entries
+    gone: Gone
+    damaged: bool
+
+
+def encode_index(index: Index, log_bytes: int) -> bytes:
+    """The index of a log of that size; its entries in any order."""
+    entries, gone, damaged = index
+    ordered = entries[np.lexsort((entries["offset"], entries["due_ms"]))]
+    body = b"".join([*(ordered[name].tobytes() for name, _ in _COLUMNS), gone.tobytes()])
+    head = _INDEX_HEAD.pack(0, log_bytes, len(entries), len(gone), damaged)[4:]
+    return b"".join((LINE, zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little"), head, body))
+
+
+def decode_index(data: bytes, path: str, log_bytes: int) -> Index:
+    """What an index says. Raises :class:`DataError` for one that is damaged, or of a log of another size."""
+    start = len(LINE) + _INDEX_HEAD.size
+    if not data.startswith(LINE) or len(data) < start:
+        raise DataError(path, 0, "not an index of delayed messages")
+    crc, of_bytes, count, gone_count, damaged = _INDEX_HEAD.unpack_from(data, len(LINE))
+    if len(data) != start + count * ENTRY.itemsize + gone_count * GONE.itemsize:
+        raise DataError(path, None, f"{len(data)} bytes for {count} messages and {gone_count} that are gone")
+    if crc != zlib.crc32(memoryview(data)[len(LINE) + 4 :]):
+        raise DataError(path, len(LINE), "another checksum")
+    if of_bytes != log_bytes:
+        raise DataError(path, len(LINE) + 4, f"of a log of {of_bytes} bytes, which has {log_bytes}")
+    entries = np.empty(count, ENTRY)
+    for name, kind in _COLUMNS:
+        entries[name] = np.frombuffer(data, kind, count, start)
+        start += count * np.dtype(kind).itemsize
+    return Index(entries, np.frombuffer(data, GONE, gone_count, start), bool(damaged))
+
+
+def read_rows(files: FileSystem, path: str, count: int, first: int, number: int) -> Entries:
+    """Messages of an index with ``count`` from place ``first`` on, at most so many. Raises :class:`DataError`."""
+    file = files.open_read(path)
+    try:
+        rows = np.empty(min(number, count - first), ENTRY)
+        for name, _ in _COLUMNS:
+            rows[name] = _read_column(file, path, name, count, first, len(rows))
+        return rows
+    finally:
+        file.close()
+
+
+def read_column(files: FileSystem, path: str, count: int, name: str) -> npt.NDArray[Any]:
+    """A whole column of an index with ``count`` messages. Raises :class:`DataError`."""
+    file = files.open_read(path)
+    try:
+        return _read_column(file, path, name, count, 0, count)
+    finally:
+        file.close()
+
+
+def _read_column(file: File, path: str, name: str, count: int, first: int, number: int) -> npt.NDArray[Any]:  # noqa: PLR0917
+    start = len(LINE) + _INDEX_HEAD.size
+    for column, kind in _COLUMNS:
+        width = np.dtype(kind).itemsize
+        if column == name:
+            at = start + first * width
+            data = file.pread(number * width, at)
+            if len(data) != number * width:
+                raise DataError(path, at, "cut short")
+            return np.frombuffer(data, kind)
+        start += count * width
+    raise ValueError(f"no column {name}")
+
+
+def entries_of(found: Sequence[Entry]) -> Entries:
+    """As columns."""
+    return np.array(found, ENTRY)
+
+
+def gone_of(places: Sequence[Place]) -> Gone:
+    """As columns."""
+    return np.array(places, GONE)

@@ -1,0 +1,82 @@
+"""Messages that are due, as they are published: in runs that go to one place together, in the order of time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from warren.actors.engines.delays.delay_log import DueMessage
+from warren.queue_index.message_format import Envelope, given_in, properties_in
+from warren.queue_index.properties import decode_properties
+from warren.storage.errors import MessageError
+
+_LOG = logging.getLogger("warren.delays")
+
+
+@attrs.define(eq=False, repr=False)
+class Run:
+    """Messages that have exchange, routing keys and all that they share on their way in common; or one with headers."""
+
+    envelope: Envelope
+    expiration_ms: int | None
+    priority: int
+    headers: Mapping[str, Any] | None
+    """By which it is routed; ``None``: the default exchange's, which asks for none."""
+    messages: list[DueMessage] = attrs.Factory(list)
+    given: list[bytes] = attrs.Factory(list)
+    """Their contents or bodies, as the envelope says."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the messages."""
+        return sum(message.entry.size for message in self.messages)
+
+    @property
+    def exchange(self) -> str:
+        return self.envelope.exchange.decode("utf-8", "surrogateescape")
+
+    @property
+    def routing_keys(self) -> tuple[str, ...]:
+        return tuple(key.decode("utf-8", "surrogateescape") for key in self.envelope.routing_keys)
+
+    def takes(self, other: Run) -> bool:
+        """Whether another one can go with it."""
+        return (self.envelope, self.expiration_ms, self.priority, self.headers) == (
+            other.envelope,
+            other.expiration_ms,
+            other.priority,
+            other.headers,
+        )
+
+
+def runs_of(messages: Iterable[DueMessage], unreadable: list[DueMessage]) -> Iterator[Run]:
+    """The runs. ``unreadable``: gets messages that are none: nobody could publish them ever."""
+    last: Run | None = None
+    for message in messages:
+        try:
+            run = _run_of(message)
+        except MessageError as error:
+            _LOG.error("a delayed message that cannot be read is dropped: %s", error)
+            unreadable.append(message)
+            continue
+        if last is not None and last.takes(run):
+            last.messages += run.messages
+            last.given += run.given
+            continue
+        if last is not None:
+            yield last
+        last = run
+    if last is not None:
+        yield last
+
+
+def _run_of(message: DueMessage) -> Run:
+    envelope, given = given_in(message.term)
+    properties = decode_properties(properties_in(given) if envelope.of_contents else envelope.properties)
+    expiration = properties.expiration
+    expiration_ms = int(expiration) if expiration is not None and str(expiration).isdigit() else None
+    headers = dict(properties.headers or {}) if envelope.exchange else None
+    return Run(envelope, expiration_ms, properties.priority or 0, headers, [message], [given])

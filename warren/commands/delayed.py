@@ -1,0 +1,76 @@
+"""The command ``warren delayed``: the messages that wait until they are due, and calling them back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from warren.commands.opening import opened_node, vhost_of
+from warren.commands.options import AdoptOption, JsonOption, NodePath, VhostOption
+from warren.commands.output import plain_table, print_json, print_text
+from warren.messages import DelayedMessage
+from warren.salvage.names import printable
+
+
+def delayed(
+    path: NodePath,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="[QUEUE]", help="What was published to this queue itself.")
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="At most so many.")] = 100,
+    cancel: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Call back what has this message_id; several times.")
+    ] = None,
+    vhost: VhostOption = "/",
+    adopt: AdoptOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the messages that wait until they are due, the first to come first, or call some back.
+
+    Exit code 1 where nothing waits under an id that is called back.
+    """
+    with opened_node(path, adopt=adopt) as node:
+        of = vhost_of(node, vhost)
+        handle = None if queue is None else of.queue(queue, passive=True)
+        source = of if handle is None else handle
+        if cancel:
+            cancelled = {message_id: source.cancel_delayed(message_id) for message_id in cancel}
+        else:
+            found = [_to_json(message) for message in source.delayed(limit)]
+    if cancel:
+        _say_cancelled(cancelled, as_json=as_json)
+    elif as_json:
+        print_json({"delayed": found})
+    elif found:
+        table = plain_table("due", "exchange", "routing key", "message_id", numbers=("bytes",))
+        for row in found:
+            words = (row["due"], row["exchange"], row["routing_key"], row["message_id"] or "")
+            table.add_row(*(Text(printable(word)) for word in words), f"{row['bytes']:,}")
+        print_text([table])
+    else:
+        print("Nothing waits.")
+
+
+def _say_cancelled(cancelled: dict[str, int], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"cancelled": cancelled})
+    else:
+        for message_id, count in cancelled.items():
+            print(f"{printable(message_id)}: {count:,} message{'' if count == 1 else 's'} called back")
+    if not all(cancelled.values()):
+        raise typer.Exit(1)
+
+
+def _to_json(message: DelayedMessage) -> dict[str, Any]:
+    found = message.message_id
+    return {
+        "due": message.due.isoformat(timespec="milliseconds"),
+        "due_ms": message.due_ms,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "message_id": found.decode(errors="replace") if isinstance(found, bytes) else found,
+        "bytes": len(message.body),
+    }

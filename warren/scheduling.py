@@ -1,0 +1,106 @@
+"""Messages that are to come later: what ``delay`` and ``at`` of a publish say, and what such a publish returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from warren.actors.future import Confirm, CountDown
+from warren.storage.errors import MessageError
+
+MAX_DUE_MS: Final = (1 << 62) - 1
+"""Some hundred million years from now."""
+
+
+class Schedule(NamedTuple):
+    """When messages are due, and by which ids they can be called back."""
+
+    properties: dict[str, Any]
+    """Those of the publish, with the ids; without what says when."""
+    due_ms: list[int]
+    """Of each: milliseconds since 1970."""
+    ids: list[str]
+
+    def part(self, low: int, high: int) -> Schedule:
+        """Of some of the messages."""
+        return Schedule(self.properties, self.due_ms[low:high], self.ids[low:high])
+
+    @property
+    def encoded_ids(self) -> list[bytes]:
+        return [one.encode("utf-8", "surrogateescape") for one in self.ids]
+
+
+class Scheduled(CountDown):
+    """The confirm of messages that come later: answered once they are as safe as the node's ``sync`` promises."""
+
+    __slots__ = ("due_ms", "message_ids")
+
+    def __init__(self, parts: Sequence[Confirm], schedule: Schedule) -> None:
+        super().__init__([*parts])
+        self.message_ids = schedule.ids
+        """Of each, in the order of the bodies: by it :meth:`Queue.cancel_delayed` calls it back."""
+        self.due_ms = schedule.due_ms
+        """When each is due: milliseconds since 1970."""
+
+    @property
+    def message_id(self) -> str:
+        """Of the only one, or the first."""
+        return self.message_ids[0]
+
+
+def schedule(
+    properties: Mapping[str, Any], count: int, now_ms: int, new_id: Callable[[], str], *, share_id: bool = False
+) -> Schedule:
+    """What the arguments of a publish of ``count`` messages say. Raises :class:`MessageError`.
+
+    ``share_id``: messages without an id get one for all of them.
+    """
+    rest = dict(properties)
+    delay, at = rest.pop("delay", None), rest.pop("at", None)
+    if delay is not None and at is not None:
+        raise MessageError("a message comes after a delay or at a time, not both")
+    said, due_of = (delay, _after) if at is None else (at, _at)
+    each = said if isinstance(said, list) else [said]
+    if len(each) != count and isinstance(said, list):
+        raise MessageError(f"{'delay' if at is None else 'at'} of {len(each)} messages, and {count} bodies")
+    due_ms = [now_ms if one is None else due_of(one, now_ms) for one in each]
+    if not isinstance(said, list):
+        due_ms *= count
+    given = rest.get("message_id")
+    if given is None:
+        ids = [new_id()] * count if share_id else [new_id() for _ in range(count)]
+    elif isinstance(given, list):
+        ids = [new_id() if one is None else one for one in given]
+    else:
+        ids = [given] * count
+    if not all(isinstance(one, str) and one for one in ids):
+        raise MessageError("a message_id is a text")
+    if share_id or count == 1:
+        rest["message_id"] = ids[0] if ids else None
+    elif given is None or isinstance(given, list):
+        rest["message_id"] = ids
+    return Schedule(rest, due_ms, ids)
+
+
+def _after(delay: object, now_ms: int) -> int:
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    if not isinstance(delay, (int, float)) or isinstance(delay, bool) or not math.isfinite(delay):
+        raise MessageError(f"a delay is a number of seconds or a timedelta, not {delay!r:.100}")
+    return _checked(now_ms + max(math.ceil(round(delay * 1000, 3)), 0))
+
+
+def _at(moment: object, now_ms: int) -> int:
+    if isinstance(moment, datetime):
+        moment = moment.timestamp()
+    if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not math.isfinite(moment):
+        raise MessageError(f"at is a datetime or seconds since 1970, not {moment!r:.100}")
+    return _checked(max(math.ceil(round(moment * 1000, 3)), 0))
+
+
+def _checked(due_ms: int) -> int:
+    if due_ms > MAX_DUE_MS:
+        raise MessageError(f"a message cannot wait until {due_ms} ms after 1970")
+    return due_ms
