@@ -187,6 +187,7 @@ class NodeRegistry(NodePart):
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
             self._context.files.delete_tree(vhost.directory.path)
+            vhost.side.delete_all()
             self.definitions.delete_vhost(name)
             self._save()
         except WarrenError as error:

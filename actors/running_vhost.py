@@ -32,6 +32,7 @@ from warren.actors.node_context import NodeContext
 from warren.actors.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.queue_output import Target
+from warren.actors.side_files import SideFiles
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.timer import tell
 from warren.actors.vhost_files import VhostFiles
@@ -57,6 +58,7 @@ class RunningVhost:
     name: str
     definitions: VhostDefinitions
     directory: VhostFiles
+    side: SideFiles
     persistent: ActorRef[Any]
     transient: ActorRef[Any]
     _context: NodeContext
@@ -84,7 +86,8 @@ class RunningVhost:
             MessageStoreActor.start(context, store, f"the {kind} message store of vhost '{definitions.name}'")
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         ]
-        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], context)
+        side = SideFiles(context.files, path, directory.name)
+        vhost = cls(definitions.name, definitions, directory, side, stores[0], stores[1], context)
         vhost._clean = directory.persistent_store.clean
         return vhost
 
@@ -109,6 +112,7 @@ class RunningVhost:
     def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
         """Start an actor for each of the queues that there are when the vhost is opened."""
         started = list(declarations)
+        self.side.keep_only([declaration.name for declaration in started])
         directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
         if not self._clean:
             expected = frozenset(directories & set(self.directory.found.values()))
@@ -130,6 +134,7 @@ class RunningVhost:
             directory = self._directory_of(stored)
             self._context.files.delete_tree(self.directory.queue_path(directory))
             self.directory.down.pop(directory, None)
+        self.side.delete(entry.declaration.name)
         entry.error = None
 
     def is_empty(self, name: str) -> bool:
@@ -145,7 +150,7 @@ class RunningVhost:
 
     def start_queue(self, entry: QueueEntry) -> None:
         """Start an actor for a queue, new or with files."""
-        ref = QueueActor.start(
+        ref = _actor_class(entry.declaration).start(
             self._context,
             entry.declaration,
             open_process=self._open_process,
@@ -223,7 +228,14 @@ class RunningVhost:
             policies=actor.policies,
             counts=Counts() if context.counting else None,
         )
-        return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
+        return OpenedQueue(
+            process,
+            clients,
+            lambda: self._tell_counted(counted),
+            delete_side=functools.partial(self.side.delete, declaration.name),
+            side_path=self.side.of(declaration.name) if durable else None,
+            has_side=durable and self.side.has(declaration.name),
+        )
 
     def _recover(
         self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, counted: list[m.CountReferences]
@@ -349,6 +361,14 @@ class RunningVhost:
             else:
                 entry.start(actor)
             self.queues[name] = entry
+
+
+def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
+    if not declaration.deduplicates:
+        return QueueActor
+    from warren.actors.deduplicating_queue import DeduplicatingQueueActor  # noqa: PLC0415 - few queues are one
+
+    return DeduplicatingQueueActor
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

@@ -4,6 +4,8 @@ The queue's lists and the pending acks are merged by seq_id. Delta is read part 
 and nothing of it stays in RAM. The queue must not change while it is browsed; but a browser may begin behind the last
 message that it saw, and what lies before is then neither read nor walked through: page by page, a queue costs what it
 costs in one go.
+
+:func:`id_at` looks at one position: whether a message that was here once is here still.
 """
 
 from __future__ import annotations
@@ -52,6 +54,30 @@ def browse(s: QueueState, first: int = 0, limit: int | None = None) -> Iterator[
             yield from _messages(s, part, unacked=unacked)
         if limit == 0:
             return
+
+
+def id_at(s: QueueState, seq_id: int) -> bytes | None:
+    """The msg_id of the message at a position, ready or pending; ``None`` where there is none. Reads no body."""
+    for held in (s.ram_pending, s.disk_pending, s.index_pending):
+        if len(held) and (run := held.find(seq_id)) is not None:
+            return _first_id(run)
+    if not s.delta.blank:
+        start, end = s.delta.bounds
+        if start <= seq_id < end:
+            recover_to(s, seq_id + 1)
+            if seq_id // s.index.segment_entry_count not in s.index.segments:
+                return None
+            found = sift(s, s.index.read_some(seq_id, seq_id + 1, 1)[0])[0]
+            return _first_id(found[0]) if found else None
+    for ready in (s.q4, s.q3, s.q2, s.q1):
+        if ready and ready.first_seq_id <= seq_id <= ready.last_seq_id:
+            run = next(ready.since(seq_id))
+            return _first_id(run) if run.start == seq_id else None
+    return None
+
+
+def _first_id(run: Run) -> bytes:
+    return bytes(run.batch.ids[16 * run.low : 16 * run.low + 16])
 
 
 def _messages(s: QueueState, run: Run, *, unacked: bool) -> Iterator[Browsed]:

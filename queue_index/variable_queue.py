@@ -383,6 +383,13 @@ class VariableQueue:
         """
         return browsing.browse(self._state, first, limit)
 
+    def holds(self, seq_id: int, msg_id: bytes) -> bool:
+        """Whether the message that was published under that seq_id, with that id, is here: ready or pending.
+
+        Scans on, where a crash has left the position unscanned.
+        """
+        return browsing.id_at(self._state, seq_id) == msg_id
+
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
         s = self._state
@@ -482,6 +489,10 @@ class VariableQueue:
         self._state.index.flush()
         self._state.release()
         self._confirms.release()
+
+    def expect_confirm(self) -> None:
+        """Have :meth:`drain_confirmed` say, by an empty range, when all that was published until now is safe."""
+        self._confirms.expect(self._state, range(0))
 
     def drain_confirmed(self) -> list[range]:
         """Seq_ids whose publishes asked for a confirm and have become safe since the last call."""

@@ -21,8 +21,17 @@ SHARED: Final = frozenset({"persistent", "delivery_mode", "expiration", "priorit
 """What messages that are handed over together have in common."""
 
 
+KEY_ARGUMENTS: Final = frozenset({"unique", "unique_for"})
+"""Those of a publish that are about a key, and no property (:mod:`warren.unique_publishing`)."""
+
+
 class PublishArguments(TypedDict, total=False):
     """What a publish can be told beside its body."""
+
+    unique: str | bytes | int | None
+    """A key: while a message with it is in the queue, no other one is stored. ``True``: the body itself."""
+    unique_for: float | None
+    """Seconds for which the key is taken, from now on, whether the message is in the queue or not."""
 
     headers: Mapping[str, Any] | None
     persistent: bool
@@ -45,6 +54,9 @@ class PublishArguments(TypedDict, total=False):
 class PublishManyArguments(TypedDict, total=False):
     """What a publish of many can be told beside their bodies: for all, or (marked so) a list with one for each."""
 
+    unique: list[str | bytes | int | None] | bool | None
+    """A key each; or ``True``: the bodies themselves."""
+    unique_for: float | None
     headers: Mapping[str, Any] | list[Mapping[str, Any] | None] | None
     """For all, or each."""
     persistent: bool
@@ -77,6 +89,11 @@ NOTHING_SHARED: Final = Shared(True, None, 0)
 def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared]:
     """The properties of messages by AMQP's names, and what they share. Raises :class:`MessageError`."""
     values = dict(arguments)
+    if not KEY_ARGUMENTS.isdisjoint(values):
+        raise MessageError(
+            "unique and unique_for are for the publish of a queue; queues behind an exchange look at the header "
+            "x-deduplication-header, if they are declared with x-message-deduplication"
+        )
     persistent = bool(values.pop("persistent", True))
     expiration = values.pop("expiration", None)
     if "delivery_mode" in values:

@@ -14,7 +14,7 @@ from warren.actors.queue_actor import QueueActor
 from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.messages import PublishArguments, ReceivedMessage, as_body
+from warren.messages import KEY_ARGUMENTS, PublishArguments, ReceivedMessage, as_body
 from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
 
@@ -69,6 +69,8 @@ class Queue(QueueHandle):
         if type(body) is not bytes:
             body = as_body(body)
         if properties:
+            if not KEY_ARGUMENTS.isdisjoint(properties):
+                return run(verbs.publish(body, block=block, timeout=timeout, **properties))
             key, body = verbs.keyed(body, properties)
         if actor is None or actor.actor_inbox.weight >= self._gate.limit:
             self._last = verbs.actor

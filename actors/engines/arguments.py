@@ -111,6 +111,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-single-active-consumer": _truth,
     "x-queue-type": _one_of("classic", otherwise="\"unsupported queue type '{}'\""),
     "x-queue-master-locator": lambda _: None,
+    "x-message-deduplication": _truth,
+    "x-cache-ttl": _expires,
 }
 """What a classic queue knows, in the order in which a second declaration is compared."""
 

@@ -52,7 +52,8 @@ class QueueProcess(QueueEarly):
         self._note_arguments()
 
     def _note_arguments(self) -> None:
-        self.is_plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
+        self.takes_all = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
+        self.is_plain = self.takes_all and not self.declaration.deduplicates
         mode = self.arguments.set_queue_mode
         if mode is not None and self.backing.mode != mode:
             self.backing.set_mode(mode)
@@ -204,6 +205,26 @@ class QueueProcess(QueueEarly):
             whole = high - low == len(bodies)
             ids, some = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
             queue.publish_many(envelope, ids, some, expiries_us=expiry_us, confirm=confirm)
+
+    def confirm_when_safe(self, level: int, token: object) -> None:
+        """Answer when all that was published into a level until now is safe; ``token``: as for a publish."""
+        confirm = self.backing.durable
+        if confirm:
+            self.backing.level(level).expect_confirm()
+        self._note_confirm(level, token, confirm=confirm)
+
+    def holds(self, level: int, seq_id: int, msg_id: bytes) -> bool:
+        """Whether the message that was published into a level under that seq_id, with that id, is still here."""
+        return level in self.backing.numbers and self.backing.level(level).holds(seq_id, msg_id)
+
+    def expiry_us(self, expiration_ms: int | None) -> int:
+        """When a message that comes now expires; 0: never."""
+        return self._expiry.expiry_us(expiration_ms)
+
+    @property
+    def discards(self) -> bool:
+        """Whether a message that comes goes at once, unless a consumer takes it."""
+        return self._expiry.discards
 
     # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
 
