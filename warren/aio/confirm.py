@@ -56,3 +56,16 @@ class Confirm(AppendConfirm[None]):
 
     def __init__(self, confirm: future.Confirm) -> None:
         super().__init__(confirm, lambda: None)
+
+    @property
+    def duplicates(self) -> tuple[int, ...]:
+        """Which of the messages, counted from 0, were not stored, as their keys (``unique``) were taken. Await it
+        first."""
+        if not self.done:
+            raise RuntimeError("await the confirm first: it is not known yet what was stored")
+        return self._future.duplicates
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether there is such a message: of a single one, whether it was not stored."""
+        return bool(self.duplicates)

@@ -29,7 +29,7 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
-from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
+from warren.messages import KEY_ARGUMENTS, PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
 from warren.queue_index.fetching import MessageProperties
@@ -88,7 +88,26 @@ class RemoteQueueVerbs(QueueVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
+        if not KEY_ARGUMENTS.isdisjoint(properties):
+            return self.publish_unique([as_body(body)], properties, block, timeout, several=False)
         return self._publish(self.key(properties), [as_body(body)], block, timeout)
+
+    def publish_unique(
+        self,
+        bodies: list[bytes],
+        properties: Mapping[str, Any],
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        several: bool,
+    ) -> Steps[Confirm]:
+        from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
+        from warren.unique_publishing import keys_of  # noqa: PLC0415
+
+        _, rest = keys_of(properties, bodies, several=several)  # what is wrong with them is known here
+        self.key({name: value for name, value in rest.items() if not isinstance(value, list)})
+        columns_of(rest, len(bodies))
+        return publish_unique(self.remote, self.name, bodies, properties, several=several, block=block, timeout=timeout)
 
     def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Any:
         return Publishing(self._publish(key, [given], block, timeout))
@@ -105,6 +124,8 @@ class RemoteQueueVerbs(QueueVerbs):
         **properties: Unpack[PublishManyArguments],
     ) -> Steps[Confirm]:
         found = as_bodies(bodies)
+        if not KEY_ARGUMENTS.isdisjoint(properties):
+            return (yield from self.publish_unique(found, properties, block, timeout, several=True))
         columns = columns_of(properties, len(found))
         if not columns:
             key = self.key(properties)

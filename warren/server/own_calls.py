@@ -17,7 +17,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
-from warren.client.calls import plain, refusal_of, restored
+from warren.client.calls import plain, refusal_of, restored, unpacked
 from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
@@ -170,6 +170,17 @@ def _browse(channel: ServerChannel, name: str, count: int, after: list[int] | No
     ]
 
 
+def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
+    queue = _queue(channel, name)
+    connection = channel.connection
+    connection.tell_blocked()
+    try:
+        confirm = yield from queue.publish_unique(unpacked(bodies), properties, several=several)
+    finally:
+        connection.tell_unblocked()
+    return Later(confirm, lambda _: confirm.duplicates)
+
+
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -258,6 +269,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.sync": lambda channel, name: _queue(channel, name).sync(),
     "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
     "queue.browse": _browse,
+    "queue.publish_unique": _publish_unique,
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [
