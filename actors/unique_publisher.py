@@ -99,7 +99,7 @@ class UniquePublisher:
         A log that cannot be read keeps no message from anybody; who wants a key is told so.
         """
         log = None if side_path is None else RecordLog(context.files, f"{side_path}/{LOG_NAME}", LOG_KIND)
-        keys = UniqueKeys(log, actor.process.holds, context.clock.wall_us, sync=context.settings.sync != "os")
+        keys = UniqueKeys(log, actor.process.ids_at, context.clock.wall_us, sync=context.settings.sync != "os")
         publisher = cls(actor, keys, context.check_directory)
         try:
             keys.open()
@@ -153,20 +153,17 @@ class UniquePublisher:
     def _sort_out(self, keys: Sequence[Key | None]) -> tuple[list[int], list[int], list[TakenKey], set[int]]:
         """Which messages are to be stored, and which not; whose keys the others want and are not safe, with levels."""
         fresh, duplicates = list[int](), list[int]()
-        awaited, levels, seen = list[TakenKey](), set[int](), set[bytes]()
+        holders = self.keys.holders({key.digest for key in keys if key is not None})
+        awaited = [held for held in holders.values() if not held.safe]
+        seen = set(holders)
         for index, key in enumerate(keys):
-            if key is None:
+            if key is None or key.digest not in seen:
                 fresh.append(index)
-                continue
-            held = None if key.digest in seen else self.keys.find(key.digest)
-            if held is None and key.digest not in seen:
+            else:
+                duplicates.append(index)
+            if key is not None:
                 seen.add(key.digest)
-                fresh.append(index)
-                continue
-            duplicates.append(index)
-            if held is not None and not held.safe:
-                awaited.append(held)
-                levels.add(held.level)
+        levels = {held.level for held in awaited}
         return fresh, duplicates, awaited, levels
 
     def _taken(

@@ -5,13 +5,15 @@ and nothing of it stays in RAM. The queue must not change while it is browsed; b
 message that it saw, and what lies before is then neither read nor walked through: page by page, a queue costs what it
 costs in one go.
 
-:func:`id_at` looks at one position: whether a message that was here once is here still.
+:func:`ids_at` looks at positions: whether messages that were here once are here still.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 import attrs
@@ -56,28 +58,33 @@ def browse(s: QueueState, first: int = 0, limit: int | None = None) -> Iterator[
             return
 
 
-def id_at(s: QueueState, seq_id: int) -> bytes | None:
-    """The msg_id of the message at a position, ready or pending; ``None`` where there is none. Reads no body."""
+def ids_at(s: QueueState, seq_ids: Sequence[int]) -> list[bytes | None]:
+    """The msg_ids of the messages at positions, which ascend, ready or pending; ``None`` where there is none."""
+    found: list[bytes | None] = [None] * len(seq_ids)
+    for run in _runs_at(s, seq_ids) if seq_ids else ():
+        ids, before = run.batch.ids, 16 * (run.low - run.start)
+        low = bisect_left(seq_ids, run.start)
+        for index in range(low, bisect_left(seq_ids, run.end, low)):
+            at = before + 16 * seq_ids[index]
+            found[index] = bytes(ids[at : at + 16])
+    return found
+
+
+def _runs_at(s: QueueState, seq_ids: Sequence[int]) -> Iterator[Run]:
+    """Whatever has one of these positions. Of delta a segment is read once, and only where one of them is in it."""
+    first, last = seq_ids[0], seq_ids[-1]
     for held in (s.ram_pending, s.disk_pending, s.index_pending):
-        if len(held) and (run := held.find(seq_id)) is not None:
-            return _first_id(run)
-    if not s.delta.blank:
-        start, end = s.delta.bounds
-        if start <= seq_id < end:
-            recover_to(s, seq_id + 1)
-            if seq_id // s.index.segment_entry_count not in s.index.segments:
-                return None
-            found = sift(s, s.index.read_some(seq_id, seq_id + 1, 1)[0])[0]
-            return _first_id(found[0]) if found else None
+        yield from held.within(first, last + 1) if len(held) else ()
     for ready in (s.q4, s.q3, s.q2, s.q1):
-        if ready and ready.first_seq_id <= seq_id <= ready.last_seq_id:
-            run = next(ready.since(seq_id))
-            return _first_id(run) if run.start == seq_id else None
-    return None
-
-
-def _first_id(run: Run) -> bytes:
-    return bytes(run.batch.ids[16 * run.low : 16 * run.low + 16])
+        yield from takewhile(lambda run: run.start <= last, ready.since(first))
+    start, end = (0, 0) if s.delta.blank else s.delta.bounds
+    at = bisect_left(seq_ids, start)
+    while at < len(seq_ids) and seq_ids[at] < end:
+        low, at = seq_ids[at], bisect_left(seq_ids, min(s.index.next_segment_boundary(seq_ids[at]), end), at)
+        high = seq_ids[at - 1] + 1
+        recover_to(s, high)
+        if low // s.index.segment_entry_count in s.index.segments:
+            yield from sift(s, s.index.read_some(low, high, high - low)[0])[0]
 
 
 def _messages(s: QueueState, run: Run, *, unacked: bool) -> Iterator[Browsed]:

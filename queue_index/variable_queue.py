@@ -383,12 +383,12 @@ class VariableQueue:
         """
         return browsing.browse(self._state, first, limit)
 
-    def holds(self, seq_id: int, msg_id: bytes) -> bool:
-        """Whether the message that was published under that seq_id, with that id, is here: ready or pending.
+    def ids_at(self, seq_ids: Sequence[int]) -> list[bytes | None]:
+        """The msg_ids of the messages under these seq_ids, which ascend, ready or pending; ``None`` where none is.
 
-        Scans on, where a crash has left the position unscanned.
+        Scans on, where a crash has left a position unscanned.
         """
-        return browsing.id_at(self._state, seq_id) == msg_id
+        return browsing.ids_at(self._state, seq_ids)
 
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""

@@ -213,9 +213,11 @@ class QueueProcess(QueueEarly):
             self.backing.level(level).expect_confirm()
         self._note_confirm(level, token, confirm=confirm)
 
-    def holds(self, level: int, seq_id: int, msg_id: bytes) -> bool:
-        """Whether the message that was published into a level under that seq_id, with that id, is still here."""
-        return level in self.backing.numbers and self.backing.level(level).holds(seq_id, msg_id)
+    def ids_at(self, level: int, seq_ids: Sequence[int]) -> list[bytes | None]:
+        """The msg_ids of the messages of a level under these seq_ids, which ascend; ``None`` where none is."""
+        if level not in self.backing.numbers:
+            return [None] * len(seq_ids)
+        return self.backing.level(level).ids_at(seq_ids)
 
     def expiry_us(self, expiration_ms: int | None) -> int:
         """When a message that comes now expires; 0: never."""

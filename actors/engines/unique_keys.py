@@ -2,44 +2,57 @@
 
 A key is taken *while its message waits*, until that has left the queue for good (acked, rejected, expired, dropped,
 purged), or *for a time* since the message was accepted, whether it is there or not. Nobody tells this object that
-messages leave: whether a key's message is there is looked up where it matters (``holds``), by level, seq_id and msg_id.
-So what goes out pays nothing for keys, and a key cannot outlive its message.
+messages leave: whether a key's message is there is looked up where that matters, by level, seq_id and msg_id
+(``ids_at``). So what goes out pays nothing for keys, and a key cannot outlive its message.
 
-*On disk* a key is a record of a :class:`~warren.storage.record_log.RecordLog`, a row of
-:mod:`~warren.actors.engines.key_table`; a later record of a digest holds in place of those before. The order is:
+*On disk* keys are records of a :class:`~warren.storage.record_log.RecordLog`: each one row of
+:mod:`~warren.actors.engines.key_table`, or several; a later row of a digest holds in place of those before. The order:
 
-1. :meth:`UniqueKeys.take`: the record is written, then its message is published;
+1. :meth:`UniqueKeys.take`: the row is written, then its message is published;
 2. the message gets safe, as any other;
-3. :meth:`UniqueKeys.make_safe`: a key for a time gets a second record, which says that its message was safe; the log is
+3. :meth:`UniqueKeys.make_safe`: a key for a time gets a second row, which says that its message was safe; the log is
    synced; only now the publisher is told.
 
-*A crash* before the third step may leave a record without its message. A key that lasts while its message waits then
-names a message that the index does not have, so it is free. So is a key for a time that has its first record only,
-unless its message is there: then it was accepted, and :meth:`UniqueKeys.open` says so in the log before anybody can
+*A crash* before the third step may leave a row without its message. A key that lasts while its message waits then
+names a message that the index does not have, so it is free. So is a key for a time that has its first row only, unless
+its message is there: then it was accepted, and :meth:`UniqueKeys.open` says so in the log before anybody can
 take the message away. After the third step both are on disk. So a lost message never counts as a duplicate's first one,
 and no duplicate is taken once its first one was confirmed.
 
 *Growth*: when the table is full, or the log has outgrown what holds, both are made anew of the keys that are taken.
 
-Invariants: those of the table and the log; every key with a record is in the table until it is not taken any more.
+Invariants: those of the table and the log; every key with a row on disk is in the table until it is not taken any more.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
 
-from warren.actors.engines.key_table import IN_RAM, ROW, SAFE, KeyTable, TakenKey, unpacked
+from warren.actors.engines.key_table import (
+    BOUND,
+    IN_RAM,
+    ROW,
+    SAFE,
+    KeyTable,
+    TakenKey,
+    flags_of,
+    keys_in,
+    lasting,
+    packed,
+    rows_of,
+)
 from warren.storage.errors import DataError, DiskFullError, NoRoomError
 from warren.storage.record_log import RecordLog
 
-Holds = Callable[[int, int, bytes], bool]
-"""Whether the message of a level, a seq_id and a msg_id is in the queue."""
+IdsAt = Callable[[int, Sequence[int]], Sequence[bytes | None]]
+"""The msg_ids of the messages in the queue under a level and seq_ids, which ascend; ``None`` where none is."""
 
 LOG_KIND: Final = "unique-keys"
+_ROWS_AT_ONCE: Final = 1000
 MIN_LOG_BYTES: Final = 64 * 1024
 """Up to here a log is not worth a new file; above, it may grow to three times of what it had to say."""
 
@@ -49,7 +62,7 @@ class UniqueKeys:
     """The keys of one queue. ``log``: ``None`` where nothing of the queue outlives the process."""
 
     _log: RecordLog | None
-    _holds: Holds
+    _ids_at: IdsAt
     _wall_clock: Callable[[], int]
     """µs since the Unix epoch."""
     _sync: bool = True
@@ -77,51 +90,61 @@ class UniqueKeys:
         if log is None:
             return
         for offset, payload in log.replay():
-            if len(payload) != ROW.size:
-                raise DataError(log.path, offset, f"a key of {len(payload)} bytes")
-            if not table.has_room(1):
-                table.rebuild(list(table))
-            table.put(unpacked(payload))
-        table.rebuild(list(self._found(now_us)))
-        self._log_limit_bytes = max(MIN_LOG_BYTES, log.size_bytes)
+            if not payload or len(payload) % ROW.size:
+                raise DataError(log.path, offset, f"keys of {len(payload)} bytes")
+            count = len(payload) // ROW.size
+            if not table.has_room(count):
+                table.rebuild(table.rows(), count)
+            for at in range(0, len(payload), ROW.size):
+                table.put(payload[at : at + ROW.size])
+        self._settle_unsure(now_us)
+        self._log_limit_bytes = max(MIN_LOG_BYTES, 3 * ROW.size * len(table))
         with contextlib.suppress(NoRoomError):  # it is tried again before the next publisher is told anything
             self._sync_log()
 
-    def _found(self, now_us: int) -> Iterator[TakenKey]:
-        """The keys that were taken when the log ended. What waits is looked up when somebody asks for its key."""
-        for key in self._table:
-            if 0 < key.until_us <= now_us:
-                continue
-            if key.bound or key.safe:
-                yield key
-            elif self._holds(key.level, key.seq_id, key.msg_id):
-                yield self._noted(key)
+    def _settle_unsure(self, now_us: int) -> None:
+        """Tell which keys were taken when the log ended. What waits is looked up when somebody asks for its key."""
+        rows = lasting(self._table.rows(), now_us)
+        unsure = flags_of(rows) & (BOUND | SAFE) == 0
+        there = self._there(keys_in(rows[unsure]))
+        self._table.rebuild(rows_of([rows[~unsure].tobytes(), *map(packed, there)]))
+        self._note_safe(there)
 
-    def find(self, digest: bytes) -> TakenKey | None:
-        """Who has a key; ``None``: it is free."""
-        key = self._table.get(digest)
-        return key if key is not None and self._is_taken(key, self._wall_clock()) else None
+    def _there(self, keys: Iterable[TakenKey]) -> list[TakenKey]:
+        """Those whose messages are in the queue."""
+        by_level: dict[int, list[TakenKey]] = {}
+        for key in keys:
+            by_level.setdefault(key.level, []).append(key)
+        found: list[TakenKey] = []
+        for level, some in by_level.items():
+            some.sort(key=_seq_id)
+            ids = self._ids_at(level, [key.seq_id for key in some])
+            found += [key for key, msg_id in zip(some, ids, strict=True) if msg_id == key.msg_id]
+        return found
 
-    def _is_taken(self, key: TakenKey, now_us: int) -> bool:
-        if 0 < key.until_us <= now_us:
-            return False
-        return not key.bound or self._holds(key.level, key.seq_id, key.msg_id)
+    def holders(self, digests: Iterable[bytes]) -> dict[bytes, TakenKey]:
+        """Who has these keys; what is free is not among them."""
+        now_us = self._wall_clock()
+        known = [key for digest in digests if (key := self._table.get(digest)) is not None]
+        known = [key for key in known if not 0 < key.until_us <= now_us]
+        there = self._there([key for key in known if key.bound])
+        return {key.digest: key for key in (*there, *(key for key in known if not key.bound))}
 
     # ── taking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, keys: Sequence[TakenKey]) -> None:
-        """Let messages that are to be published next have keys that are free, and write that down.
+        """Let messages that are to be published next have keys that are free, and write that down. All outlive the
+        process, or none.
 
         Raises :class:`~warren.storage.errors.NoRoomError`: the keys are free, and nothing may be published.
         """
         if not self._table.has_room(len(keys)):
             self._sweep(len(keys))
-        for key in keys:
-            self._table.put(key)
-        if self._log is not None:
-            for key in keys:
-                if not key.in_ram:
-                    self._log.append(key.pack())
+        rows = [packed(key) for key in keys]
+        for row in rows:
+            self._table.put(row)
+        if self._log is not None and keys and not keys[0].in_ram:
+            self._log.append(b"".join(rows))
             try:
                 self._log.write()
             except BaseException:
@@ -131,28 +154,21 @@ class UniqueKeys:
     def give_back(self, keys: Iterable[TakenKey]) -> None:
         """Their messages were not taken in after all."""
         for key in keys:
-            self._table.put(key._replace(until_us=1))  # long past
+            self._table.put(packed(key._replace(until_us=1)))  # long past
 
     def make_safe(self, keys: Iterable[TakenKey]) -> None:
         """The messages of these keys are safe: let the keys be so.
 
         Raises :class:`~warren.storage.errors.NoRoomError`; the next call then does what this one could not.
         """
-        for key in keys:
-            known = self._table.get(key.digest)
-            if known is not None and known.msg_id == key.msg_id and not known.safe:
-                self._table.put(self._noted(known))
+        self._note_safe(keys)
         self._sync_log()
         self._compact()
 
-    def _noted(self, key: TakenKey) -> TakenKey:
-        """The key of a message that is safe. One for a time is told by itself from now on."""
-        if key.bound:
-            return key._replace(flags=key.flags | SAFE)
-        safe = key._replace(flags=(key.flags | SAFE) & ~IN_RAM)
-        if self._log is not None:
-            self._log.append(safe.pack())
-        return safe
+    def _note_safe(self, keys: Iterable[TakenKey]) -> None:
+        rows = [row for key in keys if (row := self._table.note_safe(key.digest, key.msg_id)) is not None]
+        if self._log is not None and rows:
+            self._log.append(b"".join(rows))
 
     def _sync_log(self) -> None:
         if self._log is None:
@@ -166,8 +182,10 @@ class UniqueKeys:
 
     def _sweep(self, room: int = 0) -> None:
         """Forget the keys that are free. Not between :meth:`take` and the publish: the messages are not there yet."""
-        now_us = self._wall_clock()
-        self._table.rebuild([key for key in self._table if self._is_taken(key, now_us)], room)
+        rows = lasting(self._table.rows(), self._wall_clock())
+        bound = flags_of(rows) & BOUND != 0
+        there = self._there(keys_in(rows[bound]))
+        self._table.rebuild(rows_of([rows[~bound].tobytes(), *map(packed, there)]), room)
 
     def _compact(self) -> None:
         """Have the log say what is taken, and nothing else, where it says much more."""
@@ -176,7 +194,10 @@ class UniqueKeys:
             return
         self._sweep()
         try:
-            log.replace((key.pack() for key in self._table if not key.in_ram), sync=self._sync)
+            rows = self._table.rows()
+            rows = rows[flags_of(rows) & IN_RAM == 0]
+            parts = (rows[low : low + _ROWS_AT_ONCE].tobytes() for low in range(0, len(rows), _ROWS_AT_ONCE))
+            log.replace(parts, sync=self._sync)
         except DiskFullError:  # the log is well, and goes on
             self._log_limit_bytes = 2 * log.size_bytes
         else:
@@ -189,7 +210,9 @@ class UniqueKeys:
 
         Nobody could find out later that they were there. Those that are there are found by :meth:`open`.
         """
-        self.make_safe([key for key in keys if not key.bound and not self._holds(key.level, key.seq_id, key.msg_id)])
+        for_a_time = [key for key in keys if not key.bound]
+        there = {key.digest for key in self._there(for_a_time)}
+        self.make_safe([key for key in for_a_time if key.digest not in there])
 
     def close(self) -> None:
         """Give up the log's file, as it is."""
@@ -201,3 +224,7 @@ class UniqueKeys:
         self._table.check_invariants()
         if self._log is not None:
             self._log.check_invariants()
+
+
+def _seq_id(key: TakenKey) -> int:
+    return key.seq_id
