@@ -28,11 +28,6 @@ KEY_ARGUMENTS: Final = frozenset({"unique", "unique_for"})
 class PublishArguments(TypedDict, total=False):
     """What a publish can be told beside its body."""
 
-    unique: str | bytes | int | None
-    """A key: while a message with it is in the queue, no other one is stored. ``True``: the body itself."""
-    unique_for: float | None
-    """Seconds for which the key is taken, from now on, whether the message is in the queue or not."""
-
     headers: Mapping[str, Any] | None
     persistent: bool
     """Survives a stop, in a durable queue. The default."""
@@ -54,9 +49,6 @@ class PublishArguments(TypedDict, total=False):
 class PublishManyArguments(TypedDict, total=False):
     """What a publish of many can be told beside their bodies: for all, or (marked so) a list with one for each."""
 
-    unique: list[str | bytes | int | None] | bool | None
-    """A key each; or ``True``: the bodies themselves."""
-    unique_for: float | None
     headers: Mapping[str, Any] | list[Mapping[str, Any] | None] | None
     """For all, or each."""
     persistent: bool
@@ -72,6 +64,23 @@ class PublishManyArguments(TypedDict, total=False):
     type: str | list[str | None] | None
     user_id: str | list[str | None] | None
     app_id: str | list[str | None] | None
+
+
+class QueuePublishArguments(PublishArguments, total=False):
+    """What the publish of a queue can be told, too."""
+
+    unique: str | bytes | int | None
+    """A key: while a message with it is in the queue, no other one is stored. ``True``: the body itself."""
+    unique_for: float | None
+    """Seconds for which the key is taken, from now on, whether the message is in the queue or not."""
+
+
+class QueuePublishManyArguments(PublishManyArguments, total=False):
+    """What the publish of many of a queue can be told, too."""
+
+    unique: list[str | bytes | int | None] | bool | None
+    """A key each; or ``True``: the bodies themselves."""
+    unique_for: float | None
 
 
 class Shared(NamedTuple):

@@ -14,7 +14,7 @@ from warren.actors.queue_actor import QueueActor
 from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.messages import KEY_ARGUMENTS, PublishArguments, ReceivedMessage, as_body
+from warren.messages import KEY_ARGUMENTS, QueuePublishArguments, ReceivedMessage, as_body
 from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
 
@@ -58,7 +58,7 @@ class Queue(QueueHandle):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[QueuePublishArguments],
     ) -> Confirm:
         """Hand over a message. ``.wait()`` on what comes back waits until it is safe.
 

@@ -25,8 +25,8 @@ from warren.messages import (
     KEY_ARGUMENTS,
     NOTHING_SHARED,
     SHARED,
-    PublishArguments,
-    PublishManyArguments,
+    QueuePublishArguments,
+    QueuePublishManyArguments,
     Shared,
     as_bodies,
     as_body,
@@ -79,7 +79,7 @@ class QueueVerbs:
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[QueuePublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
         if not KEY_ARGUMENTS.isdisjoint(properties):
@@ -99,7 +99,7 @@ class QueueVerbs:
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishManyArguments],
+        **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
         found = as_bodies(bodies)

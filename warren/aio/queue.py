@@ -17,7 +17,7 @@ from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.messages import PublishArguments
+from warren.messages import QueuePublishArguments
 from warren.queue import BrowsedDelivery
 from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 
@@ -44,7 +44,7 @@ class Queue(QueueHandle):
     publish = awaited_safe(QueueVerbs.publish)
     publish_many = awaited_safe(QueueVerbs.publish_many)
 
-    def publish_nowait(self, body: bytes, **properties: Unpack[PublishArguments]) -> Confirm:
+    def publish_nowait(self, body: bytes, **properties: Unpack[QueuePublishArguments]) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         return Confirm(run_now(self._verbs.publish(body, block=False, **properties)))
 

@@ -29,7 +29,14 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
-from warren.messages import KEY_ARGUMENTS, PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
+from warren.messages import (
+    KEY_ARGUMENTS,
+    QueuePublishArguments,
+    QueuePublishManyArguments,
+    as_bodies,
+    as_body,
+    columns_of,
+)
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
 from warren.queue_index.fetching import MessageProperties
@@ -86,7 +93,7 @@ class RemoteQueueVerbs(QueueVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[QueuePublishArguments],
     ) -> Steps[Confirm]:
         if not KEY_ARGUMENTS.isdisjoint(properties):
             return self.publish_unique([as_body(body)], properties, block, timeout, several=False)
@@ -121,7 +128,7 @@ class RemoteQueueVerbs(QueueVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishManyArguments],
+        **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
         found = as_bodies(bodies)
         if not KEY_ARGUMENTS.isdisjoint(properties):
