@@ -23,6 +23,7 @@ from warren.actors.early_deliveries import EarlyBatch
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.front_end import PublishBatch
@@ -61,12 +62,10 @@ class OpenedQueue:
     stores: list[RemoteStore]
     recovered: Callable[[], None]
     """To be called once no segment is left to scan."""
-    side_path: str | None
-    """Its folder beside RabbitMQ's files, which may not be there; ``None``: nothing of it outlives the process."""
-    has_side: bool
-    """Whether there is one."""
-    delete_side: Callable[[], None]
-    """Delete it, if there is one."""
+    keys_path: str | None
+    """Where the keys of its messages are on disk; ``None``: nothing of it outlives the process."""
+    has_keys: bool
+    """Whether there are any."""
 
 
 class QueueActor(QueueOutput):
@@ -74,10 +73,10 @@ class QueueActor(QueueOutput):
 
     __slots__ = (
         "_has_files",
+        "_keys_path",
         "_open_process",
         "_recovered",
         "_recovering_armed",
-        "_side",
         "_to_be_counted",
         "_unique",
         "_written",
@@ -104,7 +103,7 @@ class QueueActor(QueueOutput):
         self._recovered: Callable[[], None] | None = None
         self._written: EarlyBatch | None = None
         """What was written ahead, and waits in the inbox."""
-        self._side: OpenedQueue | None = None
+        self._keys_path: str | None = None
         self._unique: UniquePublisher | None = None
         """The keys of its messages, once there is one."""
         self._to_be_counted: list[Future] = []
@@ -114,6 +113,11 @@ class QueueActor(QueueOutput):
     def turns(self) -> int:
         """How many of its turns had something to do."""
         return 0 if self._queue_turn is None else self._queue_turn.turns
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """How long a message may be unacked before it comes back, as its arguments and policies say."""
+        return effective(self.declaration, self.policies.definition).consumer_timeout_ms
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,9 +134,9 @@ class QueueActor(QueueOutput):
             sync_group=context.sync_group,
             receivers=self.deliveries,
         )
-        self._side = opened
-        if opened.has_side:  # before anybody can take a message that a key speaks of
-            self._open_unique(opened)
+        self._keys_path = opened.keys_path
+        if opened.has_keys:  # before anybody can take a message that a key speaks of
+            self._open_unique()
         self._recover_on()
         self.account_memory()  # ten thousand that were just found take memory too
         if not self.process.backing.recovering:  # a queue that nobody ever uses expires, too
@@ -190,8 +194,6 @@ class QueueActor(QueueOutput):
         deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
         if self._unique is not None:
             self._unique.delete()
-        if self._side is not None:
-            self._side.delete_side()
         self._say_last_word()
         self._recover_on()
         self._tell_now()
@@ -204,7 +206,7 @@ class QueueActor(QueueOutput):
     def give_up(self, error: BaseException) -> None:
         """Its store has failed: leave everything as a crash would."""
         self._error = error
-        self.process.backing.abandon()
+        self.process.abandon()
         self._end(self.stopped_error())
 
     def _end(self, error: BaseException | None) -> None:
@@ -238,7 +240,7 @@ class QueueActor(QueueOutput):
     def on_error(self, error: BaseException) -> None:
         if self._process is not None:
             with contextlib.suppress(Exception):
-                self._process.backing.abandon()
+                self._process.abandon()
         for store in self._stores:
             store.leave()
         self._end(self.stopped_error())
@@ -379,16 +381,12 @@ class QueueActor(QueueOutput):
     @property
     def unique(self) -> UniquePublisher:
         """The keys of its messages."""
-        if self._unique is not None:
-            return self._unique
-        if self._side is None:
-            raise RuntimeError(f"{self.describe()} is not open")
-        return self._open_unique(self._side)
+        return self._open_unique() if self._unique is None else self._unique
 
-    def _open_unique(self, opened: OpenedQueue) -> UniquePublisher:
+    def _open_unique(self) -> UniquePublisher:
         from warren.actors.unique_publisher import UniquePublisher  # noqa: PLC0415 - few queues have any
 
-        self._unique = UniquePublisher.open(self, self._context, opened.side_path)
+        self._unique = UniquePublisher.open(self, self._context, self._keys_path)
         return self._unique
 
     def _on_publish_unique(self, message: m.PublishUnique) -> None:
@@ -453,10 +451,11 @@ class QueueActor(QueueOutput):
         if deliveries is not None:
             deliveries.end()
 
-    def close_channel(self, channel: str) -> int:
-        """Returns how many unacked messages went back to their places."""
+    def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
+        """Returns how many unacked messages went back to their places. ``seen_up_to``: the last tag that somebody has
+        seen the message of, where that is known."""
         closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
-        requeued = self.queue_turn.close_channel(channel, list(closed))
+        requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():
             deliveries.end()
         return requeued

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 from pykka._envelope import Envelope as Letter
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger("warren.queue")
-
-LOG_NAME: Final = "unique.log"
 
 
 class Key(NamedTuple):
@@ -93,12 +91,12 @@ class UniquePublisher:
         """Why there are no keys."""
 
     @classmethod
-    def open(cls, actor: QueueActor, context: NodeContext, side_path: str | None) -> UniquePublisher:
-        """With the keys that the last process left. ``side_path``: where the queue's own files lie, if it has any.
+    def open(cls, actor: QueueActor, context: NodeContext, keys_path: str | None) -> UniquePublisher:
+        """With the keys that the last process left. ``keys_path``: their log's, if the queue outlives the process.
 
         A log that cannot be read keeps no message from anybody; who wants a key is told so.
         """
-        log = None if side_path is None else RecordLog(context.files, f"{side_path}/{LOG_NAME}", LOG_KIND)
+        log = None if keys_path is None else RecordLog(context.files, keys_path, LOG_KIND)
         keys = UniqueKeys(log, actor.process.ids_at, context.clock.wall_us, sync=context.settings.sync != "os")
         publisher = cls(actor, keys, context.check_directory)
         try:

@@ -168,12 +168,12 @@ class Expiry:
             self._take_head(level, queue, count, "maxlen")
             self.expire()
 
-    def reject(self, held: Held) -> bool:
+    def reject(self, held: Held, reason: Reason = "rejected") -> bool:
         """Messages that a channel had die; ``False``: of that nobody hears, they are to be acked."""
         outbox = self._open_outbox()
         if outbox is None:
             return False
-        outbox.take_rejected(held, self._wall_clock())
+        outbox.take_held(held, reason, self._wall_clock())
         return True
 
     def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
