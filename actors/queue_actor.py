@@ -389,6 +389,11 @@ class QueueActor(QueueOutput):
         self._unique = UniquePublisher.open(self, self._context, self._keys_path)
         return self._unique
 
+    def rested(self) -> None:
+        super().rested()
+        if self._unique is not None:
+            self._unique.keys.close()  # it opens again with the next key
+
     def _on_publish_unique(self, message: m.PublishUnique) -> None:
         self.actor_inbox.lighten(len(message.bodies))
         ids = message.msg_ids or self.msg_ids.many(len(message.bodies))

@@ -70,7 +70,8 @@ def hand_over(
     if actor.actor_stopped.is_set():
         actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
         raise actor.stopped_error()
-    actor.actor_inbox.put(Letter(message), len(bodies), wake=None if not here else actor.needs_a_turn)
+    at_once = not here or key.expiration_ms is not None
+    actor.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else actor.needs_a_turn)
     if here and actor.deliveries:
         actor.wake_consumer()
     return confirm

@@ -100,8 +100,8 @@ def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared
     values = dict(arguments)
     if not KEY_ARGUMENTS.isdisjoint(values):
         raise MessageError(
-            "unique and unique_for are for the publish of a queue; queues behind an exchange look at the header "
-            "x-deduplication-header, if they are declared with x-message-deduplication"
+            "unique and unique_for are for messages that are published into one queue, now; other queues look at the "
+            "header x-deduplication-header, if they are declared with x-message-deduplication"
         )
     persistent = bool(values.pop("persistent", True))
     expiration = values.pop("expiration", None)

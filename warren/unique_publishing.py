@@ -27,6 +27,8 @@ def keys_of(
     """The keys of messages, one each, and what else is said of them. Raises :class:`MessageError`."""
     unique, for_us = properties.get("unique"), _period_us(properties.get("unique_for"))
     rest = {name: value for name, value in properties.items() if name not in KEY_ARGUMENTS}
+    if unique is not None and (rest.get("delay") is not None or rest.get("at") is not None):
+        raise MessageError("a message that comes later has no key: unique goes with neither delay nor at")
     if unique is None or unique is False:
         if for_us:
             raise MessageError("unique_for says how long a key is taken; the key is unique")
