@@ -31,8 +31,8 @@ class Sent:
     due_us: int = 0
     """When its wait is over; 0: it does not wait."""
     out: bool = False
-    seen: bool = False
-    """Whether it was out before, so that it has a count."""
+    was_out: bool = False
+    """When the process crashed."""
 
     @property
     def body(self) -> bytes:
@@ -62,6 +62,8 @@ class Returning(RuleBasedStateMachine):
         """What channels have: the message, and when it lapses at the latest (0: never)."""
         self.dead: list[bytes] = []
         self.number = 0
+        self.blames = False
+        """Whether a message that was out has to take the blame for a crash, when it is delivered."""
 
     @property
     def arguments(self) -> Any:
@@ -69,7 +71,7 @@ class Returning(RuleBasedStateMachine):
 
     def came_back(self, sent: Sent, *, failed: bool = False, wait_ms: int | None = None, seen: bool = True) -> None:
         """One message is with nobody any more."""
-        sent.out, sent.seen = False, True
+        sent.out = False
         if not seen:
             return
         sent.count += 1
@@ -96,6 +98,9 @@ class Returning(RuleBasedStateMachine):
     @rule(channel=st.sampled_from(CHANNELS), count=st.integers(1, 6))
     def get(self, channel: str, count: int) -> None:
         ready = [sent for sent in self.messages if not sent.out and not sent.due_us][:count]
+        if self.blames and (blamed := next((sent for sent in ready if sent.was_out), None)) is not None:
+            blamed.count += 1
+            self.blames = False
         limit = self.arguments.delivery_limit
         for sent in [sent for sent in ready if limit is not None and sent.count > limit]:  # they were out in a stop
             ready.remove(sent)
@@ -108,7 +113,7 @@ class Returning(RuleBasedStateMachine):
             fetched = part.fetched
             counts = fetched.delivery_counts if isinstance(fetched, FetchedAgain) else [0] * part.count
             found += list(zip(fetched.bodies(), counts, part.tags, fetched.seq_ids, strict=True))
-        assert [(body, many) for body, many, *_ in found] == [(sent.body, sent.count) for sent in ready]
+        assert [(body, many) for body, many, *_ in found] == [(sent.body, sent.count) for sent in ready], (found, ready)
         for sent, (_, _, tag, seq_id) in zip(ready, found, strict=True):
             sent.out, sent.seq_id = True, seq_id
             self.tags[channel, tag] = sent, lapses_us
@@ -203,9 +208,13 @@ class Returning(RuleBasedStateMachine):
         if rarely:
             return
         self.check_dead()
-        for sent in [sent for sent, _ in self.tags.values()]:
-            sent.count += 1
-            sent.out, sent.seen = False, True
+        oldest: dict[str, int] = {}
+        for channel, tag in self.tags:
+            oldest[channel] = min(tag, oldest.get(channel, tag))
+        for (channel, tag), (sent, _) in self.tags.items():
+            sent.count += how != "crash" and oldest[channel] == tag
+            sent.out, sent.was_out = False, how == "crash"
+        self.blames = how == "crash"
         self.tags = {}
         for sent in self.messages:
             sent.due_us = 0

@@ -192,8 +192,14 @@ def test_counts_and_waits_survive_restarts_and_kills() -> None:
     hand = hand_node(hand.files)
     assert [one.delivery_count for one in hand.node.queue("q").get_many(2)] == [2, 1]
     hand.advance(1)
+    queue = hand.node.queue("q")
+    held = queue.get_many(2)
+    assert [one.delivery_count for one in held] == [3, 1], (
+        "what nobody can settle any more is back, and its oldest counts"
+    )
     hand = hand_node(hand.kill())
-    assert [one.delivery_count for one in hand.node.queue("q").get_many(2)] == [3, 2]
+    queue = hand.node.queue("q")
+    assert [one.delivery_count for one in queue.get_many(2)] == [4, 1]
     hand.node.close()
 
 
