@@ -96,6 +96,21 @@ def test_a_key_is_taken_while_a_consumer_has_its_message_and_when_it_comes_back(
     assert stored(queue, unique="k")
 
 
+def test_a_key_outlasts_a_rest_and_its_message_is_mixed_up_with_no_other(scene: HandNode) -> None:
+    """An empty queue that has rested begins with the first seq_id again."""
+    queue = scene.node.queue("q")
+    queue.publish(b"a", unique="k").wait()
+    scene.advance(3600)
+    assert queue.stats()["state"] == "hibernated"
+    assert not stored(queue, unique="k")
+    _ack(queue)
+    scene.advance(3600)
+    queue.publish(b"other").wait()
+    assert [message.seq_id for message in queue.browse()] == [0]
+    assert stored(queue, b"b", unique="k")
+    assert bodies(queue) == [b"other", b"b"]
+
+
 def test_a_key_is_free_when_its_message_expires_or_is_one_too_many(scene: HandNode) -> None:
     queue = scene.node.queue("q", arguments={"x-max-length": 1})
     queue.publish(b"a", unique="a", expiration=5).wait()
