@@ -192,6 +192,27 @@ class Confirm(Future):
         if self._state == _ERROR:
             self.get()
 
+    @property
+    def duplicates(self) -> tuple[int, ...]:
+        """Which of the messages, counted from 0, were not stored, as their keys (``unique``) were taken. Waits as
+        :meth:`wait` does, and raises what that raises."""
+        return ()
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether there is such a message: of a single one, whether it was not stored."""
+        return bool(self.duplicates)
+
+
+class UniqueConfirm(Confirm):
+    """Of messages with keys: answered once what was stored is safe, and what else has the keys."""
+
+    __slots__ = ()
+
+    @property
+    def duplicates(self) -> tuple[int, ...]:
+        return tuple(self.get())
+
 
 class CountDown(Confirm):
     """A future that is answered once ``count`` others are; the first error of theirs is its own."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -47,6 +47,7 @@ from warren.storage.errors import NoRoomError, StorageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.tails import Tails
+    from warren.actors.unique_publisher import Key, UniquePublisher
 
 _LOG = logging.getLogger("warren.queue")
 
@@ -62,6 +63,10 @@ class OpenedQueue:
     stores: list[RemoteStore]
     recovered: Callable[[], None]
     """To be called once no segment is left to scan."""
+    keys_path: str | None
+    """Where the keys of its messages are on disk; ``None``: nothing of it outlives the process."""
+    has_keys: bool
+    """Whether there are any."""
 
 
 class QueueActor(QueueOutput):
@@ -69,11 +74,13 @@ class QueueActor(QueueOutput):
 
     __slots__ = (
         "_has_files",
+        "_keys_path",
         "_open_process",
         "_recovered",
         "_recovering_armed",
         "_tails",
         "_to_be_counted",
+        "_unique",
         "_written",
         "policies",
     )
@@ -100,6 +107,9 @@ class QueueActor(QueueOutput):
         """What was written ahead, and waits in the inbox."""
         self._tails: Tails | None = None
         """Once somebody has read along at its end."""
+        self._keys_path: str | None = None
+        self._unique: UniquePublisher | None = None
+        """The keys of its messages, once there is one."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages are found that a crash has left."""
 
@@ -128,6 +138,9 @@ class QueueActor(QueueOutput):
             sync_group=context.sync_group,
             receivers=self.deliveries,
         )
+        self._keys_path = opened.keys_path
+        if opened.has_keys:  # before anybody can take a message that a key speaks of
+            self._open_unique()
         self._recover_on()
         self.account_memory()  # ten thousand that were just found take memory too
         if not self.process.backing.recovering:  # a queue that nobody ever uses expires, too
@@ -168,6 +181,8 @@ class QueueActor(QueueOutput):
         self._tell_now()
         self._say_last_word()
         try:
+            if self._unique is not None:
+                self._unique.close()
             terms = self.process.close(self._context.random)
         except NoRoomError as error:  # half-closed: that is no refusal any more
             raise StorageError(str(error)) from error
@@ -181,6 +196,8 @@ class QueueActor(QueueOutput):
         """Returns how many messages were ready. The actor stops."""
         self.queue_turn.hand_out()
         deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
+        if self._unique is not None:
+            self._unique.delete()
         self._say_last_word()
         self._recover_on()
         self._tell_now()
@@ -209,6 +226,8 @@ class QueueActor(QueueOutput):
         self._to_be_counted.clear()
         if self._tails is not None:
             self._tails.fail(error if error is not None else self.stopped_error())
+        if self._unique is not None:
+            self._unique.end(error)
         for store in self._stores:
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
@@ -363,6 +382,54 @@ class QueueActor(QueueOutput):
             confirm.fail(error)
             raise
 
+    # ── messages with keys ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def unique(self) -> UniquePublisher:
+        """The keys of its messages."""
+        return self._open_unique() if self._unique is None else self._unique
+
+    def _open_unique(self) -> UniquePublisher:
+        from warren.actors.unique_publisher import UniquePublisher  # noqa: PLC0415 - few queues have any
+
+        self._unique = UniquePublisher.open(self, self._context, self._keys_path)
+        return self._unique
+
+    def _on_publish_unique(self, message: m.PublishUnique) -> None:
+        self.actor_inbox.lighten(len(message.bodies))
+        ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
+        try:
+            self._publish_unique(
+                message.envelope,
+                ids,
+                message.bodies,
+                message.keys,
+                message.expiration_ms,
+                message.priority,
+                message.confirm,
+            )
+        finally:
+            self._context.gate.leave(message.reserved_bytes)
+
+    def _publish_unique(  # noqa: PLR0917
+        self,
+        envelope: Envelope,
+        ids: bytes,
+        bodies: Any,
+        keys: Sequence[Key | None],
+        expiration_ms: int | None,
+        priority: int,
+        confirm: Future,
+    ) -> None:
+        try:
+            self._check_files()
+            self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
+        except WarrenError as error:
+            confirm.fail(error)
+            raise
+
+    # ── consumers, and the whole queue ──────────────────────────────────────────────────────────────────────────
+
     def _on_subscribe(self, message: m.Subscribe) -> None:
         message.deliveries.acks_unseen = message.consumer.acks_unseen
         self.queue_turn.subscribe(message.consumer, message.deliveries)
@@ -415,7 +482,7 @@ class QueueActor(QueueOutput):
         self.queue_turn.sync_index()
         self._context.check_directory()
         self._tell_now()  # a publish that was refused is answered so: it is no error of this call's
-        return CountDown(list(self.queue_turn.waiting))
+        return CountDown([*self.queue_turn.waiting, *(() if self._unique is None else self._unique.waiting)])
 
     def purge(self) -> int:
         """Returns how many ready messages are gone."""
@@ -440,6 +507,8 @@ class QueueActor(QueueOutput):
         super().rested()
         if self._tails is not None:
             self._tails.rested()
+        if self._unique is not None:
+            self._unique.keys.close()  # it opens again with the next key
 
     def touch(self) -> None:
         """It was declared again: x-expires begins anew."""
@@ -526,6 +595,8 @@ class QueueActor(QueueOutput):
         if effects.confirmed:
             self._context.check_directory()
         turn.tell(effects)
+        if self._unique is not None:
+            self._unique.flush()
         if self._waiting_publishers:
             self._let_publishers_in()
         if turn.worked:
@@ -538,6 +609,8 @@ class QueueActor(QueueOutput):
             self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft(), LOST))
         if self._context.check_invariants:
             turn.process.check_invariants()
+            if self._unique is not None:
+                self._unique.check_invariants()
 
     def _tell_now(self) -> None:
         """Tell, within a turn, what it has brought about so far."""
@@ -554,6 +627,7 @@ class QueueActor(QueueOutput):
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Publish: QueueActor._on_publish,
+    m.PublishUnique: QueueActor._on_publish_unique,
     m.Subscribe: QueueActor._on_subscribe,
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,

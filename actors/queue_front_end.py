@@ -124,7 +124,7 @@ class QueueFrontEnd(FrontEnd):
             inbox.seal()
         if self.consumer_waits():
             self._wake_waiting(here=here)
-        elif key.expiration_ms is not None or self._needs_a_turn():
+        elif key.expiration_ms is not None or self.needs_a_turn():
             self.get_in_line()
         return batch.confirm
 
@@ -311,7 +311,7 @@ class QueueFrontEnd(FrontEnd):
         at_once = large or not here or key.expiration_ms is not None
         if not at_once and not msg_ids and self.coalesces and not self.deliveries:
             return self._join_others(key, bodies, reserved_bytes)
-        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self._needs_a_turn)
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
@@ -325,7 +325,7 @@ class QueueFrontEnd(FrontEnd):
             len(bodies),
             size_bytes=reserved_bytes,
             reserved_bytes=reserved_bytes,
-            wake=self._needs_a_turn,
+            wake=self.needs_a_turn,
             several=True,
         )
         return batch.confirm
@@ -408,7 +408,7 @@ class QueueFrontEnd(FrontEnd):
         single = None if self._process is None else self._process.backing.single
         return single is None or single.state.length > 0
 
-    def _needs_a_turn(self) -> bool:
+    def needs_a_turn(self) -> bool:
         """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
         return bool(self.deliveries) or not self._turn_comes_soon()
 

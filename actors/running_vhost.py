@@ -55,6 +55,9 @@ _DELAYS: Final = threading.Lock()
 RETURNED_LOG: Final = "returned.log"
 """What came back to a queue (:mod:`warren.actors.engines.retries`), in the queue's own folder below ``side_path``."""
 
+KEYS_LOG = "unique.log"
+"""The keys of messages (:mod:`warren.actors.engines.unique_keys`), in the same folder."""
+
 _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 
@@ -125,6 +128,7 @@ class RunningVhost:
     def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
         """Start an actor for each of the queues that there are when the vhost is opened."""
         started = list(declarations)
+        self._forget_sides(started)
         directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
         if not self._clean:
             expected = frozenset(directories & set(self.directory.found.values()))
@@ -164,7 +168,7 @@ class RunningVhost:
 
     def start_queue(self, entry: QueueEntry) -> None:
         """Start an actor for a queue, new or with files."""
-        ref = QueueActor.start(
+        ref = _actor_class(entry.declaration).start(
             self._context,
             entry.declaration,
             open_process=self._open_process,
@@ -255,11 +259,25 @@ class RunningVhost:
                 context.files.delete(returned)
             else:
                 process.load_returned()
-        return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
+        keys = f"{self.side_files(declaration)}/{KEYS_LOG}"
+        return OpenedQueue(
+            process,
+            clients,
+            lambda: self._tell_counted(counted),
+            keys_path=keys if durable else None,
+            has_keys=durable and context.files.exists(keys),
+        )
 
     def side_files(self, declaration: QueueDeclaration) -> str:
         """The folder of what warren keeps of a queue beside the files that a broker knows."""
         return f"{self.side_path}/{self._directory_of(stored_name(declaration, None))}"
+
+    def _forget_sides(self, queues: Iterable[QueueDeclaration]) -> None:
+        """Delete such folders of queues that are not there any more: another program has deleted them."""
+        files = self._context.files
+        if found := files.list(self.side_path):
+            for entry in set(found).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
+                files.delete_tree(f"{self.side_path}/{entry}")
 
     def _returned_path(self, declaration: QueueDeclaration) -> str:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"
@@ -422,6 +440,14 @@ class RunningVhost:
             else:
                 entry.start(actor)
             self.queues[name] = entry
+
+
+def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
+    if not declaration.deduplicates:
+        return QueueActor
+    from warren.actors.deduplicating_queue import DeduplicatingQueueActor  # noqa: PLC0415 - few queues are one
+
+    return DeduplicatingQueueActor
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

@@ -4,12 +4,16 @@ The queue's lists and the pending acks are merged by seq_id. Delta is read part 
 and nothing of it stays in RAM. The queue must not change while it is browsed; but a browser may begin behind the last
 message that it saw, and what lies before is then neither read nor walked through: page by page, a queue costs what it
 costs in one go.
+
+:func:`ids_at` looks at positions: whether messages that were here once are here still.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 import attrs
@@ -90,6 +94,35 @@ def _runs(s: QueueState, first: int, limit: int) -> Iterator[tuple[Run, bool]]:
     for held in (s.ram_pending, s.disk_pending, s.index_pending):
         kinds.append((run, True) for run in held.since(first))
     return heapq.merge(*kinds, key=lambda pair: pair[0].start)
+
+
+def ids_at(s: QueueState, seq_ids: Sequence[int]) -> list[bytes | None]:
+    """The msg_ids of the messages at positions, which ascend, ready or pending; ``None`` where there is none."""
+    found: list[bytes | None] = [None] * len(seq_ids)
+    for run in _runs_at(s, seq_ids) if seq_ids else ():
+        ids, before = run.batch.ids, 16 * (run.low - run.start)
+        low = bisect_left(seq_ids, run.start)
+        for index in range(low, bisect_left(seq_ids, run.end, low)):
+            at = before + 16 * seq_ids[index]
+            found[index] = bytes(ids[at : at + 16])
+    return found
+
+
+def _runs_at(s: QueueState, seq_ids: Sequence[int]) -> Iterator[Run]:
+    """Whatever has one of these positions. Of delta a segment is read once, and only where one of them is in it."""
+    first, last = seq_ids[0], seq_ids[-1]
+    for held in (s.ram_pending, s.disk_pending, s.index_pending):
+        yield from held.within(first, last + 1) if len(held) else ()
+    for ready in (s.q4, s.q3, s.q2, s.q1):
+        yield from takewhile(lambda run: run.start <= last, ready.since(first))
+    start, end = (0, 0) if s.delta.blank else s.delta.bounds
+    at = bisect_left(seq_ids, start)
+    while at < len(seq_ids) and seq_ids[at] < end:
+        low, at = seq_ids[at], bisect_left(seq_ids, min(s.index.next_segment_boundary(seq_ids[at]), end), at)
+        high = seq_ids[at - 1] + 1
+        recover_to(s, high)
+        if low // s.index.segment_entry_count in s.index.segments:
+            yield from sift(s, s.index.read_some(low, high, high - low)[0])[0]
 
 
 def _messages(s: QueueState, run: Run, *, unacked: bool) -> Iterator[Browsed]:

@@ -414,6 +414,15 @@ class VariableQueue:
 
         return browsing.first_of_last(self._state, count)
 
+    def ids_at(self, seq_ids: Sequence[int]) -> list[bytes | None]:
+        """The msg_ids of the messages under these seq_ids, which ascend, ready or pending; ``None`` where none is.
+
+        Scans on, where a crash has left a position unscanned.
+        """
+        from warren.queue_index import browsing  # as above
+
+        return browsing.ids_at(self._state, seq_ids)
+
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
         s = self._state
@@ -513,6 +522,10 @@ class VariableQueue:
         self._state.index.flush()
         self._state.release()
         self._confirms.release()
+
+    def expect_confirm(self) -> None:
+        """Have :meth:`drain_confirmed` say, by an empty range, when all that was published until now is safe."""
+        self._confirms.expect(self._state, range(0))
 
     def drain_confirmed(self) -> list[range]:
         """Seq_ids whose publishes asked for a confirm and have become safe since the last call."""

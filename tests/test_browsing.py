@@ -62,6 +62,20 @@ def queue_of_all_parts(seed: int) -> VariableQueue:
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_the_ids_at_positions_are_what_browsing_shows(seed: int) -> None:
+    """Wherever they are: in Q1 to Q4, in delta with its holes, pending; and there is nothing at any other."""
+    queue = queue_of_all_parts(seed)
+    expected = {one.seq_id: one.msg_id for one in queue.browse()}
+    positions = range(queue.state.next_seq_id + 20)
+    for step in (1, 3):
+        some = positions[::step]
+        assert queue.ids_at(some) == [expected.get(seq_id) for seq_id in some]
+    for seq_id in positions:
+        assert queue.ids_at([seq_id, seq_id]) == [expected.get(seq_id)] * 2
+    queue.check_invariants()
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_pages_of_any_size_are_what_one_go_shows(seed: int) -> None:
     queue = queue_of_all_parts(seed)
     before, whole = queue.status(), list(queue.browse())

@@ -10,7 +10,7 @@ from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey, PublishRefusedError
-from warren.messages import PublishArguments, as_bodies, publish_key
+from warren.messages import LATER, PublishArguments, as_bodies, publish_key
 from warren.publishing import AsTheyWere, Receiver, outcomes_of, publishing, settled_confirm
 from warren.queue_index.properties import decode_properties
 from warren.running_node import RunningNode
@@ -64,7 +64,7 @@ class ExchangeVerbs:
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Publish messages with the same key and properties, with one confirm for all."""
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
         key, found = self._key(routing_key, properties), as_bodies(bodies)
         if not found:

@@ -22,6 +22,14 @@ SHARED: Final = frozenset({"persistent", "delivery_mode", "expiration", "priorit
 """What messages that are handed over together have in common."""
 
 
+LATER: Final = frozenset({"delay", "at"})
+"""Those of a publish that say when its message comes (:mod:`warren.scheduling`)."""
+KEY_ARGUMENTS: Final = frozenset({"unique", "unique_for"})
+"""Those of a publish that are about a key, and no property (:mod:`warren.unique_publishing`)."""
+OF_FEW: Final = LATER | KEY_ARGUMENTS
+"""Those of a publish that few have, and that make it go another way."""
+
+
 class PublishArguments(TypedDict, total=False):
     """What a publish can be told beside its body."""
 
@@ -69,6 +77,23 @@ class PublishManyArguments(TypedDict, total=False):
     at: datetime | float | list[datetime | float | None] | None
 
 
+class QueuePublishArguments(PublishArguments, total=False):
+    """What the publish of a queue can be told, too."""
+
+    unique: str | bytes | int | None
+    """A key: while a message with it is in the queue, no other one is stored. ``True``: the body itself."""
+    unique_for: float | None
+    """Seconds for which the key is taken, from now on, whether the message is in the queue or not."""
+
+
+class QueuePublishManyArguments(PublishManyArguments, total=False):
+    """What the publish of many of a queue can be told, too."""
+
+    unique: list[str | bytes | int | None] | bool | None
+    """A key each; or ``True``: the bodies themselves."""
+    unique_for: float | None
+
+
 class Shared(NamedTuple):
     """What messages must have in common to be handed over together, beside where they go."""
 
@@ -84,6 +109,11 @@ NOTHING_SHARED: Final = Shared(True, None, 0)
 def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared]:
     """The properties of messages by AMQP's names, and what they share. Raises :class:`MessageError`."""
     values = dict(arguments)
+    if not KEY_ARGUMENTS.isdisjoint(values):
+        raise MessageError(
+            "unique and unique_for are for messages that are published into one queue, now; other queues look at the "
+            "header x-deduplication-header, if they are declared with x-message-deduplication"
+        )
     persistent = bool(values.pop("persistent", True))
     expiration = values.pop("expiration", None)
     if "delivery_mode" in values:

@@ -14,7 +14,7 @@ from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.mending_verbs import PAGE, BrowsedDelivery, Where
-from warren.messages import PublishArguments, as_body, delayed_messages
+from warren.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
 
@@ -45,7 +45,7 @@ class Queue(QueueHandle):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[QueuePublishArguments],
     ) -> Confirm:
         """Hand over a message. ``.wait()`` on what comes back waits until it is safe.
 
@@ -59,7 +59,7 @@ class Queue(QueueHandle):
         if type(body) is not bytes:
             body = as_body(body)
         if properties:
-            if "delay" in properties or "at" in properties:
+            if not OF_FEW.isdisjoint(properties):
                 return run(verbs.publish(body, block=block, timeout=timeout, **properties))
             key, body = verbs.keyed(body, properties)
         if actor is None or actor.actor_inbox.weight >= self._gate.limit:

@@ -22,10 +22,12 @@ from warren.channel import Channel
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
 from warren.mending_verbs import MendingVerbs
 from warren.messages import (
+    KEY_ARGUMENTS,
+    LATER,
     NOTHING_SHARED,
     SHARED,
-    PublishArguments,
-    PublishManyArguments,
+    QueuePublishArguments,
+    QueuePublishManyArguments,
     Shared,
     as_bodies,
     as_body,
@@ -72,11 +74,13 @@ class QueueVerbs(MendingVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[QueuePublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             return (yield from self._publish_later([as_body(body)], properties, block, timeout))
+        if not KEY_ARGUMENTS.isdisjoint(properties):
+            return (yield from self.publish_unique([as_body(body)], properties, block, timeout, several=False))
         key, given = self.keyed(as_body(body), properties)
         confirm: Confirm = yield self.publishing(key, given, block, timeout)
         return confirm
@@ -92,12 +96,14 @@ class QueueVerbs(MendingVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishManyArguments],
+        **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
         found = as_bodies(bodies)
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             return (yield from self._publish_later(found, properties, block, timeout))
+        if not KEY_ARGUMENTS.isdisjoint(properties):
+            return (yield from self.publish_unique(found, properties, block, timeout, several=True))
         parts = list(self._parts(found, properties))
         confirms: list[Confirm] = []
         for key, given in parts:
@@ -147,6 +153,31 @@ class QueueVerbs(MendingVerbs):
             except (MessageError, PublishRefusedError) as error:
                 confirms.append(error)
         return (yield from outcomes_of(confirms))
+
+    def publish_unique(
+        self,
+        bodies: list[bytes],
+        properties: Mapping[str, Any],
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        several: bool,
+    ) -> Steps[Confirm]:
+        """:meth:`publish`, or (``several``) :meth:`publish_many`, of messages with keys."""
+        from warren.unique_publishing import keys_of, of_parts, publishing_unique  # noqa: PLC0415 - few programs use it
+
+        keys, rest = keys_of(properties, bodies, several=several)
+        parts = (
+            list(self._parts(bodies, rest))
+            if several
+            else [(found[0], [found[1]]) for found in (self.keyed(bodies[0], rest),)]
+        )
+        confirms: list[Confirm] = []
+        for key, given in parts:
+            own, keys = keys[: len(given)], keys[len(given) :]
+            confirm: Confirm = yield publishing_unique(lambda: self.actor, key, given, own, block, timeout)
+            confirms.append(confirm)
+        return of_parts(confirms, [len(given) for _, given in parts])
 
     def _parts(self, bodies: list[bytes], properties: Mapping[str, Any]) -> Iterator[tuple[PublishKey, list[bytes]]]:
         """Messages as they can be handed over together: their key, and their bodies or contents."""

@@ -11,7 +11,7 @@ from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
 from warren.actors.future import Confirm, CountDown
 from warren.actors.node_actor import NodeActor
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
-from warren.messages import PublishArguments, as_body, publish_key
+from warren.messages import LATER, PublishArguments, as_body, publish_key
 from warren.publishing import publishing, settled_confirm
 from warren.queue_verbs import QueueHandle, QueueVerbs
 from warren.retry import Retry, arguments_with
@@ -278,7 +278,7 @@ class VhostVerbs:
     ) -> Steps[Confirm]:
         """Publish one message to several queues: a position in each, and one body in the store where it is large."""
         found = list(names)
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, found)]
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         key = publish_key(self.name, "", found, properties)

@@ -124,6 +124,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-delayed-retry-max": _expires,
     "x-delayed-retry-multiplier": _multiplier,
     "x-delayed-retry-jitter": _percent,
+    "x-message-deduplication": _truth,
+    "x-cache-ttl": _expires,
 }
 """What a classic queue knows, in the order in which a second declaration is compared. The last six are warren's: those
 of RabbitMQ's other queues, of its later versions, or of LavinMQ."""

@@ -125,6 +125,16 @@ class QueueArguments:
         return self.arguments.get("x-max-priority")
 
     @property
+    def deduplicates(self) -> bool:
+        """Whether a message's header says what it is to be the only one of."""
+        return bool(self.arguments.get("x-message-deduplication", False))
+
+    @property
+    def cache_ttl_ms(self) -> int | None:
+        """How long such a key is taken, where the message does not say it; ``None``: while the message waits."""
+        return self.arguments.get("x-cache-ttl")
+
+    @property
     def single_active_consumer(self) -> bool:
         """Only one of the consumers gets messages; another one when it goes."""
         return bool(self.arguments.get("x-single-active-consumer", False))

@@ -28,7 +28,9 @@ class QueueEarly(QueueDeliveries):
 
     _pending_confirms: PendingConfirms | None = attrs.field(init=False, default=None)
     is_plain: bool = attrs.field(init=False)
-    """Nothing to be looked at when messages come: no time to live of its own, no limits, no levels."""
+    """Nothing to be looked at when messages come: :attr:`takes_all`, and no keys that they bring along."""
+    takes_all: bool = attrs.field(init=False)
+    """Whether messages that come all have the same place: no time to live of the queue's own, no limits, no levels."""
     _is_watched: bool = attrs.field(init=False, default=False)
 
     @property

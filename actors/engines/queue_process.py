@@ -57,9 +57,10 @@ class QueueProcess(QueueEarly):
         self._note_plain()
 
     def _note_plain(self) -> None:
-        expiry = self._expiry
-        self.is_plain = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
-        self.is_plain = self.is_plain and self.arguments.consumer_timeout_ms is None and not self._is_watched
+        expiry, arguments = self._expiry, self.arguments
+        self.takes_all = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
+        self.is_plain = self.takes_all and arguments.consumer_timeout_ms is None and not self.declaration.deduplicates
+        self.is_plain = self.is_plain and not self._is_watched
 
     def _note_arguments(self) -> None:
         self._note_plain()
@@ -216,6 +217,28 @@ class QueueProcess(QueueEarly):
             whole = high - low == len(bodies)
             ids, some = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
             queue.publish_many(envelope, ids, some, expiries_us=expiry_us, confirm=confirm)
+
+    def confirm_when_safe(self, level: int, token: object) -> None:
+        """Answer when all that was published into a level until now is safe; ``token``: as for a publish."""
+        confirm = self.backing.durable
+        if confirm:
+            self.backing.level(level).expect_confirm()
+        self._note_confirm(level, token, confirm=confirm)
+
+    def ids_at(self, level: int, seq_ids: Sequence[int]) -> list[bytes | None]:
+        """The msg_ids of the messages of a level under these seq_ids, which ascend; ``None`` where none is."""
+        if level not in self.backing.numbers:
+            return [None] * len(seq_ids)
+        return self.backing.level(level).ids_at(seq_ids)
+
+    def expiry_us(self, expiration_ms: int | None) -> int:
+        """When a message that comes now expires; 0: never."""
+        return self._expiry.expiry_us(expiration_ms)
+
+    @property
+    def discards(self) -> bool:
+        """Whether a message that comes goes at once, unless a consumer takes it."""
+        return self._expiry.discards
 
     # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -135,6 +135,12 @@ class QueueTurn:
             self.waiting.pop(token, None)
             raise
 
+    def wait_until_safe(self, level: int, token: Any) -> None:
+        """Answer a token when all that was published into a level until now is safe."""
+        self.worked = True
+        self.waiting[token] = None
+        self.process.confirm_when_safe(level, token)
+
     def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: Any) -> None:
         """Take in what went out early. ``token``: ``None`` where other messages of the publish follow."""
         self.worked = True

@@ -63,3 +63,16 @@ class Confirm(AppendConfirm[None]):
         if not isinstance(found := getattr(self._future, "message_id", None), str):
             raise AttributeError("only of messages that come later the id is known")  # noqa: TRY004
         return found
+
+    @property
+    def duplicates(self) -> tuple[int, ...]:
+        """Which of the messages, counted from 0, were not stored, as their keys (``unique``) were taken. Await it
+        first."""
+        if not self.done:
+            raise RuntimeError("await the confirm first: it is not known yet what was stored")
+        return self._future.duplicates
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether there is such a message: of a single one, whether it was not stored."""
+        return bool(self.duplicates)

@@ -18,7 +18,7 @@ from warren.aio.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.mending_verbs import PAGE, BrowsedDelivery, Where
-from warren.messages import PublishArguments, delayed_messages
+from warren.messages import QueuePublishArguments, delayed_messages
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 
 
@@ -44,7 +44,7 @@ class Queue(QueueHandle):
     publish = awaited_safe(QueueVerbs.publish)
     publish_many = awaited_safe(QueueVerbs.publish_many)
 
-    def publish_nowait(self, body: bytes, **properties: Unpack[PublishArguments]) -> Confirm:
+    def publish_nowait(self, body: bytes, **properties: Unpack[QueuePublishArguments]) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         return Confirm(run_now(self._verbs.publish(body, block=False, **properties)))
 

@@ -31,7 +31,15 @@ from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
 from warren.mending_verbs import Place, Selected, Where
-from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
+from warren.messages import (
+    KEY_ARGUMENTS,
+    LATER,
+    QueuePublishArguments,
+    QueuePublishManyArguments,
+    as_bodies,
+    as_body,
+    columns_of,
+)
 from warren.publishing import AsTheyWere, settled_confirm
 from warren.queue_index.amqp_tables import LongInteger
 from warren.queue_index.browsing import Browsed
@@ -99,11 +107,30 @@ class RemoteQueueVerbs(QueueVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[QueuePublishArguments],
     ) -> Steps[Confirm]:
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             return self._publish_later([as_body(body)], properties, block, timeout)
+        if not KEY_ARGUMENTS.isdisjoint(properties):
+            return self.publish_unique([as_body(body)], properties, block, timeout, several=False)
         return self._publish(self.key(properties), [as_body(body)], block, timeout)
+
+    def publish_unique(
+        self,
+        bodies: list[bytes],
+        properties: Mapping[str, Any],
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        several: bool,
+    ) -> Steps[Confirm]:
+        from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
+        from warren.unique_publishing import keys_of  # noqa: PLC0415
+
+        _, rest = keys_of(properties, bodies, several=several)  # what is wrong with them is known here
+        self.key({name: value for name, value in rest.items() if not isinstance(value, list)})
+        columns_of(rest, len(bodies))
+        return publish_unique(self.remote, self.name, bodies, properties, several=several, block=block, timeout=timeout)
 
     def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Any:
         return Publishing(self._publish(key, [given], block, timeout))
@@ -117,11 +144,13 @@ class RemoteQueueVerbs(QueueVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishManyArguments],
+        **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
         found = as_bodies(bodies)
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             return (yield from self._publish_later(found, properties, block, timeout))
+        if not KEY_ARGUMENTS.isdisjoint(properties):
+            return (yield from self.publish_unique(found, properties, block, timeout, several=True))
         columns = columns_of(properties, len(found))
         if not columns:
             key = self.key(properties)

@@ -22,7 +22,7 @@ from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
-from warren.messages import PublishArguments, as_bodies, as_body, publish_key
+from warren.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
 from warren.publishing import AsTheyWere, outcomes_of, settled_confirm
 from warren.queue_verbs import QueueHandle
 from warren.retry import Retry, arguments_with
@@ -54,7 +54,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
         key, found = self._key(routing_key, properties), as_bodies(bodies)
         if not found:
@@ -263,7 +263,7 @@ class RemoteVhostVerbs(VhostVerbs):
         if not found:
             return settled_confirm()
         declared = yield from self._call("queue.declarations", names=found)
-        if "delay" in properties or "at" in properties:
+        if not LATER.isdisjoint(properties):
             queues = [RemoteQueueVerbs(self.remote, QueueDeclaration(**one)) for one in declared]
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         if len(found) > 1:

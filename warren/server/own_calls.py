@@ -183,6 +183,17 @@ def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[s
     return _queue(channel, name).publish_as_they_were(found)
 
 
+def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
+    queue = _queue(channel, name)
+    connection = channel.connection
+    connection.tell_blocked()
+    try:
+        confirm = yield from queue.publish_unique(unpacked(bodies), properties, several=several)
+    finally:
+        connection.tell_unblocked()
+    return Later(confirm, lambda _: confirm.duplicates)
+
+
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -280,6 +291,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.move": _move,
     "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
     "queue.publish_as_they_were": _publish_as_they_were,
+    "queue.publish_unique": _publish_unique,
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [
