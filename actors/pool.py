@@ -135,9 +135,13 @@ class ThreadPool:
     def _work(self) -> None:
         while (actor := self._line.get()) is not None:
             while (first := self._next_first()) is not None:
-                _run_turn(first)
+                self._run_turn(first)
             if not actor.goes_first:
-                _run_turn(actor)
+                self._run_turn(actor)
+
+    def _run_turn(self, actor: PooledActor) -> None:
+        actor.actor_inbox.scheduled = False
+        actor.turn()
 
     def _next_first(self) -> PooledActor | None:
         try:
@@ -154,11 +158,6 @@ class ThreadPool:
 
     def forget(self, error: WarrenError) -> None:
         self._line, self._error = SimpleQueue(), error
-
-
-def _run_turn(actor: PooledActor) -> None:
-    actor.actor_inbox.scheduled = False
-    actor.turn()
 
 
 class HandPool:
@@ -179,7 +178,9 @@ class HandPool:
         """Run the turn of the first in line; whether there was one."""
         if not self._line:
             return False
-        _run_turn(self._line.popleft())
+        actor = self._line.popleft()
+        actor.actor_inbox.scheduled = False
+        actor.turn()
         return True
 
     def run(self) -> None:
