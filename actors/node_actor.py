@@ -428,6 +428,10 @@ class NodeActor(NodeRegistry):
             self._lock = None
         self._stop()
 
+    def crash(self) -> None:
+        """End as a killed process does: what it owns is given up as it is."""
+        self._fail(ActorStoppedError(f"the node of {self._path} was killed"), None)
+
     def note_error(self, error: BaseException) -> None:
         self._error = error
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import warren
 from warren.actors.future import Confirm
 from warren.engine import open_vhost
+from warren.testing import QueueMessages, SeenMessage, TestNode
 
 PAGE: Final = Path(__file__).with_name("api.md")
 
@@ -29,7 +30,7 @@ of a topic `TopicsDownError` where the topics cannot.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
 ([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`
-([monitoring](monitoring.md)).
+([monitoring](monitoring.md)); `warren.testing` ([testing](testing.md)) stands at the end.
 """
 
 ERRORS: Final = """
@@ -57,6 +58,9 @@ def page() -> str:
     parts = [HEAD, "\n## Opening\n", entry("open", warren.open), entry("warren.engine.open_vhost", open_vhost)]
     for owner in classes():
         parts.append(f"\n## {owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
+        parts += [entry(name, member) for name, member in public_names(owner)]
+    for owner in (TestNode, QueueMessages, SeenMessage):
+        parts.append(f"\n## warren.testing.{owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
         parts += [entry(name, member) for name, member in public_names(owner)]
     parts.append(ERRORS)
     parts += [error_row(name, getattr(warren.errors, name)) for name in warren.errors.__all__]

@@ -17,7 +17,7 @@ from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, 
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.errors import PreconditionFailedError
-from warren.actors.engines.expiry import Expiry, WallClock
+from warren.actors.engines.expiry import DeathWatcher, Expiry, WallClock
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
 from warren.queue_index.fetching import Fetched, fetched_alone
@@ -57,6 +57,10 @@ class QueueDeliveries:
         if self._effects is None:
             self._effects = Effects()
         return self._effects
+
+    def watch(self, watcher: DeathWatcher) -> None:
+        """Tell somebody which messages die, and how."""
+        self._expiry.watcher = watcher
 
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
         if self.counts is not None:
