@@ -19,6 +19,7 @@ from pykka import ActorRef
 from warren.actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import MemoryReading, memory_limit_bytes
+from warren.actors.log_events import log_event
 from warren.actors.messages import (
     DiskRoom,
     GetMemory,
@@ -152,7 +153,7 @@ class MemoryMonitorActor(NodePart):
         try:
             free_bytes = self._free_disk_bytes()
         except OSError as error:  # what was known last holds; nobody would look at the memory if this were the end
-            _LOG.warning("the free disk space cannot be read: %s", error)
+            _LOG.warning("the free disk space cannot be read: %s", error, extra=log_event("disk_unreadable", error))
             self._in_ms("disk", MAX_CHECK_INTERVAL_MS, self._disk_round)
             return
         event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes) or bool(self._without_room))
@@ -172,7 +173,10 @@ class MemoryMonitorActor(NodePart):
     def _note(self, event: AlarmEvent | None) -> None:
         if event is not None:
             _LOG.warning(
-                "%s alarm %s", event.resource, "set: publishers are blocked" if event.change == "set" else "cleared"
+                "%s alarm %s",
+                event.resource,
+                "set: publishers are blocked" if event.change == "set" else "cleared",
+                extra=log_event("alarm_set" if event.change == "set" else "alarm_cleared", resource=event.resource),
             )
             self._context.gate.set(frozenset(self._alarms.active))
 

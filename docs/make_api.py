@@ -29,8 +29,9 @@ Seconds are `float`s, sizes are bytes, names are `str`, bodies are `bytes`. Ever
 of a topic `TopicsDownError` where the topics cannot.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
-([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`
-([monitoring](monitoring.md)), `warren.opentelemetry` ([monitoring](monitoring.md#opentelemetry)); `warren.testing` ([testing](testing.md)) stands at the end.
+([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`,
+`warren.opentelemetry` and `warren.logs` ([monitoring](monitoring.md)). `warren.testing` ([testing](testing.md)) stands
+at the end.
 """
 
 ERRORS: Final = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import signal
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
+from warren.logs import LogFormat, log_to_stderr
 from warren.management.settings import ManagementSettings
 from warren.node import open as open_node
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
@@ -41,6 +41,9 @@ def serve(
     ] = False,
     config: Annotated[str | None, typer.Option(help="The node's settings, a TOML file.")] = None,
     adopt: AdoptOption = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="What goes to stderr: lines of text, or a JSON object on each.")
+    ] = LogFormat.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as JSON, on one line.")] = False,
 ) -> None:
     """Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.
@@ -60,7 +63,7 @@ def serve(
         management=_management(host, management_port, tls if management_tls else None),
     )
     check_directory(path, adopt=adopt, make=True)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(message)s")
+    log_to_stderr(log_format)
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:

@@ -15,6 +15,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 
 from warren import exchange, node, queue, topic
 from warren.actors.future import Future
+from warren.actors.log_events import log_event
 from warren.aio import exchange as aio_exchange
 from warren.aio import node as aio_node
 from warren.aio import queue as aio_queue
@@ -133,8 +134,8 @@ def _confirmed(span: Span, done: Future) -> None:
     """In the thread that made it safe, which what a program does with its spans must not stop."""
     try:
         _end(span, done.error)
-    except Exception:
-        _LOG.exception("a span could not be ended")
+    except Exception as error:
+        _LOG.exception("a span could not be ended", extra=log_event("span_failed", error))
 
 
 def _end(span: Span, error: BaseException | None) -> None:
