@@ -88,6 +88,7 @@ def test_each_test_has_a_node_of_its_own_in_memory_whose_messages_it_sees(pytest
     result.stdout.fnmatch_lines(
         ["E*AssertionError: queue 'jobs': 1 or more within 0.01 seconds acked, not 0", "E*b'one' published"]
     )
+    result.stdout.fnmatch_lines(["*warren_node: what became of messages*", "queue 'jobs':", "  b'one' published"])
 
 
 def test_processes_that_share_the_tests_share_no_node(pytester: pytest.Pytester) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pika
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warren
+import warren.kombu
 from warren import aio
+from warren.durable_queue import DurableQueue
 from warren.errors import BlockedError, ClosedError, PublishRefusedError, QueueDownError, SettingsError
 from warren.testing import GIB, QueueMessages, TestNode
 
@@ -434,3 +437,27 @@ def test_threads_share_a_node_in_memory() -> None:
             thread.join()
         assert [len(queue) for queue in queues] == [1000] * 4
         assert sum(len(one.body) for one in queues[0].browse()) == 2 * sum(len(b"%d" % n) * 500 for n in range(500))
+
+
+def test_connections_of_kombu_share_a_node_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with kombu.Connection("warren://:memory:") as one, kombu.Connection("warren://:memory:") as other:
+        with one.SimpleQueue("jobs") as queue:
+            queue.put({"n": 1})
+        with other.SimpleQueue("jobs") as queue:
+            assert queue.get(timeout=10).payload == {"n": 1}
+    with kombu.Connection("warren://:memory:") as one, one.SimpleQueue("jobs") as queue:
+        assert queue.qsize() == 0  # another one
+    with DurableQueue(":memory:", "jobs") as durable:
+        durable.put(b"x")
+        assert durable.get() == b"x"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_kombu_does_on_a_node_of_a_test_is_seen(node: TestNode) -> None:
+    with kombu.Connection("warren://", transport_options={"node": node}) as connection:
+        with connection.SimpleQueue("jobs") as queue:
+            queue.put("x")
+            queue.get(timeout=10).ack()
+        [seen] = node.messages("jobs").wait_for("acked")
+    assert seen.events == ["published", "delivered", "acked"]

@@ -10,7 +10,7 @@ test connects to its ``url`` with the client that it has; the test looks into it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,8 +23,25 @@ if TYPE_CHECKING:
     from warren.testing import TestNode
 
 
+_NODES = ("warren_node", "warren_node_dir")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "warren(**settings): settings of the test's warren_node and warren_node_dir")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows what its queues saw."""
+    report = yield
+    if call.when == "call" and report.failed:
+        for name in _NODES:
+            node = getattr(item, "funcargs", {}).get(name)
+            if node is not None and (story := node.story()):
+                report.sections.append((f"{name}: what became of messages", story))
+    return report
 
 
 def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:

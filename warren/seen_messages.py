@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict, Unpack
 
 import attrs
@@ -132,13 +132,19 @@ class QueueMessages:
 
     def _story(self, wanted: _Wanted, often: str, found: list[SeenMessage]) -> str:
         """What was wanted, and what there was instead."""
-        messages = list(self._of_queue.messages)
-        lines = [f"{self._name}: {often} {wanted}, not {len(found)}"]
-        for seen in messages[:_SHOWN]:
-            lines.append(f"  {seen}" + (f", headers {dict(seen.headers)!r}" if "headers" in wanted.such else ""))
-        if len(messages) > _SHOWN:
-            lines.append(f"  … and {len(messages) - _SHOWN} more")
-        if not messages:
+        lines = [f"{self._name}: {often} {wanted}, not {len(found)}", *self._lines("headers" in wanted.such)]
+        if not self._of_queue.messages:
             others = ", ".join(repr(name) for _, name in self._log.queues()[:10])
             lines.append("  no message ever came here" + (f"; there were some in {others}" if others else ""))
         return "\n".join(lines)
+
+    def _lines(self, with_headers: bool) -> Iterator[str]:
+        messages = list(self._of_queue.messages)
+        for seen in messages[:_SHOWN]:
+            yield f"  {seen}" + (f", headers {dict(seen.headers)!r}" if with_headers else "")
+        if len(messages) > _SHOWN:
+            yield f"  … and {len(messages) - _SHOWN} more"
+
+    def __str__(self) -> str:
+        """What became of each message, as far as a few lines can show it."""
+        return "\n".join([f"{self._name}:", *self._lines(with_headers=False)])

@@ -132,6 +132,10 @@ class TestNode(Node):
         """What became of a queue's messages, since the first start of this node."""
         return QueueMessages(self._log, self._log.of(vhost, queue), self.settle, vhost, queue)
 
+    def story(self) -> str:
+        """What became of every queue's messages, for people."""
+        return "\n".join(f"{self.messages(queue, vhost)}" for vhost, queue in self._log.queues())
+
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
