@@ -44,6 +44,8 @@ class Deliveries:
         """Set by the queue: whether what the consumer gets needs no ack, so that it may come past the queue."""
         self.buffered = 0
         """Messages that lie here."""
+        self.lapsed: set[int] | None = None
+        """The delivery tags of messages that the consumer held for too long, and that are not its any more."""
         self._batches: deque[Delivered] = deque()
         self._lock = threading.Lock()
         self._waiting: list[Future] = []
@@ -71,6 +73,10 @@ class Deliveries:
             waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.set()
+
+    def lapse(self, tags: range) -> None:
+        """Messages went back to the queue; the queue's side. Who has one of them is not asked."""
+        self.lapsed = {*(self.lapsed or ()), *tags}
 
     def forget_all(self, error: BaseException) -> None:
         """In a forked child: what lies here is the parent's."""

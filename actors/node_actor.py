@@ -200,7 +200,8 @@ class NodeActor(NodeRegistry):
     def _open_vhost(self, name: str) -> None:
         definitions = self.definitions.vhost(name)
         try:
-            vhost = RunningVhost.open(self._context, self._vhost_path(name), definitions, owner=self._owner)
+            paths = self._vhost_path(name), self._side_path(name)
+            vhost = RunningVhost.open(self._context, *paths, definitions, owner=self._owner)
         except DataError as error:
             _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
             self.down[name] = error

@@ -47,6 +47,8 @@ _LOG = logging.getLogger("warren.node")
 T = TypeVar("T")
 
 VHOSTS_DIRECTORY = "msg_stores/vhosts"
+SIDE_DIRECTORY = "warren.queues"
+"""What warren keeps of queues beside the files that a broker knows: by vhost and queue, as they are named there."""
 
 
 class NodeRegistry(NodePart):
@@ -97,6 +99,10 @@ class NodeRegistry(NodePart):
     def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
         return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+
+    def _side_path(self, name: str) -> str:
+        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
+        return f"{self._path}/{SIDE_DIRECTORY}/{entry}"
 
     def change(self, work: Callable[[], T]) -> T:
         """Change what is declared, with nobody else at it: all of it, or nothing and the error."""
@@ -190,6 +196,7 @@ class NodeRegistry(NodePart):
                 if entry.running is not None:
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
+            self._context.files.delete_tree(vhost.side_path)
             self._context.files.delete_tree(vhost.directory.path)
             self.definitions.delete_vhost(name)
             self._save()
@@ -339,6 +346,8 @@ class NodeRegistry(NodePart):
                 if not actor.actor_stopped.is_set():
                     raise
                 raise QueueDownError(f"{entry.declaration} could not be deleted: {error}") from error
+        if entry.declaration.durable:
+            self._context.files.delete_tree(running.side_files(entry.declaration))
         del running.queues[name]
         self.definitions.delete_queue(running.name, name)
         return deleted

@@ -23,6 +23,7 @@ from warren.actors.early_deliveries import EarlyBatch
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm, CountDown, Future
@@ -99,6 +100,11 @@ class QueueActor(QueueOutput):
     def turns(self) -> int:
         """How many of its turns had something to do."""
         return 0 if self._queue_turn is None else self._queue_turn.turns
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """How long a message may be unacked before it comes back, as its arguments and policies say."""
+        return effective(self.declaration, self.policies.definition).consumer_timeout_ms
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,7 +186,7 @@ class QueueActor(QueueOutput):
     def give_up(self, error: BaseException) -> None:
         """Its store has failed: leave everything as a crash would."""
         self._error = error
-        self.process.backing.abandon()
+        self.process.abandon()
         self._end(self.stopped_error())
 
     def _end(self, error: BaseException | None) -> None:
@@ -212,7 +218,7 @@ class QueueActor(QueueOutput):
     def on_error(self, error: BaseException) -> None:
         if self._process is not None:
             with contextlib.suppress(Exception):
-                self._process.backing.abandon()
+                self._process.abandon()
         for store in self._stores:
             store.leave()
         self._end(self.stopped_error())
@@ -375,10 +381,11 @@ class QueueActor(QueueOutput):
         if deliveries is not None:
             deliveries.end()
 
-    def close_channel(self, channel: str) -> int:
-        """Returns how many unacked messages went back to their places."""
+    def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
+        """Returns how many unacked messages went back to their places. ``seen_up_to``: the last tag that somebody has
+        seen the message of, where that is known."""
         closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
-        requeued = self.queue_turn.close_channel(channel, list(closed))
+        requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():
             deliveries.end()
         return requeued

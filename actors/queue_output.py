@@ -128,6 +128,9 @@ class QueueOutput(QueueFrontEnd):
     def consumer_cancelled(self, receiver: Deliveries) -> None:
         receiver.end(QueueGoneError(f"{self.describe()} was deleted"))
 
+    def lapsed(self, receiver: Deliveries, tags: range) -> None:
+        receiver.lapse(tags)
+
     def unused(self) -> None:
         tell(self._context.node, m.QueueUnused(self.actor_ref))
 

@@ -14,7 +14,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 from pykka import ActorRef
@@ -42,11 +42,15 @@ from warren.queue_index.directory import level_name
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
+from warren.storage.record_log import RecordLog
 
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
 
 _LOG = logging.getLogger("warren.node")
+
+RETURNED_LOG: Final = "returned.log"
+"""What came back to a queue (:mod:`warren.actors.engines.retries`), in the queue's own folder below ``side_path``."""
 
 _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
@@ -60,6 +64,8 @@ class RunningVhost:
     directory: VhostFiles
     persistent: ActorRef[Any]
     transient: ActorRef[Any]
+    side_path: str
+    """The folder of what warren keeps of its queues beside the files that a broker knows."""
     _context: NodeContext
     queues: dict[str, QueueEntry] = attrs.Factory(dict)
     streams: NodeStreams | None = None
@@ -71,7 +77,9 @@ class RunningVhost:
     """Directories that a queue's actor has opened since: their recovery terms hold no more."""
 
     @classmethod
-    def open(cls, context: NodeContext, path: str, definitions: VhostDefinitions, *, owner: str) -> RunningVhost:
+    def open(
+        cls, context: NodeContext, path: str, side_path: str, definitions: VhostDefinitions, *, owner: str
+    ) -> RunningVhost:
         """Open a vhost's directory and start its stores; :meth:`start_queues` then starts the queues."""
         directory = VhostFiles.open(
             context.files,
@@ -85,7 +93,7 @@ class RunningVhost:
             MessageStoreActor.start(context, store, f"the {kind} message store of vhost '{definitions.name}'")
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         ]
-        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], context)
+        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], side_path, context)
         vhost._clean = directory.persistent_store.clean
         return vhost
 
@@ -131,6 +139,7 @@ class RunningVhost:
             directory = self._directory_of(stored)
             self._context.files.delete_tree(self.directory.queue_path(directory))
             self.directory.down.pop(directory, None)
+        self._context.files.delete_tree(self.side_files(entry.declaration))
         entry.error = None
 
     def is_empty(self, name: str) -> bool:
@@ -201,6 +210,7 @@ class RunningVhost:
         opened: dict[int, VariableQueue] = {}
         counted: list[m.CountReferences] = []
         terms: dict[int, RecoveryTerms] = {}
+        crashed = foreign = False
         top = declaration.max_priority
         for level in range((top or 0) + 1):
             parts = parts_of(None if top is None else level)
@@ -215,6 +225,7 @@ class RunningVhost:
             if known is not None and self._clean and (known.persistent_count or known.is_blank):
                 terms[level] = known
             else:
+                crashed, foreign = crashed or known is None, foreign or (known is not None and not self._clean)
                 opened[level] = self._recover(parts, known, directory, counted)
         backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
         process = QueueProcess(
@@ -223,8 +234,26 @@ class RunningVhost:
             wall_clock=context.clock.wall_us,
             policies=actor.policies,
             counts=Counts() if context.counting else None,
+            returned_log=(lambda: RecordLog(context.files, self._returned_path(declaration), "returned"))
+            if durable
+            else None,
+            sync=context.settings.sync != "os",
+            tells_out=not self.directory.settings.deliver_with_publish,
+            crashed=crashed,
         )
+        if durable and context.files.exists(returned := self._returned_path(declaration)):
+            if foreign:  # a broker stopped here last, and may have given the same seq_ids to others
+                context.files.delete(returned)
+            else:
+                process.load_returned()
         return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
+
+    def side_files(self, declaration: QueueDeclaration) -> str:
+        """The folder of what warren keeps of a queue beside the files that a broker knows."""
+        return f"{self.side_path}/{self._directory_of(stored_name(declaration, None))}"
+
+    def _returned_path(self, declaration: QueueDeclaration) -> str:
+        return f"{self.side_files(declaration)}/{RETURNED_LOG}"
 
     def _recover(
         self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, counted: list[m.CountReferences]

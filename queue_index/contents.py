@@ -7,9 +7,10 @@ from typing import Final
 
 import attrs
 
-from warren.queue_index.fetching import Fetched
+from warren.queue_index.amqp_tables import LongInteger
+from warren.queue_index.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
 from warren.queue_index.message_format import decode_message, locate_addresses
-from warren.queue_index.properties import encode_properties
+from warren.queue_index.properties import decode_properties, encode_properties
 from warren.storage.errors import MessageError
 
 PIECE_BYTES: Final = 1 << 18
@@ -66,6 +67,19 @@ def contents_of(fetched: Fetched) -> Iterator[Content | None]:
                 yield None
     if content is not None:
         yield content
+
+
+def counted_contents_of(fetched: FetchedAgain) -> Iterator[Content | None]:
+    """The same, each with a header that says how often it came back."""
+    for index, count in enumerate(fetched.delivery_counts):
+        for content in contents_of(fetched.part(index, 1)):
+            yield content if content is None or not count else _with_count(content, count)
+
+
+def _with_count(content: Content, count: int) -> Content:
+    found = decode_properties(content.properties)
+    headers = {**(found.headers or {}), DELIVERY_COUNT: LongInteger(count)}
+    return attrs.evolve(content, properties=encode_properties(attrs.evolve(found, headers=headers)))
 
 
 def pieces(contents: Iterable[Content | None], at_most_bytes: int = PIECE_BYTES) -> Iterator[Content | None]:

@@ -20,6 +20,8 @@ from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.state import QueueState
 from warren.queue_index.terms import bodies_of, properties_of
 
+DELIVERY_COUNT: Final = "x-delivery-count"
+"""The header of a message that was delivered before: how often it came back."""
 _NO_ID: Final = bytes(MSG_ID_BYTES)
 
 
@@ -44,6 +46,11 @@ class Fetched:
     @property
     def count(self) -> int:
         return len(self.seq_ids)
+
+    @property
+    def has_deliver_record(self) -> bool:
+        """Whether the index had their deliver records before they were fetched."""
+        return bool(self._run.flags & DELIVERED)
 
     @property
     def msg_ids(self) -> list[bytes]:
@@ -123,6 +130,28 @@ class Fetched:
     def messages(self) -> list[Message]:
         """The messages decoded."""
         return [decode_message(term) for term in self.terms]
+
+
+@attrs.frozen
+class FetchedAgain(Fetched):
+    """Redelivered messages, and how often each of them came back before."""
+
+    delivery_counts: Sequence[int]
+    tells_count: bool
+    """Whether the messages are to say so in their headers."""
+
+    @classmethod
+    def of(cls, fetched: Fetched, delivery_counts: Sequence[int], *, tells_count: bool) -> FetchedAgain:
+        """The same messages, with their counts."""
+        return cls(fetched.seq_ids, True, fetched._run, fetched._terms, delivery_counts, tells_count)
+
+    def part(self, offset: int, count: int) -> FetchedAgain:
+        part = super().part(offset, count)
+        return self.of(part, self.delivery_counts[offset : offset + count], tells_count=self.tells_count)
+
+    def every(self, offset: int, step: int, count: int) -> FetchedAgain:
+        counts = self.delivery_counts[offset : offset + (count - 1) * step + 1 : step]
+        return self.of(super().every(offset, step, count), counts, tells_count=self.tells_count)
 
 
 class _FetchedAlone(Fetched):

@@ -887,3 +887,37 @@ def test_a_pool_of_producers_retries_over_a_lost_connection(url: str) -> None:
     finally:
         kombu.pools.reset()
         connection.release()
+
+
+@pytest.mark.parametrize("of", ["connection", "consumer"])
+def test_what_a_consumer_does_not_ack_in_time_comes_again(connect: Connect, of: str) -> None:
+    connection = connect(**({"visibility_timeout": 0.05} if of == "connection" else {}))
+    arguments = {"x-consumer-timeout": 50} if of == "consumer" else None
+    seen: list[Any] = []
+    with (
+        connection.channel() as channel,
+        connection.Consumer([Queue("q", consumer_arguments=arguments)], channel=channel, on_message=seen.append),
+    ):
+        connection.Producer(channel).publish("job", routing_key="q")
+        for _ in range(2):
+            connection.drain_events(timeout=30)
+        assert [(one.body, one.headers) for one in seen] == [(b"job", {}), (b"job", {"x-delivery-count": 1})]
+        seen[0].ack()  # too late: it means nothing
+        seen[1].ack()
+        assert channel.queue_declare("q", passive=True).message_count == 0
+
+
+def test_a_queue_may_have_a_limit_and_dead_letters(connect: Connect) -> None:
+    connection = connect()
+    retry = warren.Retry(limit=1, dead_letters="dead")
+    with connection.channel() as channel:
+        queue, dead = (Queue("q", queue_arguments=retry.arguments)(channel), Queue("dead")(channel))
+        for one in (queue, dead):
+            one.declare()
+        connection.Producer(channel).publish("job", routing_key="q")
+        for count in range(2):
+            message = queue.get()
+            assert message.headers == ({"x-delivery-count": count} if count else {})
+            message.requeue()
+        assert queue.get() is None
+        assert dead.get(no_ack=True).headers["x-death"][0]["reason"] == "delivery_limit"

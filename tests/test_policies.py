@@ -114,7 +114,7 @@ def test_of_numbers_and_times_the_least_holds_and_of_the_rest_the_argument(
 
 def test_what_a_policy_says_of_nothing_that_a_queue_has_leaves_the_declaration_itself() -> None:
     queue = QueueDeclaration("/", "q", arguments={"x-max-length": 1})
-    assert effective(queue, {"ha-mode": "all", "delivery-limit": 3}) is queue
+    assert effective(queue, {"ha-mode": "all", "max-in-memory-length": 3}) is queue
     assert effective(queue, {"message-ttl": 10**30}).message_ttl_ms == 315_360_000_000
 
 

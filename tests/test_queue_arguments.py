@@ -53,7 +53,6 @@ BAD: list[dict[str, Any]] = [
     {"x-max-priority": -1},
     {"x-single-active-consumer": 1},
     {"x-queue-type": "unheard of"},
-    {"x-delivery-limit": 3},
     {"x-max-age": "1D"},
 ]
 DIFFERENT: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -520,11 +520,11 @@ def the_first_wrong_argument_is_told(stage: Stage) -> Any:
     told = []
     for arguments in (
         {"x-message-ttl": -1, "x-expires": 0},
-        {"x-delivery-limit": 1, "x-max-priority": 300},
+        {"x-max-in-memory-length": 1, "x-max-priority": 300},
         {"x-max-length": "1", "x-dead-letter-routing-key": "k"},
         {"x-dead-letter-exchange": 1, "x-queue-type": "none", "x-expires": 0},
         {"x-queue-type": "none", "x-expires": 0},
-        {"x-max-age": "1h", "x-delivery-limit": 1},
+        {"x-max-age": "1h", "x-max-in-memory-length": 1},
     ):
         try:
             stage.channel().queue_declare("wrong", arguments=arguments)

@@ -329,8 +329,8 @@ def test_the_disk_fails_when_the_test_says_so(node: TestNode) -> None:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["publish", "expiring", "many", "get", "consume", "ack", "nack", "reject", "release", "purge", "advance",
-             "restart", "crash"],
+            ["publish", "expiring", "many", "get", "consume", "ack", "nack", "reject", "retry", "release", "purge",
+             "advance", "restart", "crash"],
         ),
         st.integers(0, 3),
     ),
@@ -342,6 +342,7 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"x-max-length": 3},
     {"x-max-length": 3, "x-overflow": "reject-publish-dlx", **DEAD_LETTERS},
     {"x-max-priority": 3, "x-message-ttl": 5000},
+    {"x-delivery-limit": 1, "x-consumer-timeout": 2000},
 ]  # fmt: skip
 
 
@@ -367,7 +368,7 @@ def test_what_is_seen_to_wait_is_what_waits(steps: list[tuple[str, int]], argume
                     with queue.consume(count + 1, timeout=0) as consumer:
                         for delivery in consumer:
                             delivery.ack()
-                case "ack" | "nack" | "reject" if held:
+                case "ack" | "nack" | "reject" | "retry" if held:
                     delivery = held.pop(count % len(held))
                     getattr(delivery, step)()
                 case "release":
@@ -385,8 +386,10 @@ def test_what_is_seen_to_wait_is_what_waits(steps: list[tuple[str, int]], argume
             node.settle()
             browsed = list(queue.browse())
             ready = [one.message.msg_id for one in browsed if not one.unacked]
-            assert sorted(log.ready) == sorted(ready), step
-            assert sorted(log.held.values()) == sorted(one.message.msg_id for one in browsed if one.unacked), step
+            pending = [one.message.msg_id for one in browsed if one.unacked]  # with somebody, or waiting to come again
+            assert sorted([*log.ready, *log.held.values()]) == sorted([*ready, *pending]), step
+            assert set(ready) <= set(log.ready), step
+            assert set(log.held.values()) <= set(pending), step
 
 
 # ── a node in memory, for programs ──────────────────────────────────────────────────────────────────────────────────
@@ -461,3 +464,22 @@ def test_what_kombu_does_on_a_node_of_a_test_is_seen(node: TestNode) -> None:
             queue.get(timeout=10).ack()
         [seen] = node.messages("jobs").wait_for("acked")
     assert seen.events == ["published", "delivered", "acked"]
+
+
+def test_what_failed_or_was_held_for_too_long_is_seen_to_come_again(node: TestNode) -> None:
+    queue = node.queue("jobs", arguments={"x-delivery-limit": 2, "x-consumer-timeout": 60_000, **DEAD_LETTERS})
+    dead = node.queue("dead")
+    queue.publish(b"job")
+    with pytest.raises(ZeroDivisionError), taken(queue):
+        _ = 1 / 0
+    assert queue.get() is None  # it has to wait
+    node.advance(1.5)
+    taken(queue)
+    node.advance(64)  # a sixteenth more at most
+    taken(queue).nack()
+    [seen] = node.messages("jobs").wait_for("dead_lettered")
+    assert seen.events == [
+        *("published", "delivered", "retried", "delivered", "timed_out", "delivered", "requeued"),
+        *("delivery_limit", "dead_lettered"),
+    ]
+    assert taken(dead).body == b"job"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from warren.node import Node, Vhost, open
     from warren.queue import Queue
     from warren.read_message import RecordBatch
+    from warren.retry import Retry
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.topic import Topic
     from warren.topic_reader import Reader, TopicRecord
@@ -45,6 +46,7 @@ __all__ = [
     "Reader",
     "RecordBatch",
     "RefusedError",
+    "Retry",
     "StorageError",
     "Topic",
     "TopicError",
@@ -70,6 +72,7 @@ _HOMES: Final = {
     "Reader": "warren.topic_reader",
     "RecordBatch": "warren.read_message",
     "RefusedError": "warren.actors.engines.errors",
+    "Retry": "warren.retry",
     "StorageError": "warren.storage.errors",
     "Topic": "warren.topic",
     "TopicError": "warren.actors.engines.topics.errors",

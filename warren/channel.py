@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
@@ -13,7 +13,7 @@ from warren.actors.queue_actor import QueueActor
 from warren.messages import ReceivedMessage
 from warren.process_bound import ProcessBound
 from warren.queue_index.acking import tag_ranges
-from warren.queue_index.fetching import Fetched
+from warren.queue_index.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
 from warren.steps import Steps, call
 from warren.storage.errors import WarrenError
 
@@ -30,7 +30,7 @@ class Channel:
         self._actor = actor
         self._open = True
         self.name = name
-        self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "reject")}
+        self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "reject", "retry")}
 
     @property
     def actor(self) -> QueueActor:
@@ -78,18 +78,29 @@ class Channel:
         else:
             self.actor.settle_ranges(self._keys[outcome], tags)
 
+    def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
+        """Take one delivery as failed; it comes again after so long."""
+        actor = self.actor
+        yield call(actor, lambda: actor.queue_turn.retry_in(self.name, (range(tag, tag + 1),), wait_ms))
+
+    def extend(self, tag: int, time_ms: int) -> Steps[None]:
+        """Have one delivery for so long from now on, where its time is limited. Raises :class:`UnknownTagError`."""
+        actor = self.actor
+        yield call(actor, lambda: actor.queue_turn.extend(self.name, tag, time_ms))
+
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""
         with contextlib.suppress(WarrenError):  # the queue is gone, and has its messages back
             for delivered in () if got.error is not None else got.get():
                 self.settle_all("requeue", delivered.tags)
 
-    def shut(self) -> Steps[int]:
-        """Give back what is unsettled; returns how many messages that were."""
+    def shut(self, seen_up_to: int | None = None) -> Steps[int]:
+        """Give back what is unsettled; returns how many messages that were. ``seen_up_to``: what has a higher delivery
+        tag nobody has seen; ``None``: that is not known."""
         if not self._open or self._actor.actor_stopped.is_set():
             return 0
         self._open = False
-        requeued: int = yield call(self._actor, lambda: self._actor.close_channel(self.name))
+        requeued: int = yield call(self._actor, lambda: self._actor.close_channel(self.name, seen_up_to))
         return requeued
 
     def __del__(self) -> None:
@@ -123,6 +134,21 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         """Rises by one a delivery; 0 where no ack is expected."""
         self.redelivered = delivered.fetched.redelivered
         """Whether it may have been delivered before."""
+
+    @property
+    def delivery_count(self) -> int:
+        """How often it was delivered before and came back; 0: this is its first delivery."""
+        fetched = self._fetched
+        if isinstance(fetched, FetchedAgain):
+            return fetched.delivery_counts[self._index]
+        told = super().headers.get(DELIVERY_COUNT) if self.redelivered else None  # of a queue in another process
+        return told if isinstance(told, int) else 0
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Of a message that came back with ``x-delivery-count``, as a quorum queue's have it."""
+        headers, count = super().headers, self.delivery_count if isinstance(self._fetched, FetchedAgain) else 0
+        return {**headers, DELIVERY_COUNT: count} if count else headers
 
     def mark_settled(self) -> bool:
         """Take it as settled by the caller; whether it was not before."""

@@ -12,13 +12,15 @@ from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import ConsumerVerbs
+from warren.messages import milliseconds
 from warren.steps import Handle, blocking, run
 
 
 class Delivery(DeliveredMessage):
     """A message that was delivered, to be settled once: acked, given back or rejected.
 
-    As a context manager it acks at the end, and gives the message back if an error gets out of the block.
+    As a context manager it acks at the end. If an error gets out of the block, the message comes again later
+    (:meth:`retry`); if an interrupt does, it goes back at once.
     """
 
     __slots__ = ()
@@ -34,6 +36,27 @@ class Delivery(DeliveredMessage):
     def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
         """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
         self._settle("requeue" if requeue else "reject", multiple)
+
+    def retry(self, delay: float | None = None) -> None:
+        """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
+
+        ``None``: when the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
+        5 minutes.
+        """
+        wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
+        if not self.mark_settled():
+            return
+        if wait_ms is None:
+            self._channel.settle("retry", self.delivery_tag)
+        else:
+            run(self._channel.retry_in(self.delivery_tag, wait_ms))
+
+    def extend(self, seconds: float) -> None:
+        """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
+
+        Raises :class:`UnknownTagError` where it is settled, or has gone back to its queue already.
+        """
+        run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
     def reject(self, *, requeue: bool = False) -> None:
         """AMQP's basic.reject."""
@@ -54,7 +77,9 @@ class Delivery(DeliveredMessage):
     ) -> None:
         if error is None:
             self.ack()
-        else:
+        elif isinstance(error, Exception):
+            self.retry()
+        else:  # interrupted: nothing is wrong with the message
             self.nack()
 
 
@@ -148,8 +173,8 @@ class Consumer(Handle[ConsumerVerbs]):
 
     def close(self) -> None:
         """Cancel, and give everything back that was not settled."""
-        self._batch = iter(())
-        run(self._verbs.close())
+        batch, self._batch = self._batch, iter(())
+        run(self._verbs.close(batch))
 
     def __enter__(self) -> Consumer:
         return self

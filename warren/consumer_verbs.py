@@ -7,7 +7,7 @@ settled goes back to its old place in the queue when the consumer is closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, repeat
 from typing import TypedDict, TypeVar
 
@@ -19,6 +19,7 @@ from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
 from warren.channel import Channel, DeliveredMessage
+from warren.messages import milliseconds
 from warren.steps import Steps, Within, ask, call
 
 D = TypeVar("D", bound=DeliveredMessage)
@@ -32,11 +33,20 @@ class ConsumeArguments(TypedDict, total=False):
     """Seconds without a message after which the iteration ends; ``None``: it waits for ever."""
     auto_ack: bool
     """Each message is acked as it is handed out."""
+    ack_timeout: float | None
+    """Seconds that a message may be unacked with it before it goes back to the queue; ``None``: as the queue says."""
     exclusive: bool
     """The only consumer, while it is there."""
     priority: int
     """Consumers of lower priority get only what those of higher have no room for."""
     tag: str | None
+
+
+def ack_timeout_ms(arguments: ConsumeArguments, otherwise: int | None = None) -> int | None:
+    """What a consumer says of how long it may have a message; ``otherwise``: what its queue does. Raises
+    :class:`MessageError`."""
+    seconds = arguments.get("ack_timeout")
+    return otherwise if seconds is None else max(milliseconds("an ack timeout", seconds), 1)
 
 
 class ConsumerVerbs:
@@ -82,7 +92,15 @@ class ConsumerVerbs:
         """The messages of a batch, one by one."""
         if self.declaration.acks_unseen and delivered.first_tag:
             return self._spread_acked(new, delivered)
-        return spread(new, self.channel, delivered)
+        deliveries = spread(new, self.channel, delivered)
+        return deliveries if self.declaration.ack_timeout_ms is None else self._without_lapsed(deliveries)
+
+    def _without_lapsed(self, deliveries: Iterator[D]) -> Iterator[D]:
+        """Those that were not here for too long before anybody saw them."""
+        for delivery in deliveries:
+            lapsed = self.deliveries.lapsed
+            if lapsed is None or delivery.delivery_tag not in lapsed:
+                yield delivery
 
     def _spread_acked(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
         settled = attrs.evolve(delivered, first_tag=0)
@@ -103,14 +121,24 @@ class ConsumerVerbs:
             actor = self.channel.actor
             yield call(actor, lambda: actor.cancel_consumer(self.declaration.tag))
 
-    def close(self) -> Steps[None]:
-        """Cancel, and give everything back that was not settled."""
+    def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
+        """Cancel, and give everything back that was not settled. ``unseen``: what is left of a batch that was being
+        handed out."""
         if not self.closed:
             self.closed = True
-            self.deliveries.drain()
+            seen_up_to = self._seen_up_to(unseen)
             self.deliveries.end()
-            yield from self.channel.shut()
+            yield from self.channel.shut(seen_up_to)
             self.deliveries.drain()
+
+    def _seen_up_to(self, unseen: Iterable[DeliveredMessage]) -> int | None:
+        """The last delivery tag that was handed out, as far as there are others; takes these."""
+        drained = self.deliveries.drain()
+        if self.declaration.acks_unseen:  # they are acked as they are handed out: none of those here was
+            return 0
+        first = next(iter(unseen), None)
+        tags = [drained[0].first_tag if drained else 0, 0 if first is None else first.delivery_tag]
+        return min((tag - 1 for tag in tags if tag), default=None)
 
 
 def spread(new: NewDelivery[D], channel: Channel, delivered: Delivered) -> Iterator[D]:

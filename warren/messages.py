@@ -84,7 +84,7 @@ def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared
     values["delivery_mode"] = 2 if persistent else 1
     expiration_ms = None
     if expiration is not None:
-        expiration_ms = _milliseconds(expiration)
+        expiration_ms = milliseconds("an expiration", expiration)
         values["expiration"] = str(expiration_ms)
     priority = values.get("priority")
     if priority is not None and (not isinstance(priority, int) or not 0 <= priority <= 255):
@@ -122,12 +122,13 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _milliseconds(expiration: float) -> int:
-    if not isinstance(expiration, (int, float)) or isinstance(expiration, bool):
-        raise MessageError(f"an expiration is a number of seconds, not {expiration!r}")
-    if not 0 <= expiration <= MAX_EXPIRATION_S:
-        raise MessageError(f"an expiration is 0 … {MAX_EXPIRATION_S:.0f} seconds, not {expiration}")
-    return round(expiration * 1000)
+def milliseconds(what: str, seconds: float) -> int:
+    """A time that ``what`` is. Raises :class:`MessageError` for what is none."""
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise MessageError(f"{what} is a number of seconds, not {seconds!r}")
+    if not 0 <= seconds <= MAX_EXPIRATION_S:
+        raise MessageError(f"{what} is 0 … {MAX_EXPIRATION_S:.0f} seconds, not {seconds}")
+    return round(seconds * 1000)
 
 
 def as_body(body: object) -> bytes:

@@ -20,7 +20,7 @@ from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
-from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
+from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
 from warren.messages import (
     NOTHING_SHARED,
     SHARED,
@@ -259,6 +259,7 @@ class QueueVerbs:
             acks_unseen=auto_ack,
             exclusive=arguments.get("exclusive", False),
             priority=arguments.get("priority", 0),
+            ack_timeout_ms=ack_timeout_ms(arguments, actor.consumer_timeout_ms),
         )
         return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
 

@@ -14,6 +14,7 @@ from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import PublishArguments, as_body, publish_key
 from warren.publishing import publishing, settled_confirm
 from warren.queue_verbs import QueueHandle, QueueVerbs
+from warren.retry import Retry, arguments_with
 from warren.running_node import RunningNode, failed_queues
 from warren.steps import Handle, Steps
 from warren.user_verbs import UserVerbs
@@ -48,9 +49,12 @@ class VhostVerbs:
         exclusive: bool = False,
         auto_delete: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        retry: Retry | None = None,
         passive: bool = False,
     ) -> Steps[QueueVerbs]:
         """Declare a queue, or get the one that is there; ``passive``: only get it. The node names one that is "".
+
+        ``retry``: what becomes of messages that come back (:class:`warren.Retry`).
 
         ``exclusive``: nobody else gets it, and it goes with its owner, which is this object (see :class:`Vhost`).
         Raises :class:`PreconditionFailedError` where it is there with other arguments, :class:`NotFoundError` where
@@ -65,7 +69,7 @@ class VhostVerbs:
                 durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
-                arguments=arguments or {},
+                arguments=arguments_with(arguments, retry),
             )
             entry = yield from self.node.change(lambda actor: actor.declare_queue(declaration, self))
         return QueueVerbs(self.node, entry)

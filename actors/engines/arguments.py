@@ -38,7 +38,6 @@ MAX_PRIORITY: Final = 255
 _FOREIGN: Final = frozenset(
     {
         "x-dead-letter-strategy",
-        "x-delivery-limit",
         "x-initial-cluster-size",
         "x-max-age",
         "x-max-in-memory-bytes",
@@ -77,6 +76,14 @@ def _version(value: Any) -> str | None:
     return _count(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
 
+def _multiplier(value: Any) -> str | None:
+    return _count(value) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _percent(value: Any) -> str | None:
+    return _count(value) or (f"{{max_value_exceeded,{value}}}" if value > 100 else None)
+
+
 def _of_type(kind: type, value: Any) -> str | None:
     return None if isinstance(value, kind) else f"{{unacceptable_type,{type_name(value)}}}"
 
@@ -111,8 +118,15 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-single-active-consumer": _truth,
     "x-queue-type": _one_of("classic", otherwise="\"unsupported queue type '{}'\""),
     "x-queue-master-locator": lambda _: None,
+    "x-consumer-timeout": _expires,
+    "x-delivery-limit": _count,
+    "x-delayed-retry-min": _expires,
+    "x-delayed-retry-max": _expires,
+    "x-delayed-retry-multiplier": _multiplier,
+    "x-delayed-retry-jitter": _percent,
 }
-"""What a classic queue knows, in the order in which a second declaration is compared."""
+"""What a classic queue knows, in the order in which a second declaration is compared. The last six are warren's: those
+of RabbitMQ's other queues, of its later versions, or of LavinMQ."""
 
 
 def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

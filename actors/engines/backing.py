@@ -215,6 +215,14 @@ class Backing:
         queue = self._queues.get(number)
         return self._sleeping(number).length if queue is None else queue.state.length
 
+    def next_seq_id(self, number: int) -> int:
+        """The seq_id that the next message of a level gets."""
+        queue = self._queues.get(number)
+        if queue is not None:
+            return queue.state.next_seq_id
+        terms = self._sleeping(number).terms
+        return 0 if terms is None else terms.next_seq_id or 0
+
     def _sleeping(self, number: int) -> Asleep:
         return self._asleep.get(number, _UNTOUCHED) if self._asleep else _UNTOUCHED
 

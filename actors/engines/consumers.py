@@ -62,6 +62,8 @@ class Consumer:
     arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     shared: Shared | None = attrs.field(default=None, eq=False)
     """Beside its own prefetch, which is not 0 then unless it acks unseen."""
+    ack_timeout_ms: int | None = None
+    """How long a message may be unacked with it; ``None``: as the queue says."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -271,14 +273,15 @@ class Consumers:
         return first
 
     def lone(self, held: int) -> Consumer | None:
-        """The only consumer, if it acks, shares nothing, and has room while it holds ``held`` more than are counted."""
+        """The only consumer, if it acks, shares nothing, may hold what it has for ever, and has room while it holds
+        ``held`` more than are counted."""
         if self._by_tag is None or len(self._by_tag) != 1 or self._predecessor is not None:
             return None
         (state,) = self._by_tag.values()
         consumer = state.consumer
         if not consumer.ack_required or consumer.shared is not None or state.room <= held:
             return None
-        return consumer
+        return consumer if consumer.ack_timeout_ms is None else None
 
     def have(self, channel: str, tag: str | None, given: Iterable[tuple[int, range]]) -> None:
         """Note messages of level 0 that a channel has got: their first delivery tags, which were passed by, and
@@ -342,6 +345,14 @@ class Consumers:
     def settle_up_to(self, channel: str, tag: int) -> list[Run]:
         """Take everything up to a tag off a channel; 0: everything."""
         return self._settled(self._known(channel).take_up_to(tag))
+
+    def settle_present(self, channel: str, tags: range) -> list[Run]:
+        """Take off a channel what is there of consecutive tags."""
+        return self._settled(self._known(channel).take_present(tags))
+
+    def check_present(self, channel: str, tag: int) -> None:
+        """Raise :class:`~warren.actors.engines.errors.UnknownTagError` for a tag that a channel has not, or no more."""
+        self._known(channel).check_present(tag)
 
     def _known(self, channel: str) -> DeliveryTags[ConsumerState | None]:
         tags = self._channels.get(channel) if self._channels else None

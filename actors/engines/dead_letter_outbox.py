@@ -51,13 +51,13 @@ class DeadLetterOutbox:
         messages = _readable(term for part in fetched for term in part.terms)
         self._send_letters(messages, reason, [(level, part.seq_ids) for part in fetched], now_us, lazy=self._lazy)
 
-    def take_rejected(self, held: Held, now_us: int) -> None:
+    def take_held(self, held: Held, reason: Reason, now_us: int) -> None:
         """Messages that a channel had die."""
         for batch in _in_batches(held):
             messages = _readable(
                 term for level, seq_ids in batch for _, term in self._backing.level(level).read_pending([seq_ids])
             )
-            self._send_letters(messages, "rejected", batch, now_us, lazy=self._lazy)
+            self._send_letters(messages, reason, batch, now_us, lazy=self._lazy)
 
     def take_refused(self, envelope: Envelope, bodies: Sequence[bytes], now_us: int) -> None:
         """Messages die that the queue would not take: nothing is held of them."""

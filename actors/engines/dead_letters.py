@@ -1,4 +1,5 @@
-"""Dead letters: what a message says when it leaves a queue because it expired, was rejected, or was one too many.
+"""Dead letters: what a message says when it leaves a queue because it expired, was rejected, was one too many, or came
+back once too often.
 
 Its header ``x-death`` is an array of tables, one for each queue and reason for which it died, the newest event first;
 a second death in the same queue for the same reason counts on in the table that is there, which goes to the front.
@@ -25,7 +26,7 @@ from warren.queue_index.message_format import Envelope, Message
 from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.properties import Properties, encode_properties
 
-Reason = Literal["expired", "rejected", "maxlen"]
+Reason = Literal["expired", "rejected", "maxlen", "delivery_limit"]
 T = TypeVar("T")
 
 DEATHS: Final = "x-death"

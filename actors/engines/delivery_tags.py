@@ -118,9 +118,17 @@ class DeliveryTags(Generic[Owner]):
         """Settle everything up to a tag, which must be there; 0: everything. Raises :class:`UnknownTagError`."""
         if tag == 0:
             return self.take_all()
+        self.check_present(tag)
+        return self._cut(0, tag + 1)
+
+    def check_present(self, tag: int) -> None:
+        """Raise :class:`UnknownTagError` for a tag that is not there."""
         if not self._covers(range(tag, tag + 1)):
             raise UnknownTagError(f"unknown delivery tag {tag}: not given to this channel, or settled already")
-        return self._cut(0, tag + 1)
+
+    def take_present(self, tags: range) -> list[TagRun[Owner]]:
+        """Settle what is here of consecutive tags; the runs that had it."""
+        return self._cut(tags.start, tags.stop)
 
     def put_back(self, runs: Iterable[TagRun[Owner]]) -> None:
         """Have runs again that were taken."""

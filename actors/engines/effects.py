@@ -90,3 +90,5 @@ class Effects:
     """Tags of consumers that are gone because the queue is."""
     activated: list[str] = attrs.Factory(list)
     """Tags of consumers that have become the single active one."""
+    lapsed: list[tuple[str, range]] = attrs.Factory(list)
+    """Consumers that held messages for too long, by tag, and the delivery tags that these had."""

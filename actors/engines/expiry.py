@@ -32,10 +32,16 @@ WallClock = Callable[[], int]
 
 
 class DeathWatcher(Protocol):
-    """Somebody who is to know which messages die."""
+    """Somebody who is to know which messages die, or come back by themselves."""
 
     def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
         """So many at the head of a level are about to."""
+
+    def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
+        """These, by levels and seq_ids, came back too often and are about to."""
+
+    def lapsed(self, channel: str, tags: range) -> None:
+        """A channel has held these, by their delivery tags, for too long: they come back."""
 
     def refused(self, bodies: Sequence[bytes]) -> None:
         """The queue does not take messages with these bodies, or contents."""
@@ -181,12 +187,12 @@ class Expiry:
             self._take_head(level, queue, count, "maxlen")
             self.expire()
 
-    def reject(self, held: Held) -> bool:
+    def reject(self, held: Held, reason: Reason = "rejected") -> bool:
         """Messages that a channel had die; ``False``: of that nobody hears, they are to be acked."""
         outbox = self._open_outbox()
         if outbox is None:
             return False
-        outbox.take_rejected(held, self._wall_clock())
+        outbox.take_held(held, reason, self._wall_clock())
         return True
 
     def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:

@@ -8,8 +8,9 @@ same, the one whose name comes first.
 Both are merged into the *effective policy definition* (:meth:`AppliedPolicies.definition`): what only one sets holds;
 of what both set, the lesser. What that makes of a queue's own arguments: :mod:`warren.actors.engines.queue_arguments`.
 
-What may stand in a definition, and what is said of the rest, is RabbitMQ 3.10's. Settings that mean something to other
-queues than classic ones, or to a cluster, are taken and mean nothing.
+What may stand in a definition, and what is said of the rest, is RabbitMQ 3.10's; ``consumer-timeout`` is a later
+RabbitMQ's, and ``delayed-retry-…`` is LavinMQ's (:mod:`warren.actors.engines.retry_policy`). Settings that mean
+something to other queues than classic ones, or to a cluster, are taken and mean nothing.
 """
 
 from __future__ import annotations
@@ -56,9 +57,14 @@ def _is_max_age(value: Any) -> bool:
 
 _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "alternate-exchange": (_is_text, "alternate exchange name"),
+    "consumer-timeout": (_number_from(1), "consumer timeout"),
     "dead-letter-exchange": (_is_text, "dead letter exchange name"),
     "dead-letter-routing-key": (_is_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
+    "delayed-retry-jitter": (_number_from(0, 100), "delayed retry jitter"),
+    "delayed-retry-max": (_number_from(1), "delayed retry max"),
+    "delayed-retry-min": (_number_from(1), "delayed retry min"),
+    "delayed-retry-multiplier": (_number_from(1), "delayed retry multiplier"),
     "delivery-limit": (_number_from(0), "delivery limit"),
     "expires": (_number_from(1), "queue expiry"),
     "initial-cluster-size": (_number_from(0), "cluster size"),
@@ -91,6 +97,7 @@ _MIRRORING: Final = (
 
 _OPERATOR: Final = frozenset(
     {
+        "consumer-timeout",
         "delivery-limit",
         "expires",
         "max-in-memory-bytes",

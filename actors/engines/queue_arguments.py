@@ -18,9 +18,18 @@ QueueMode = Literal["default", "lazy"]
 MAX_PERIOD_MS: Final = 315_360_000_000
 """Ten years: the longest that a TTL, an expiration or ``x-expires`` may be."""
 
-_LESSER: Final = ("expires", "max-length", "max-length-bytes", "message-ttl")
-_ARGUMENT_FIRST: Final = ("dead-letter-exchange", "dead-letter-routing-key", "overflow", "queue-mode")
-_PERIODS: Final = ("x-expires", "x-message-ttl")
+_LESSER: Final = ("consumer-timeout", "delivery-limit", "expires", "max-length", "max-length-bytes", "message-ttl")
+_ARGUMENT_FIRST: Final = (
+    "dead-letter-exchange",
+    "dead-letter-routing-key",
+    "delayed-retry-jitter",
+    "delayed-retry-max",
+    "delayed-retry-min",
+    "delayed-retry-multiplier",
+    "overflow",
+    "queue-mode",
+)
+_PERIODS: Final = ("x-consumer-timeout", "x-expires", "x-message-ttl")
 
 
 class QueueArguments:
@@ -65,6 +74,41 @@ class QueueArguments:
     def dead_letter_routing_key(self) -> str | None:
         """With this key; ``None``: with their own."""
         return self.arguments.get("x-dead-letter-routing-key")
+
+    @property
+    def delivery_limit(self) -> int | None:
+        """How often a message may come back; one time more and it dies. ``None``: any number."""
+        return self.arguments.get("x-delivery-limit")
+
+    @property
+    def delayed_retry_min_ms(self) -> int | None:
+        """How long a message that came back waits before it is delivered again; ``None``: only what failed does."""
+        return self.arguments.get("x-delayed-retry-min")
+
+    @property
+    def delayed_retry_max_ms(self) -> int | None:
+        """The longest that it waits."""
+        return self.arguments.get("x-delayed-retry-max")
+
+    @property
+    def delayed_retry_multiplier(self) -> int | None:
+        """By what the wait grows each time; ``None``: by the first one."""
+        return self.arguments.get("x-delayed-retry-multiplier")
+
+    @property
+    def delayed_retry_jitter(self) -> int:
+        """By up to how many percent a wait is less."""
+        return cast(int, self.arguments.get("x-delayed-retry-jitter", 0))
+
+    @property
+    def tells_delivery_count(self) -> bool:
+        """Whether a message says in its headers how often it came back, as a quorum queue's do."""
+        return self.delivery_limit is not None or self.delayed_retry_min_ms is not None
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """How long a message may be unacked before it comes back; ``None``: for ever."""
+        return self.arguments.get("x-consumer-timeout")
 
     @property
     def queue_mode(self) -> QueueMode:

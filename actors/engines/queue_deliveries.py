@@ -1,26 +1,21 @@
-"""QueueDeliveries: one queue's consumers and channels, what goes out to them, and what they settle.
+"""QueueDeliveries: what goes out of one queue, to its consumers and to those who ask.
 
-The half of a queue (:class:`~warren.actors.engines.queue_process.QueueProcess`) that hands out. A message that is
-handed to a waiting consumer as it comes never expires, and never counts for a limit.
+The part of a queue (:class:`~warren.actors.engines.queue_process.QueueProcess`) that hands out. A message that is
+handed to a waiting consumer as it comes never expires, and never counts for a limit. What is delivered again is counted
+(:mod:`~warren.actors.engines.retries`); where it came back too often it dies in place of that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.backing import Backing
-from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run, Shared
-from warren.actors.engines.counts import Counts
-from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
+from warren.actors.engines.consumers import ConsumerState
+from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import PreconditionFailedError
-from warren.actors.engines.expiry import DeathWatcher, Expiry, WallClock
-from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
-from warren.actors.engines.queue_arguments import QueueArguments, effective
-from warren.queue_index.fetching import Fetched, fetched_alone
+from warren.actors.engines.queue_settlements import QueueSettlements
+from warren.queue_index.fetching import Fetched, FetchedAgain, fetched_alone
 from warren.queue_index.message_format import Envelope
 
 _ROUND_MESSAGES: Final = 1024
@@ -28,49 +23,8 @@ _ROUND_MESSAGES: Final = 1024
 
 
 @attrs.define(eq=False, repr=False)
-class QueueDeliveries:
-    """What goes out of one queue, and comes back. See the module's prose."""
-
-    declaration: QueueDeclaration
-    backing: Backing
-    """For what its files and memory need: paging, syncs, recovery. Messages come and go by the queue's own calls."""
-    _wall_clock: WallClock = attrs.field(kw_only=True)
-    counts: Counts | None = attrs.field(default=None, kw_only=True)
-    """What has happened; ``None``: nobody counts."""
-    policies: AppliedPolicies = attrs.field(default=NO_POLICIES, kw_only=True)
-    arguments: QueueArguments = attrs.field(init=False)
-    """What the declaration and the policies come to."""
-    _consumers: Consumers = attrs.field(init=False)
-    _effects: Effects | None = attrs.field(init=False, default=None)
-    _expiry: Expiry = attrs.field(init=False)
-    _used_at_us: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self.arguments = effective(self.declaration, self.policies.definition)
-        self._expiry = Expiry(self.arguments, self.backing, self._wall_clock, self._send_dead_letters)
-        self._used_at_us = self._wall_clock()
-
-    @property
-    def effects(self) -> Effects:
-        """What has collected for others; :meth:`drain_effects` takes it away."""
-        if self._effects is None:
-            self._effects = Effects()
-        return self._effects
-
-    def watch(self, watcher: DeathWatcher) -> None:
-        """Tell somebody which messages die, and how."""
-        self._expiry.watcher = watcher
-
-    def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
-        if self.counts is not None:
-            self.counts.dead_lettered += len(batch.publications)
-        self.effects.dead_letters.append(batch)
-
-    def tick(self) -> None:
-        """Delete what is due at the head, and with what a stop brought back past the limits."""
-        self._expiry.shed()
-        self._expiry.expire()
+class QueueDeliveries(QueueSettlements):
+    """What goes out of one queue. See the module's prose."""
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -85,6 +39,8 @@ class QueueDeliveries:
         delivered: list[Delivered] = []
         for level, fetched in self._take(count, ack_required=ack_required):
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
+            if first and (timeout_ms := self.arguments.consumer_timeout_ms) is not None:
+                self._limit_time(channel, first, fetched.count, timeout_ms)
             if self.counts is not None:
                 self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
                 self.counts.got += fetched.count if ack_required else 0
@@ -141,7 +97,8 @@ class QueueDeliveries:
             return 0
         ack_required, room = turns
         deliveries, given = self.effects.deliveries, 0
-        for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required):
+        taken = [(0, one) for one in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required)]
+        for _, fetched in self._counted(taken, ack_required) if self._remembers else taken:
             if self.counts is not None:
                 self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             offset = 0
@@ -152,6 +109,11 @@ class QueueDeliveries:
                 for place, state in enumerate(states, offset):
                     part, consumer = fetched.every(place, len(states), each), state.consumer
                     first = consumers.give(state, 0, part.seq_ids)
+                    if (
+                        first
+                        and (timeout_ms := consumer.ack_timeout_ms or self.arguments.consumer_timeout_ms) is not None
+                    ):
+                        self._limit_time(consumer.channel, first, part.count, timeout_ms)
                     deliveries.append(Delivered(consumer.tag, consumer.channel, first, part))
                 offset += len(states) * each
             given += fetched.count
@@ -167,6 +129,8 @@ class QueueDeliveries:
         for level, fetched in taken:
             seq_ids = fetched.seq_ids
             first = self._consumers.give(state, level, seq_ids)
+            if first and (timeout_ms := consumer.ack_timeout_ms or self.arguments.consumer_timeout_ms) is not None:
+                self._limit_time(consumer.channel, first, len(seq_ids), timeout_ms)
             if self.counts is not None:
                 self.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
             deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
@@ -180,8 +144,9 @@ class QueueDeliveries:
         backing, expiry = self.backing, self._expiry
         expiring = expiry.expiring and not fresh
         if backing.single is not None and not expiring:
-            return [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
-        taken: list[tuple[int, Fetched]] = []
+            taken = [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
+            return self._counted(taken, ack_required) if self._remembers else taken
+        taken = []
         if expiring:
             expiry.expire()
         while count and (level := backing.first_level()) is not None:
@@ -193,106 +158,29 @@ class QueueDeliveries:
                 count -= fetched.count
             if expiring:
                 expiry.expire()
-        return taken
+        return self._counted(taken, ack_required) if self._remembers else taken
 
-    # ── consumers and channels ──────────────────────────────────────────────────────────────────────────────────
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        """Let a consumer in; its messages come from :meth:`deliver`.
-
-        Raises :class:`~warren.actors.engines.errors.AccessRefusedError` where it, or another one, is the only one
-        allowed.
-        """
-        before = self._consumers.active
-        self._consumers.add(consumer)
-        self._note_active(before)
-
-    def set_room(self, tag: str, room: int) -> None:
-        """Let a consumer have room for so many more, whatever is unacked with it."""
-        self._consumers.set_room(tag, room)
-
-    def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
-        """Let a consumer have another prefetch; :meth:`deliver` goes by it."""
-        self._consumers.set_prefetch(tag, prefetch, shared)
-
-    def resume(self, shared: Shared) -> None:
-        """There is room again in what consumers share."""
-        self._consumers.resume(shared)
-
-    def cancel_consumer(self, tag: str) -> bool:
-        """Let a consumer go; what is unacked stays with its channel. Returns whether it was there."""
-        before = self._consumers.active
-        if self._consumers.remove(tag) is None:
-            return False
-        self._used_at_us = self._wall_clock()
-        self._note_active(before)
-        return True
-
-    def close_channel(self, channel: str) -> int:
-        """Let a channel's consumers go and requeue what it has unacked; returns how many messages that were."""
-        before = self._consumers.active
-        tags, runs = self._consumers.remove_channel(channel)
-        if tags or runs:
-            self._used_at_us = self._wall_clock()
-        self._note_active(before)
-        return self._requeue(runs)
-
-    def _note_active(self, before: ConsumerState | None) -> None:
-        active = self._consumers.active
-        if active is not None and active is not before and self.declaration.single_active_consumer:
-            self.effects.activated.append(active.consumer.tag)
-
-    def ack(self, channel: str, tags: Sequence[range]) -> None:
-        """Done with: messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
-        runs = self._ack(self._consumers.settle(channel, tags))
-        if self.counts is not None:
-            self.counts.note_acked(runs)
-
-    def ack_up_to(self, channel: str, tag: int) -> None:
-        """Done with everything up to a tag; 0: everything."""
-        runs = self._ack(self._consumers.settle_up_to(channel, tag))
-        if self.counts is not None:
-            self.counts.note_acked(runs)
-
-    def nack(self, channel: str, tags: Sequence[range], *, requeue: bool) -> None:
-        """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them."""
-        self._nack(self._consumers.settle(channel, tags), requeue=requeue)
-
-    def nack_up_to(self, channel: str, tag: int, *, requeue: bool) -> None:
-        """As :meth:`nack`, everything up to a tag; 0: everything."""
-        self._nack(self._consumers.settle_up_to(channel, tag), requeue=requeue)
-
-    def _ack(self, runs: Sequence[Run]) -> Sequence[Run]:
-        for level, seq_ids in _by_level(runs).items():
-            self.backing.level(level).ack(seq_ids)
-        return runs
-
-    def _nack(self, runs: list[Run], *, requeue: bool) -> None:
-        if requeue:
-            self._requeue(runs)
-            return
-        if self.counts is not None:
-            self.counts.rejected += sum(run.count for run in runs)
-        if not self._expiry.reject([(run.level, run.seq_ids) for run in runs]):
-            self._ack(runs)
-
-    def _requeue(self, runs: Sequence[Run]) -> int:
-        for level, seq_ids in _by_level(runs).items():
-            self.backing.level(level).requeue(seq_ids)
-        requeued = sum(run.count for run in runs)
-        if self.counts is not None:
-            self.counts.requeued += requeued
-        if runs:
-            self._consumers.hand_out_anew()
-            self.tick()
-        return requeued
-
-
-def _by_level(runs: Sequence[Run]) -> dict[int, list[range]]:
-    """The seq_ids of runs, by level."""
-    if len(runs) == 1:
-        return {runs[0].level: [runs[0].seq_ids]}
-    levels: dict[int, list[range]] = {}
-    for run in runs:
-        levels.setdefault(run.level, []).append(run.seq_ids)
-    return levels
+    def _counted(self, taken: list[tuple[int, Fetched]], ack_required: bool) -> list[tuple[int, Fetched]]:
+        """The same messages, those that were delivered before with their counts; without what came back too often."""
+        retries = self._open_retries()
+        found: list[tuple[int, Fetched]] = []
+        for level, fetched in taken:
+            if not fetched.redelivered:
+                found.append((level, fetched))
+                continue
+            was_out = self._tells_out and fetched.has_deliver_record
+            counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
+            if counts is None:
+                found.append((level, fetched))
+                continue
+            over = retries.over_limit(counts) if ack_required else None
+            if not ack_required:
+                retries.forget([(level, fetched.seq_ids)])
+            elif over is not None:
+                self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
+            again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
+            if over is None:
+                found.append((level, again))
+            else:
+                found += [(level, again.part(at, 1)) for at, one in enumerate(over) if not one]
+        return found

@@ -71,7 +71,10 @@ class QueueEarly(QueueDeliveries):
     def read_ahead(self, count: int) -> Fetched | None:
         """At most ``count`` messages at the head that gets may have before :meth:`take_off` takes them."""
         single = self.backing.single
-        return None if single is None or not self.is_plain or self._expiry.expiring else single.peek(count)
+        if single is None or not self.is_plain or self._expiry.expiring:
+            return None
+        found = single.peek(count)
+        return None if found is None or found.redelivered else found
 
     def take_off(self, channel: str, consumer: str | None, first_tag: int, gone: Sequence[bool]) -> None:
         """Take off the head what a channel has got already, under consecutive tags; ``gone``: which of it was acked."""

@@ -13,8 +13,8 @@ leave it in both places.
 *Confirms*: a publish may bring a token. It comes back once: when all of its messages are as safe as the index and the
 store call it, or as soon as one of them is refused.
 
-Invariants (:meth:`QueueProcess.check_invariants`): what the levels hold as pending is what channels have unacked and
-what dead letters are on their way, each once.
+Invariants (:meth:`QueueProcess.check_invariants`): what the levels hold as pending is what channels have unacked, what
+waits to be delivered again, and what dead letters are on their way, each once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ class QueueProcess(QueueEarly):
         self._note_arguments()
 
     def _note_arguments(self) -> None:
-        self.is_plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
+        expiry, arguments = self._expiry, self.arguments
+        self.is_plain = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
+        self.is_plain = self.is_plain and arguments.consumer_timeout_ms is None
+        if self._retries is not None:
+            self._retries.arguments = arguments
         mode = self.arguments.set_queue_mode
         if mode is not None and self.backing.mode != mode:
             self.backing.set_mode(mode)
@@ -213,7 +217,11 @@ class QueueProcess(QueueEarly):
 
     def next_deadline_us(self) -> int | None:
         """When :meth:`tick` next has something to do; ``None``: not for anything that is here."""
-        return self._expiry.next_deadline_us()
+        of_message = self._expiry.next_deadline_us()
+        if self._retries is None and self._deadlines is None:
+            return of_message
+        due_us = self.next_due_us
+        return of_message if due_us is None else due_us if of_message is None else min(due_us, of_message)
 
     @property
     def is_over_limits(self) -> bool:
@@ -230,8 +238,8 @@ class QueueProcess(QueueEarly):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def purge(self) -> int:
-        """Delete every ready message; returns how many."""
-        purged = self.backing.purge()
+        """Delete every ready message, and those that wait to be ready again; returns how many."""
+        purged = self._purge_waiting() + self.backing.purge()
         if self.counts is not None:
             self.counts.purged += purged
         return purged
@@ -255,6 +263,9 @@ class QueueProcess(QueueEarly):
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
         self._pending_confirms = None
         self._expiry.forget()
+        if self._retries is not None:
+            self._retries.delete()
+        self._retries = self._deadlines = None
         return self.backing.delete()
 
     @property
@@ -264,10 +275,18 @@ class QueueProcess(QueueEarly):
 
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
+        if self._retries is not None:
+            self._retries.close((run.level, run.seq_ids) for run in self._consumers.runs())
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._pending_confirms = None
+        self._pending_confirms = self._retries = self._deadlines = None
         self._expiry.forget()
         return self.backing.close(random)
+
+    def abandon(self) -> None:
+        """Give the files up as a crash of the process would."""
+        if self._retries is not None:
+            self._retries.abandon()
+        self.backing.abandon()
 
     def hibernate(self) -> bool:
         """Take as little memory as can be; returns whether nothing of the messages is left in memory.
@@ -276,6 +295,8 @@ class QueueProcess(QueueEarly):
         """
         if self._consumers.unacked or not self._expiry.idle or self._pending_confirms:
             return False
+        if self._retries is not None and self._retries.waiting:
+            return False
         if self.backing.asleep:
             return True
         self._expiry.expire()
@@ -283,7 +304,13 @@ class QueueProcess(QueueEarly):
         self._pending_confirms = None
         if self._effects is not None and self._effects == Effects():
             self._effects = None
-        return self._expiry.idle and self.backing.hibernate()
+        if not self._expiry.idle:
+            return False
+        if self._retries is not None:
+            self._retries.begin_anew([level for level in self.backing.numbers if not self.backing.length_of(level)])
+            self._retries = self._retries if self._retries.counts else None
+        self._remembers = self._remembers and len(self.backing) > 0
+        return self.backing.hibernate()
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -333,7 +360,8 @@ class QueueProcess(QueueEarly):
 
     def stats(self) -> dict[str, Any]:
         """All there is to say, under RabbitMQ's names; wakes nothing."""
-        return queue_stats(self.declaration, self.policies, self.backing, self._consumers)
+        waiting = 0 if self._retries is None else self._retries.waiting
+        return queue_stats(self.declaration, self.policies, self.backing, self._consumers, waiting)
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where the queue contradicts itself."""
@@ -344,13 +372,19 @@ class QueueProcess(QueueEarly):
             held.setdefault(run.level, []).extend(run.seq_ids)
         for level, seq_ids in self._expiry.held:
             held.setdefault(level, []).extend(seq_ids)
+        if self._deadlines is not None:
+            self._deadlines.check_invariants()
+        if self._retries is not None:
+            self._retries.check_invariants()
+            for level, seq_ids in self._retries.held:
+                held.setdefault(level, []).extend(seq_ids)
         for level, queue in self.backing.awake():
             s = queue.state
             pieces = (s.ram_pending, s.disk_pending, s.index_pending)
             pending = [seq_id for piece in pieces for run in piece for seq_id in range(run.start, run.end)]
             if sorted(pending) != sorted(held.pop(level, [])):
-                raise RuntimeError(f"level {level}: pending is not what channels and dead letters hold")
+                raise RuntimeError(f"level {level}: pending is not what channels, waits and dead letters hold")
             if not self._expiry.expiring and queue.head_expiry():
                 raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
         if any(held.values()):
-            raise RuntimeError("channels or dead letters hold messages of levels that are asleep")
+            raise RuntimeError("channels, waits or dead letters hold messages of levels that are asleep")

@@ -11,12 +11,13 @@ from warren.actors.engines.policies import AppliedPolicies
 
 
 def queue_stats(
-    declaration: QueueDeclaration, policies: AppliedPolicies, backing: Backing, consumers: Consumers
+    declaration: QueueDeclaration, policies: AppliedPolicies, backing: Backing, consumers: Consumers, waiting: int
 ) -> dict[str, Any]:
-    """All there is to say. Wakes nothing.
+    """All there is to say. Wakes nothing. ``waiting``: messages that came back and wait to be delivered again.
 
-    Warren's own are ``messages_dead_lettering``, dead letters that are not safe yet where they went, and
-    ``recovering``: what a crash has left is still being counted, and the counts are of what was found so far.
+    Warren's own are ``messages_retrying``, those that wait so, ``messages_dead_lettering``, dead letters that are not
+    safe yet where they went, and ``recovering``: what a crash has left is still being counted, and the counts are of
+    what was found so far.
     """
     status = backing.status()
     counts = {key: status.pop(key) for key in list(status) if key.startswith(("message", "disk_"))}
@@ -32,10 +33,11 @@ def queue_stats(
         "arguments": dict(declaration.arguments),
         **policies.to_json(),
         "state": "hibernated" if backing.asleep else "running",
-        "messages": ready + unacked,
+        "messages": ready + unacked + waiting,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
-        "messages_dead_lettering": backing.depth - ready - unacked,
+        "messages_retrying": waiting,
+        "messages_dead_lettering": backing.depth - ready - unacked - waiting,
         "recovering": backing.recovering,
         "unacknowledged_by_channel": consumers.unacked_by_channel(),
         "consumers": len(consumers),

@@ -213,15 +213,27 @@ class QueueTurn:
             self.process.deliver()
 
     def settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
-        """Take back what a channel has: ``outcome`` is "ack", "requeue" or "reject"."""
+        """Take back what a channel has: ``outcome`` is "ack", "requeue", "reject" or "retry": something failed."""
         self.worked = self.settled = True
         if outcome == "ack":
             self._acks_on = channel
             if channel == self._ahead_of:
                 self._reads_on = channel
             self.process.ack(channel, tags)
+        elif outcome == "retry":
+            self.process.retry(channel, tags)
         else:
             self.process.nack(channel, tags, requeue=outcome == "requeue")
+
+    def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
+        """Take back what a channel has, to be delivered again after so long."""
+        self.worked = self.settled = True
+        self.process.retry(channel, tags, wait_ms)
+
+    def extend(self, channel: str, tag: int, time_ms: int) -> None:
+        """A channel may hold a message for so long from now on."""
+        self.worked = True
+        self.process.extend(channel, tag, time_ms)
 
     def settle_up_to(self, channel: str, outcome: str, tag: int) -> None:
         """As :meth:`settle`, everything up to a tag; 0: everything."""
@@ -279,10 +291,13 @@ class QueueTurn:
         self.process.cancel_consumer(tag)
         return self._drop(tag)
 
-    def close_channel(self, channel: str, tags: Sequence[str]) -> int:
-        """Let a channel go with its consumers; returns how many messages came back."""
+    def close_channel(self, channel: str, tags: Sequence[str], seen_up_to: int | None = None) -> int:
+        """Let a channel go with its consumers; returns how many messages came back. ``seen_up_to``: the last tag that
+        somebody has seen the message of, where that is known."""
         self.worked = True
-        requeued = self.process.close_channel(channel)
+        requeued = self.process.close_channel(channel, seen_up_to)
+        if requeued:
+            self.settled = True
         for tag in tags:
             self._drop(tag)
         return requeued
@@ -366,6 +381,8 @@ class QueueTurn:
                     process.backing.write_out()
                 else:
                     process.backing.sync_index()
+                if process.retries is not None:
+                    process.retries.sync()
             except NoRoomError as error:
                 process.drain_confirms()
                 self._wait_for_room(error)
@@ -402,6 +419,8 @@ class QueueTurn:
         self.worked = self._sync_now = True
         try:
             self.process.backing.sync_index()
+            if self.process.retries is not None:
+                self.process.retries.sync()
         except NoRoomError as error:
             self._wait_for_room(error)
             raise
@@ -461,6 +480,9 @@ class QueueTurn:
         for token in effects.refused:
             self.waiting.pop(token, None)
             host.refused(token)
+        for tag, tags in effects.lapsed:
+            if (receiver := self.receivers.get(tag)) is not None:
+                host.lapsed(receiver, tags)
         for tag in effects.cancelled:
             if (ended := self._drop(tag)) is not None:
                 host.consumer_cancelled(ended)

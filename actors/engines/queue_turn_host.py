@@ -91,6 +91,9 @@ class QueueTurnHost(Protocol):
     def consumer_cancelled(self, receiver: Any) -> None:
         """A consumer is gone because the queue is."""
 
+    def lapsed(self, receiver: Any, tags: range) -> None:
+        """A consumer held messages for too long: what it had under these delivery tags is not its any more."""
+
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
         """Publish dead letters; ``dead_letters_safe`` is to be called once they are safe."""
 

@@ -27,12 +27,12 @@ from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.errors import MessageError, WarrenError
 
 Event = Literal[
-    "published", "refused", "delivered", "acked", "requeued", "rejected", "expired", "dropped", "purged",
-    "dead_lettered",
+    "published", "refused", "delivered", "acked", "requeued", "retried", "timed_out", "rejected", "expired", "dropped",
+    "delivery_limit", "purged", "dead_lettered",
 ]  # fmt: skip
 """What becomes of a message. ``dropped``: the queue's limits left no room for it."""
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
-_SETTLED: Final[Mapping[str, Event]] = {"ack": "acked", "requeue": "requeued", "reject": "rejected"}
+_SETTLED: Final[Mapping[str, Event]] = {"ack": "acked", "requeue": "requeued", "retry": "retried", "lapse": "timed_out"}
 _DIED: Final[Mapping[str, Event]] = {"expired": "expired", "maxlen": "dropped"}
 
 
@@ -84,7 +84,7 @@ class QueueLog:
     """In the order in which they came."""
     by_id: dict[bytes, SeenMessage] = attrs.Factory(dict)
     ready: dict[bytes, None] = attrs.Factory(dict)
-    """The ids of those that wait."""
+    """The ids of those that nobody has."""
     held: dict[tuple[str, int], bytes] = attrs.Factory(dict)
     """The ids of those that are unacked, by channel and delivery tag."""
 
@@ -177,6 +177,15 @@ class WatchedTurn(QueueTurn):
         ready = (one.msg_id for one in queue.browse() if not one.unacked)
         self._die(list(itertools.islice(ready, count)), _DIED.get(reason, "dropped"))
 
+    def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
+        """See :class:`~warren.actors.engines.expiry.DeathWatcher`."""
+        terms = [term for queue, seq_ids in held for _, term in queue.read_pending([seq_ids])]
+        self._die([found.msg_id for found in map(_decoded, terms) if found is not None], "delivery_limit")
+
+    def lapsed(self, channel: str, tags: range) -> None:
+        """See :class:`~warren.actors.engines.expiry.DeathWatcher`."""
+        self._note_settled(channel, "lapse", tags)
+
     def _die(self, msg_ids: list[bytes], event: Event) -> None:
         for msg_id in msg_ids:
             self._log.ready.pop(msg_id, None)
@@ -222,9 +231,13 @@ class WatchedTurn(QueueTurn):
         self._note_settled(channel, outcome, [one for one in self._tags(channel) if one <= tag or not tag])
         super().settle_up_to(channel, outcome, tag)
 
-    def close_channel(self, channel: str, tags: Sequence[str]) -> int:
+    def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
+        self._note_settled(channel, "retry", [tag for part in tags for tag in part])
+        super().retry_in(channel, tags, wait_ms)
+
+    def close_channel(self, channel: str, tags: Sequence[str], seen_up_to: int | None = None) -> int:
         self._note_settled(channel, "requeue", self._tags(channel))
-        return super().close_channel(channel, tags)
+        return super().close_channel(channel, tags, seen_up_to)
 
     def _tags(self, channel: str) -> list[int]:
         return [tag for name, tag in self._log.held if name == channel]
@@ -237,7 +250,7 @@ class WatchedTurn(QueueTurn):
         if outcome == "reject":
             self._die(found, "rejected")
             return
-        if outcome == "requeue":
+        if outcome != "ack":
             log.ready |= dict.fromkeys(found)
         log.note(found, _SETTLED[outcome])
 

@@ -74,7 +74,7 @@ _COUNTS: Final = (
     "x-max-priority",
     "x-queue-version",
 )
-_OF_OTHERS: Final = ("x-dead-letter-strategy", "x-delivery-limit", "x-max-age", "x-max-in-memory-length")
+_OF_OTHERS: Final = ("x-dead-letter-strategy", "x-max-age", "x-max-in-memory-length")
 _TYPES: Final[list[tuple[Any, str]]] = [
     (None, "void"),
     (True, "bool"),

@@ -40,7 +40,6 @@ WRONG: Final[Mapping[str, tuple[Any, ...]]] = {
     "x-queue-master-locator": ("client-local",),
     "x-max-in-memory-length": (1, -1),
     "x-max-in-memory-bytes": (1,),
-    "x-delivery-limit": (1,),
     "x-quorum-initial-group-size": (1,),
     "x-max-age": ("1h",),
     "x-stream-max-segment-size-bytes": (1000,),

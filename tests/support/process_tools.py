@@ -18,9 +18,11 @@ from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.properties import Properties, encode_properties
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.record_log import RecordLog
 from warren.storage.settings import Settings
 
 START_US = 1_700_000_000_000_000
+RETURNED = "/side/returned.log"
 
 
 def envelope(
@@ -65,8 +67,19 @@ class Bench:
         declaration = self.declaration
         return Backing(self.parts_of, durable=declaration.durable, max_priority=declaration.max_priority, **known)
 
-    def over(self, backing: Backing) -> QueueProcess:
-        return QueueProcess(self.declaration, backing, wall_clock=lambda: self.now_us)
+    def over(self, backing: Backing, *, crashed: bool = False) -> QueueProcess:
+        log = (lambda: RecordLog(self.files, RETURNED, "returned")) if self.declaration.durable else None
+        queue = QueueProcess(
+            self.declaration,
+            backing,
+            wall_clock=lambda: self.now_us,
+            returned_log=log,
+            tells_out=not self.settings.deliver_with_publish,
+            crashed=crashed,
+        )
+        if self.files.exists(RETURNED):
+            queue.load_returned()
+        return queue
 
     def name_of(self, level: int) -> bytes:
         return b"q" if self.declaration.max_priority is None else names.level_name(b"q", level)
@@ -100,6 +113,8 @@ class Bench:
     def sync(self) -> None:
         self.persistent_store.sync()
         self.queue.backing.sync_index()
+        if self.queue.retries is not None:
+            self.queue.retries.sync()
         self.queue.drain_confirms()
 
     def stop_and_start(self, *, asleep: bool = False) -> None:
@@ -115,12 +130,14 @@ class Bench:
         }
         self.queue = self.over(self.new_backing(opened=opened))
 
-    def crash(self) -> None:
+    def crash(self, *, sync: bool = True) -> None:
         """The process is gone, after everything was called safe."""
-        self.sync()
-        self.queue.backing.abandon()
+        if sync:
+            self.sync()
+        self.queue.abandon()
         self.queue = self.over(
-            self.new_backing(opened={level: VariableQueue.recover(self._parts(level)) for level in self.levels})
+            self.new_backing(opened={level: VariableQueue.recover(self._parts(level)) for level in self.levels}),
+            crashed=True,
         )
 
     def _parts(self, level: int) -> QueueFiles:

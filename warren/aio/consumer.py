@@ -18,6 +18,7 @@ from typing import Final
 from warren.aio.bridge import awaited, run
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import ConsumerVerbs
+from warren.messages import milliseconds
 from warren.steps import Handle
 
 FAIR_SHARE: Final = 64
@@ -27,7 +28,8 @@ FAIR_SHARE: Final = 64
 class Delivery(DeliveredMessage):
     """A message that was delivered, to be settled once: acked, given back or rejected.
 
-    ``async with delivery:`` acks at the end, and gives the message back if an error or a cancellation ends the block.
+    ``async with delivery:`` acks at the end. If an error ends the block, the message comes again later (:meth:`retry`);
+    if a cancellation does, it goes back at once.
     """
 
     __slots__ = ()
@@ -39,6 +41,27 @@ class Delivery(DeliveredMessage):
     async def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
         """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
         await self._settle("requeue" if requeue else "reject", multiple)
+
+    async def retry(self, delay: float | None = None) -> None:
+        """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
+
+        ``None``: when the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
+        5 minutes.
+        """
+        wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
+        if not self.mark_settled():
+            return
+        if wait_ms is None:
+            self._channel.settle("retry", self.delivery_tag)
+        else:
+            await run(self._channel.retry_in(self.delivery_tag, wait_ms))
+
+    async def extend(self, seconds: float) -> None:
+        """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
+
+        Raises :class:`UnknownTagError` where it is settled, or has gone back to its queue already.
+        """
+        await run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
     async def reject(self, *, requeue: bool = False) -> None:
         """AMQP's basic.reject."""
@@ -59,7 +82,9 @@ class Delivery(DeliveredMessage):
     ) -> None:
         if error is None:
             await self.ack()
-        else:
+        elif isinstance(error, Exception):
+            await self.retry()
+        else:  # interrupted: nothing is wrong with the message
             await self.nack()
 
 
@@ -130,8 +155,8 @@ class Consumer(Handle[ConsumerVerbs]):
 
     async def close(self) -> None:
         """Cancel, and give everything back that was not settled."""
-        self._batch = iter(())
-        await run(self._verbs.close())
+        batch, self._batch = self._batch, iter(())
+        await run(self._verbs.close(batch))
 
     async def aclose(self) -> None:
         """:meth:`close`, as :func:`contextlib.aclosing` calls it."""

@@ -38,7 +38,8 @@ _SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Reject]] = {
 }
 _SETTLEMENT_BYTES: Final = 21
 _STRETCH: Final = 16
-"""So many consecutive tags and more go as one :class:`~warren.amqp.own_methods.Settle`, which is dearer than an ack."""
+"""So many consecutive tags and more go as one :class:`~warren.amqp.own_methods.Settle`, which is dearer than an ack,
+and any number of what AMQP has no method for."""
 
 
 class ClientChannel:
@@ -162,19 +163,19 @@ class Settlements:
         self.tags: list[int | range] = []
 
     def encode(self, engine: Connection) -> None:
-        number, method = self.channel.number, _SETTLING[self.outcome]
+        number, method = self.channel.number, _SETTLING.get(self.outcome)
         if not engine.is_open(number):  # the host has closed it, and says so in what is just being read
             return
         few: list[int] = []
         for part in tag_ranges(self.tags):
-            if len(part) < _STRETCH:
+            if method is not None and len(part) < _STRETCH:
                 few += part
                 continue
-            if few:
+            if few and method is not None:
                 engine.settle(number, method, few)
                 few = []
             engine.send(number, Settle(self.outcome, part[0], part[-1]))
-        if few:
+        if few and method is not None:
             engine.settle(number, method, few)
 
 
@@ -240,18 +241,27 @@ class DeliveryChannel:
                 new.tags += tags
             link.gather(new, _SETTLEMENT_BYTES * count, patient=True)
 
+    def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
+        """Take one delivery as failed; it comes again after so long."""
+        result_of((yield self.slot.ask(Call("channel.retry", {"tag": tag, "wait_ms": wait_ms}))))
+
+    def extend(self, tag: int, time_ms: int) -> Steps[None]:
+        """Have one delivery for so long from now on, where its time is limited. Raises :class:`UnknownTagError`."""
+        result_of((yield self.slot.ask(Call("channel.extend", {"tag": tag, "time_ms": time_ms}))))
+
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""
         with contextlib.suppress(WarrenError):
             for delivered in got_of(self, self.slot.vhost, got.get()):
                 self.settle_all("requeue", delivered.tags)
 
-    def shut(self) -> Steps[int]:
-        """Give back what is unsettled; returns how many messages that were."""
+    def shut(self, seen_up_to: int | None = None) -> Steps[int]:
+        """Give back what is unsettled; returns how many messages that were. ``seen_up_to``: what has a higher delivery
+        tag nobody has seen; ``None``: that is not known."""
         slot, requeued = self.slot, 0
         if self.error is None and slot.opened is not None:
             with contextlib.suppress(WarrenError):  # it has all gone back
-                requeued = result_of((yield slot.ask(Call("channel.release"))))
+                requeued = result_of((yield slot.ask(Call("channel.release", {"seen_up_to": seen_up_to}))))
         with slot.link.locked():
             slot.leave([])
         self.error = slot.error

@@ -22,13 +22,14 @@ from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
+from warren.channel import DeliveredMessage
 from warren.client.calls import call
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
-from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
+from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
@@ -191,6 +192,7 @@ class RemoteQueueVerbs(QueueVerbs):
             acks_unseen=arguments.get("auto_ack", False),
             exclusive=arguments.get("exclusive", False),
             priority=arguments.get("priority", 0),
+            ack_timeout_ms=ack_timeout_ms(arguments),
         )
         return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
 
@@ -254,6 +256,8 @@ class Subscription(DeliverySlot):
         arguments: dict[str, Any] = {CREDIT: CREDIT_BYTES}
         if one.priority:
             arguments["x-priority"] = one.priority
+        if one.ack_timeout_ms is not None:
+            arguments["x-consumer-timeout"] = one.ack_timeout_ms
         return c.Basic.Consume(0, self.queue, one.tag, False, False, one.exclusive, False, arguments)
 
     def receive(self, event: Any, later: Later) -> None:
@@ -399,11 +403,6 @@ class RemoteConsumerVerbs(ConsumerVerbs):
                 self.deliveries.drain()
             self.deliveries.end()
 
-    def close(self) -> Steps[None]:
-        if not self.closed:
-            self.closed = True
-            self.deliveries.drain()
-            self.deliveries.end()
-            self.slot.is_begun = False
-            yield from self.channel.shut()
-            self.deliveries.drain()
+    def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
+        self.slot.is_begun = self.slot.is_begun and self.closed
+        yield from super().close(unseen)

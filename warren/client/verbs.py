@@ -24,6 +24,7 @@ from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs, UnroutableError
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
 from warren.publishing import settled_confirm
 from warren.queue_verbs import QueueHandle
+from warren.retry import Retry, arguments_with
 from warren.steps import Steps, run
 from warren.storage.topic_settings import TopicSettings
 from warren.user_verbs import UserVerbs
@@ -97,6 +98,7 @@ class RemoteVhostVerbs(VhostVerbs):
         exclusive: bool = False,
         auto_delete: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        retry: Retry | None = None,
         passive: bool = False,
     ) -> Steps[RemoteQueueVerbs]:
         if passive:
@@ -108,7 +110,7 @@ class RemoteVhostVerbs(VhostVerbs):
             durable=durable,
             exclusive=exclusive,
             auto_delete=auto_delete,
-            arguments=arguments or {},
+            arguments=arguments_with(arguments, retry),
         )
         method = c.Queue.Declare(0, name, False, durable, exclusive, auto_delete, False, dict(declaration.arguments))
         answer = yield from self.remote.ask(method)

@@ -33,6 +33,8 @@ class Address:
     settings: Mapping[str, Any] = attrs.Factory(dict)
     confirm_publish: bool = False
     """A publish comes back only when its message is safe."""
+    visibility_timeout: float | None = None
+    """Seconds that a message may be unacked before it goes back to its queue; ``None``: as its queue says."""
 
     def lease(self) -> NodeLease:
         """The node; raises what :func:`warren.open` does."""
@@ -68,6 +70,7 @@ def address_of(url: str | None, virtual_host: str | None, options: Mapping[str, 
         config=options.get("config"),
         settings=dict(options.get("settings") or {}),
         confirm_publish=bool(options.get("confirm_publish", False)),
+        visibility_timeout=options.get("visibility_timeout"),
     )
 
 

@@ -309,6 +309,7 @@ class Channel(base.StdChannel):
                 prefetch=self.prefetch_count,
                 exclusive=exclusive,
                 priority=(arguments or {}).get("x-priority", 0),
+                ack_timeout=_ack_timeout(arguments or {}, connection.address.visibility_timeout),
                 on_cancel=on_cancel,
                 wake=connection.wake,
             )
@@ -469,3 +470,9 @@ class Channel(base.StdChannel):
 
 def _ignore(_: Message) -> None:
     """For a consumer without a callback."""
+
+
+def _ack_timeout(arguments: Mapping[str, Any], otherwise: float | None) -> float | None:
+    """Seconds that a consumer may have a message, by its argument ``x-consumer-timeout`` (ms) or the connection's."""
+    timeout_ms = arguments.get("x-consumer-timeout")
+    return otherwise if timeout_ms is None else timeout_ms / 1000

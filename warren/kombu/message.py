@@ -108,5 +108,5 @@ class Message(base.Message):
             content_encoding=properties.content_encoding,
             delivery_info=info,
             properties={name: value for name in _PROPERTIES if (value := getattr(properties, name)) is not None},
-            headers=dict(properties.headers or {}),
+            headers=dict(delivery.headers),
         )

@@ -59,6 +59,7 @@ class Subscription:
         prefetch: int,
         exclusive: bool,
         priority: int,
+        ack_timeout: float | None,
         on_cancel: Callable[[str], Any] | None,
         wake: WakeEvent,
     ) -> None:
@@ -75,7 +76,9 @@ class Subscription:
         self._armed = False
         self._limit = 0 if no_ack else prefetch
         self._asked = self._limit or AHEAD
-        self._consumer = queue.consume(self._asked, tag=name, exclusive=exclusive, priority=priority)
+        self._consumer = queue.consume(
+            self._asked, tag=name, exclusive=exclusive, priority=priority, ack_timeout=None if no_ack else ack_timeout
+        )
 
     def take(self) -> Delivery | None:
         """The next message, if there is one; raises what ended the queue."""

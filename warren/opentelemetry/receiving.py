@@ -50,13 +50,14 @@ def patch(patches: Patches, tracer: Tracer) -> None:
     patches.replace(aio_queue.Queue, "get", receiving.awaited_got)
     patches.replace(aio_queue.Queue, "get_many", receiving.awaited_got_many)
     patches.replace(consumer.Consumer, "_begin", receiving.begun)
+    patches.replace(consumer.Consumer, "close", receiving.closed)
     patches.replace(aio_consumer.Consumer, "receive", receiving.awaited_got)
     patches.replace(Iteration, "take_now", receiving.record)
     patches.replace(topic_reader.Reader, "read", receiving.read)
     patches.replace(aio_topic_reader.Reader, "read", receiving.awaited_read)
     settling = _Settling(tracer)
     kind: type
-    for name in ("ack", "nack", "reject"):
+    for name in ("ack", "nack", "reject", "retry"):
         patches.replace(consumer.Delivery, name, settling.one(name))
         patches.replace(aio_consumer.Delivery, name, settling.awaited_one(name))
     for module in (queue, aio_queue):
@@ -132,16 +133,22 @@ class _Receiving:
         @functools.wraps(original)
         def begin(handle: Any, delivered: Any) -> Any:
             first = original(handle, delivered)
-            handle._batch = self._each(handle._batch)
+            handle._batch = _Batch(handle._batch, self)
             self.note(first)
             return first
 
         return begin
 
-    def _each(self, batch: Iterator[DeliveredMessage]) -> Iterator[DeliveredMessage]:
-        for delivery in batch:
-            self.note(delivery)
-            yield delivery
+    def closed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Around a consumer's end, which looks at what nobody has seen: that is not handed out."""
+
+        @functools.wraps(original)
+        def close(handle: Any) -> None:
+            if isinstance(handle._batch, _Batch):
+                handle._batch = handle._batch.rest
+            original(handle)
+
+        return close
 
     def note(self, delivery: DeliveredMessage | None, began_ns: int | None = None) -> None:
         """A message of a queue is handed out."""
@@ -209,6 +216,19 @@ class _Receiving:
             type="receive", name=name, system=system, destination=where, links=links, attributes=attributes
         )
         operation.start(self._tracer, began_ns).end()
+
+
+@attrs.frozen(eq=False)
+class _Batch(Iterator[DeliveredMessage]):
+    """The messages of a batch, each with its span as it is handed out."""
+
+    rest: Iterator[DeliveredMessage]
+    _receiving: _Receiving
+
+    def __next__(self) -> DeliveredMessage:
+        delivery = next(self.rest)
+        self._receiving.note(delivery)
+        return delivery
 
 
 @attrs.frozen(eq=False)

@@ -25,6 +25,7 @@ from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
+from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
 from warren.actors.future import Future
 from warren.actors.queue_actor import QueueActor
 from warren.actors.shared_prefetch import SharedPrefetch
@@ -36,12 +37,13 @@ from warren.channel import Channel
 from warren.client.calls import packed
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.amqp_tables import LongInteger, type_name
-from warren.queue_index.contents import Content, contents_of, pieces
+from warren.queue_index.contents import Content, contents_of, counted_contents_of, pieces
+from warren.queue_index.fetching import Fetched, FetchedAgain
 from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
-from warren.steps import ask, asked, call
+from warren.steps import Steps, ask, asked, call
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
 
-_OUTCOMES: Final = frozenset(("ack", "requeue", "reject"))
+_OUTCOMES: Final = frozenset(("ack", "requeue", "reject", "retry"))
 
 _CONSUMED: Final = 0
 _GOT: Final = 1
@@ -172,7 +174,7 @@ class ChannelConsumers:
             tag = self.unacked.give(_GOT, delivered.tags, through) if required else self.pass_by(delivered.count)
             if channel.traffic is not None:
                 channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
-            for content in contents_of(delivered.fetched):
+            for content in self._contents_of(delivered.fetched):
                 if content is not None and channel.may_send:
                     answer = method_of(
                         c.Basic.GetOk,
@@ -210,7 +212,7 @@ class ChannelConsumers:
         found: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
         for delivered in batches:
             tag, redelivered = self.unacked.give(_GOT, delivered.tags, through), delivered.fetched.redelivered
-            for one in contents_of(delivered.fetched):
+            for one in self._contents_of(delivered.fetched):
                 if one is not None:
                     alike = redelivered, one.exchange, one.routing_key, one.properties
                     if found and found[-1][0] == alike and found[-1][1] + len(found[-1][2]) == tag:
@@ -263,6 +265,7 @@ class ChannelConsumers:
             exclusive=method.exclusive,
             priority=_priority(entry.declaration, arguments),
             arguments=arguments,
+            ack_timeout_ms=_ack_timeout_ms(entry.declaration, arguments),
         )
         deliveries = Deliveries(through.name, actor)
         try:
@@ -338,7 +341,7 @@ class ChannelConsumers:
                 consumer.through.settle_all("ack", delivered.tags)
             consumer.unsent = range(0) if consumer.no_ack else delivered.tags
             consumer.redelivered = delivered.fetched.redelivered
-            contents = contents_of(delivered.fetched)
+            contents = self._contents_of(delivered.fetched)
             consumer.sending = contents if delivered.count == 1 else pieces(contents)
         else:
             connection.server.post(functools.partial(self._pump, consumer))
@@ -346,6 +349,12 @@ class ChannelConsumers:
         arrival = consumer.deliveries.arrival()
         consumer.arrival = arrival
         arrival.on_done(functools.partial(self._arrived, consumer))
+
+    def _contents_of(self, fetched: Fetched) -> Iterator[Content | None]:
+        """Messages as they are sent: where they came back, and say so, with their counts."""
+        if isinstance(fetched, FetchedAgain) and (fetched.tells_count or self._channel.connection.is_owner):
+            return counted_contents_of(fetched)
+        return contents_of(fetched)
 
     def add_credit(self, method: Credit) -> None:
         """A consumer may be sent more."""
@@ -460,6 +469,21 @@ class ChannelConsumers:
             raise Refusal(PRECONDITION_FAILED, str(error)) from None
         self._settle(method.outcome, runs)
 
+    def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
+        """Take one delivery as failed; it comes again after so long."""
+        for run in self._take_one(tag):
+            if isinstance(run.owner, Channel):
+                yield from run.owner.retry_in(run.seq_id, wait_ms)
+                if self.together.limit and run.level == _CONSUMED:
+                    self.together.give_back(run.count)
+
+    def extend(self, tag: int, time_ms: int) -> Steps[None]:
+        """Let the client have one delivery for so long from now on. Raises :class:`UnknownTagError`."""
+        self.unacked.check_present(tag)
+        for run in self.unacked.runs:
+            if run.first <= tag < run.end and isinstance(run.owner, Channel):
+                yield from run.owner.extend(run.part(tag, tag + 1).seq_id, time_ms)
+
     def _take_one(self, tag: int) -> list[Unacked]:
         try:
             return self.unacked.take([range(tag, tag + 1)])
@@ -514,24 +538,36 @@ class ChannelConsumers:
             self._channel.send(c.Basic.RecoverOk())
         return None
 
-    async def release(self) -> int:
-        """The channel is over: everything goes back to its queue; returns how many messages that were."""
+    async def release(self, seen_up_to: int | None = None) -> int:
+        """The channel is over: everything goes back to its queue; returns how many messages that were.
+
+        ``seen_up_to``: what has a higher delivery tag nobody has seen, as its client says.
+        """
+        unseen: dict[Channel, int] = {}
+        for run in (
+            self.unacked.take_present(range(seen_up_to + 1, self.unacked.next_tag)) if seen_up_to is not None else ()
+        ):
+            if isinstance(run.owner, Channel):
+                unseen[run.owner] = min(run.seq_id, unseen.get(run.owner, run.seq_id))
         of_streams: list[StreamConsumer] = []
         for consumer in self.by_tag.values():
             if isinstance(consumer, ServerConsumer):
                 consumer.gone = True
-                consumer.deliveries.drain()
+                if tags := [tag.start for tag in self._not_sent(consumer)]:
+                    through = consumer.through
+                    unseen[through] = min(*tags, unseen.get(through, tags[0]))
             else:
                 of_streams.append(consumer)
         self.by_tag.clear()
         self._channel.replies.end()
         for reader in of_streams:
             await reader.end()
-        through, self._through = self._through, {}
+        channels, self._through = self._through, {}
         requeued = 0
-        for one in through.values():
+        for one in channels.values():
+            first = unseen.get(one)
             with _UNLESS_GONE:
-                requeued += await bridge.run(one.shut())
+                requeued += await bridge.run(one.shut(None if first is None else first - 1))
         return requeued
 
 
@@ -551,3 +587,14 @@ def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
     if wrong:
         raise Refusal(PRECONDITION_FAILED, f"invalid arg '{name}' for {queue}: {wrong}")
     return priority
+
+
+def _ack_timeout_ms(queue: QueueDeclaration, arguments: dict[str, Any]) -> int | None:
+    """How long the consumer may have a message, as a later RabbitMQ's consumers say it. Raises :class:`Refusal`."""
+    timeout_ms = arguments.get("x-consumer-timeout")
+    if timeout_ms is None:
+        return None
+    if type(timeout_ms) not in (int, LongInteger) or not 0 < timeout_ms <= MAX_PERIOD_MS:
+        wrong = f"invalid arg 'x-consumer-timeout' for {queue}: {timeout_ms!r}"
+        raise Refusal(PRECONDITION_FAILED, wrong)
+    return int(timeout_ms)

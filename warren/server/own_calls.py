@@ -251,7 +251,9 @@ def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
 
 
 VERBS: Final[dict[str, Verb]] = {
-    "channel.release": lambda channel: channel.consumers.release(),
+    "channel.release": lambda channel, seen_up_to=None: channel.consumers.release(seen_up_to),
+    "channel.retry": lambda channel, tag, wait_ms: channel.consumers.retry_in(tag, wait_ms),
+    "channel.extend": lambda channel, tag, time_ms: channel.consumers.extend(tag, time_ms),
     "queue.declaration": lambda channel, vhost, name: _declaration(channel, name),
     "queue.declarations": lambda channel, vhost, names: [_declaration(channel, name) for name in names],
     "queue.stats": lambda channel, name: _queue(channel, name).stats(),

@@ -33,6 +33,7 @@ from warren.simulation.disk_time import NeverFull
 from warren.simulation.publication import NO_TIME, Behind, Counters, Publication, Token
 from warren.simulation.virtual_time import Event, QueueTimers
 from warren.storage.counted import DiskAccount
+from warren.storage.record_log import RecordLog
 
 if TYPE_CHECKING:
     from warren.simulation.node import SimulatedNode
@@ -123,7 +124,15 @@ class SimulatedQueue(NeverFull):
         self._refuses = limited and declaration.overflow != "drop-head"
         self._messages_at_start = messages
         self.msg_ids = MsgIds(NO_TIME)
-        self.process = _Process(declaration, backing, wall_clock=node.time.wall_us)
+        returned_path = f"/node/warren.queues/vhost/{len(node.queues)}/returned.log"
+        keeps_counts = durable and not node.wakes_idle_queues  # RabbitMQ's classic queues do not
+        self.process = _Process(
+            declaration,
+            backing,
+            wall_clock=node.time.wall_us,
+            returned_log=(lambda: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
+            sync=node.settings.sync != "os",
+        )
         self._turns = (_RabbitTurn if node.wakes_idle_queues else QueueTurn)(
             host=self,
             process=self.process,
@@ -380,6 +389,9 @@ class SimulatedQueue(NeverFull):
 
     def consumer_cancelled(self, receiver: Receiver) -> None:
         raise RuntimeError("a simulated queue is not deleted")
+
+    def lapsed(self, receiver: Receiver, tags: range) -> None:
+        raise RuntimeError("a simulated consumer may hold messages for ever")
 
     def unused(self) -> None:
         raise RuntimeError("a simulated queue is not deleted")

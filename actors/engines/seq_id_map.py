@@ -1,0 +1,139 @@
+"""SeqIdMap: a number for each of some messages of one queue, by level and seq_id.
+
+Consecutive messages with the same number are one entry: a million that come back to their queue together take as much
+room as one.
+
+Invariants: entries of a level are in order and do not touch, unless their numbers differ; none is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sortedcontainers import SortedDict
+
+Entry = tuple[int, int, int, int]
+"""Level, first seq_id, the one behind the last, number."""
+
+
+class SeqIdMap:
+    """The numbers of one queue's messages. Truth value: whether there are any."""
+
+    __slots__ = ("_levels",)
+
+    def __init__(self) -> None:
+        self._levels: dict[int, SortedDict[int, tuple[int, int]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._levels)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for level, entries in self._levels.items():
+            for start, (stop, number) in entries.items():
+                yield level, start, stop, number
+
+    def of(self, level: int, seq_ids: range, default: int) -> list[int]:
+        """The number of each of some messages."""
+        entries = self._levels.get(level)
+        if entries is None:
+            return [default] * len(seq_ids)
+        numbers = []
+        start = stop = number = -1
+        for seq_id in seq_ids:
+            if not start <= seq_id < stop:
+                found = _around(entries, seq_id)
+                start, stop, number = (seq_id, seq_id + 1, default) if found is None else found
+            numbers.append(number)
+        return numbers
+
+    def add(self, level: int, seq_ids: range, amount: int) -> list[tuple[range, int]]:
+        """Add to the number of each of some messages, 0 where there is none; what they have now."""
+        pieces: list[tuple[range, int]] = []
+        for part in stretches(seq_ids):
+            at = part.start
+            for start, stop, number in self._cut(level, part):
+                if at < start:
+                    pieces.append((range(at, start), amount))
+                pieces.append((range(start, stop), number + amount))
+                at = stop
+            if at < part.stop:
+                pieces.append((range(at, part.stop), amount))
+        for piece, number in pieces:
+            self.put(level, piece, number)
+        return pieces
+
+    def put(self, level: int, seq_ids: range, number: int) -> None:
+        """Let consecutive messages have a number."""
+        self._cut(level, seq_ids)
+        if not seq_ids:
+            return
+        entries = self._levels.setdefault(level, SortedDict())
+        start, stop = seq_ids.start, seq_ids.stop
+        before = _around(entries, start - 1)
+        if before is not None and before[2] == number:
+            start = before[0]
+        behind = entries.get(stop)
+        if behind is not None and behind[1] == number:
+            del entries[stop]
+            stop = behind[0]
+        entries[start] = (stop, number)
+
+    def forget(self, level: int, seq_ids: range) -> None:
+        """Let some messages have none."""
+        if level in self._levels:
+            for part in stretches(seq_ids):
+                self._cut(level, part)
+
+    def forget_outside(self, level: int, seq_ids: range) -> None:
+        """Let all messages of a level but these have none."""
+        for _, start, stop, _ in [entry for entry in self if entry[0] == level]:
+            self.forget(level, range(start, min(stop, seq_ids.start)))
+            self.forget(level, range(max(start, seq_ids.stop), stop))
+
+    def _cut(self, level: int, part: range) -> list[tuple[int, int, int]]:
+        """Take out what is here of consecutive messages: first, behind the last, number."""
+        entries = self._levels.get(level)
+        if entries is None or not part:
+            return []
+        found = []
+        first = _around(entries, part.start)
+        starts = list(entries.irange(part.start, part.stop, inclusive=(True, False)))
+        if first is not None and first[0] < part.start:
+            starts.insert(0, first[0])
+        for start in starts:
+            stop, number = entries.pop(start)
+            if start < part.start:
+                entries[start] = (part.start, number)
+            if part.stop < stop:
+                entries[part.stop] = (stop, number)
+            found.append((max(start, part.start), min(stop, part.stop), number))
+        if not entries:
+            del self._levels[level]
+        return found
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where entries are empty, out of order, or two could be one."""
+        for level, entries in self._levels.items():
+            end, last = -1, -1
+            for start, (stop, number) in entries.items():
+                if start >= stop or start < end or (start == end and number == last):
+                    raise RuntimeError(f"level {level}: the entry {start} … {stop - 1} is empty or touches another")
+                end, last = stop, number
+            if not entries:
+                raise RuntimeError(f"level {level} has no entries, and is there")
+
+
+def stretches(seq_ids: range) -> Iterable[range]:
+    """The same seq_ids as consecutive ones."""
+    if seq_ids.step == 1:
+        return (seq_ids,) if seq_ids else ()
+    return (range(seq_id, seq_id + 1) for seq_id in seq_ids)
+
+
+def _around(entries: SortedDict[int, tuple[int, int]], seq_id: int) -> tuple[int, int, int] | None:
+    """The entry that a message is in: first, behind the last, number."""
+    index = entries.bisect_right(seq_id) - 1
+    if index < 0:
+        return None
+    start, (stop, number) = entries.peekitem(index)
+    return (start, stop, number) if seq_id < stop else None

@@ -1,0 +1,231 @@
+"""RecordLog: a file of records that is appended to, and replaced as a whole once most of what it says is past.
+
+The file begins with a line that says what it is, ``warren <kind> <version>``. Behind it stand records, one after the
+other; numbers are big-endian::
+
+    CRC-32 of all that follows  length of the payload   payload
+    4 bytes                     4 bytes                 any bytes
+
+What a payload means is its user's. Appended records are *buffered* until :meth:`RecordLog.write`, which makes one write
+of them, and survive a power loss after :meth:`RecordLog.sync`.
+
+*A crash* leaves whole records, and perhaps a torn one at the end, which nobody was told is safe: the next writer cuts
+it off. A record that cannot be read, and has whole ones behind it, is damage: :meth:`RecordLog.replay` gives all the
+others and says so in :attr:`RecordLog.damage`. A replacement is there or is not (:func:`write_beside`, a rename).
+
+*A full disk* leaves the buffer as it is, and nothing of it in the file: :class:`NoRoomError`, to be tried again. After
+a sync that failed nobody knows what of the file is safe: no later one says that it is, until the file is replaced.
+
+Invariants: the file's size is that of the header and the whole records; offsets ascend.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import attrs
+
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import (
+    File,
+    FileSystem,
+    append_whole,
+    sync_directories_above,
+    write_file,
+)
+
+VERSION: Final = 1
+HEAD: Final = struct.Struct(">II")
+"""CRC-32, and the payload's length."""
+MAX_PAYLOAD_BYTES: Final = (1 << 32) - 1
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+@attrs.define(eq=False, repr=False)
+class RecordLog:
+    """One file of records. ``kind``: one word, what they are. Nothing is made before something is written.
+
+    A log has one writer. :meth:`replay` comes first where the file may be there.
+    """
+
+    _files: FileSystem
+    path: str
+    kind: str
+    damage: DataError | None = attrs.field(init=False, default=None)
+    """What :meth:`replay` found that no crash explains."""
+    _file: File | None = attrs.field(init=False, default=None)
+    _end: int = attrs.field(init=False, default=0)
+    """Where the next write goes; 0: there is no file yet, or none that counts."""
+    _buffer: list[bytes] = attrs.field(init=False, factory=list)
+    _buffered_bytes: int = attrs.field(init=False, default=0)
+    _unsynced: bool = attrs.field(init=False, default=False)
+    _named: bool = attrs.field(init=False, default=False)
+    """Whether the file's name is synced."""
+    _sync_failed: bool = attrs.field(init=False, default=False)
+
+    @property
+    def header(self) -> bytes:
+        """The line at the beginning of the file."""
+        return f"warren {self.kind} {VERSION}\n".encode("ascii")
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file, with what is buffered."""
+        return (self._end or len(self.header)) + self._buffered_bytes
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self) -> Iterator[tuple[int, bytes]]:
+        """Every whole record, the oldest first: its offset, and its payload. To be read to the end.
+
+        Raises :class:`DataError` for a file that is something else, or of another version.
+        """
+        if not self._files.exists(self.path):
+            return
+        data = self._files.read(self.path)
+        header = self.header
+        if not header.startswith(data[: len(header)].rstrip(b"\0")):  # shorter, or zeros: a crash cut its making short
+            self._check_header(data)
+        position, end = len(header), len(header) if data.startswith(header) else 0
+        while position < len(data):
+            payload = payload_at(data, position)
+            if payload is None:
+                torn, following = position, next_whole(data, position + 1)
+                if following is None:
+                    break
+                self.damage = self.damage or DataError(self.path, torn, "a damaged record, with whole ones behind it")
+                position = following
+                continue
+            yield position, payload
+            position += HEAD.size + len(payload)
+            end = position
+        self._end = end
+
+    def _check_header(self, data: bytes) -> None:
+        line = data[: data.find(b"\n", 0, 80) + 1]
+        words = line.split()
+        if len(words) == 3 and words[:2] == self.header.split()[:2] and words[2].isdigit():
+            raise DataError(self.path, 0, f"of version {int(words[2])}; this warren reads {VERSION}")
+        raise DataError(self.path, 0, f"not a file of the kind 'warren {self.kind}'")
+
+    def read(self, offset: int) -> bytes:
+        """The payload of the record at an offset, which has been written. Raises :class:`DataError`."""
+        file = self._open()
+        head = file.pread(HEAD.size, offset)
+        if len(head) == HEAD.size:
+            crc, length = HEAD.unpack(head)
+            if length <= file.size() - offset - HEAD.size:
+                payload = file.pread(length, offset + HEAD.size)
+                if crc == _crc(payload):
+                    return payload
+        raise DataError(self.path, offset, "no whole record stands here")
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, payload: bytes) -> int:
+        """Add a record behind the others; returns the offset that it will have in the file."""
+        offset = self.size_bytes
+        self._buffer.append(encode_record(payload))
+        self._buffered_bytes += HEAD.size + len(payload)
+        return offset
+
+    def write(self) -> None:
+        """Write what is buffered, in one go: it survives the process. Raises :class:`NoRoomError`, and keeps it."""
+        if not self._buffer:
+            return
+        file = self._open()
+        if file.size() != self._end:  # a torn record, or what is left of a write that failed
+            file.truncate(self._end)
+        head = [] if self._end else [self.header]
+        append_whole(file, [[*head, *self._buffer]])
+        self._end = self.size_bytes
+        self._buffer, self._buffered_bytes, self._unsynced = [], 0, True
+
+    def sync(self) -> None:
+        """Write what is buffered; all of it survives a power loss."""
+        self.write()
+        if not self._unsynced:
+            return
+        if self._sync_failed:
+            raise StorageError(f"{self.path}: what was written before a sync that failed may not be on the disk")
+        self._sync_failed = True
+        self._open().sync()
+        if not self._named:
+            sync_directories_above(self._files, self.path)
+            self._named = True
+        self._unsynced = self._sync_failed = False
+
+    def replace(self, payloads: Iterable[bytes], *, sync: bool) -> None:
+        """Let the file say these records and nothing else, in one step; what was buffered is dropped."""
+        data = b"".join([self.header, *map(encode_record, payloads)])
+        self.close()
+        self._files.make_directories(os.path.dirname(self.path))
+        write_file(self._files, self.path, data, sync=sync)
+        if sync:
+            sync_directories_above(self._files, self.path)
+        self._buffer, self._buffered_bytes = [], 0
+        self._end, self._unsynced, self._named, self.damage = len(data), not sync, sync, None
+        self._sync_failed = False
+
+    def delete(self) -> None:
+        """Delete the file, if there is one; what was buffered is dropped. It may be appended to again."""
+        self.close()
+        if self._files.exists(self.path):
+            self._files.delete(self.path)
+        self._buffer, self._buffered_bytes = [], 0
+        self._end, self._unsynced, self._named, self._sync_failed = 0, False, False, False
+
+    def close(self) -> None:
+        """Give the file up as it is: what is buffered is not written. It opens again where it is needed."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _open(self) -> File:
+        if self._file is None:
+            self._files.make_directories(os.path.dirname(self.path))
+            self._file = self._files.open_append(self.path)
+        return self._file
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the log contradicts itself, or the file."""
+        if sum(map(len, self._buffer)) != self._buffered_bytes:
+            raise RuntimeError(f"{self._buffered_bytes} bytes are buffered, and it is said otherwise")
+        if self._end and self._files.size(self.path) < self._end:
+            raise RuntimeError(f"{self.path} is shorter than what was written")
+
+
+def encode_record(payload: bytes) -> bytes:
+    """A record as it stands in the file."""
+    length = _LENGTH.pack(len(payload))
+    return b"".join((_LENGTH.pack(zlib.crc32(payload, zlib.crc32(length))), length, payload))
+
+
+def payload_at(data: bytes, position: int) -> bytes | None:
+    """The payload of the whole record at a position of a file's bytes; ``None`` where none begins."""
+    if position + HEAD.size > len(data):
+        return None
+    crc, length = HEAD.unpack_from(data, position)
+    start = position + HEAD.size
+    if start + length > len(data):
+        return None
+    payload = data[start : start + length]
+    return payload if crc == _crc(payload) else None
+
+
+def next_whole(data: bytes, position: int) -> int | None:
+    """Where the next whole record that is not empty begins, from a position on; zeros are none."""
+    while position + HEAD.size < len(data):
+        if payload_at(data, position):
+            return position
+        position += 1
+    return None
+
+
+def _crc(payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_LENGTH.pack(len(payload))))

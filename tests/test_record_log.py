@@ -1,0 +1,220 @@
+"""RecordLog: what is in a log after any crash, with damage, on a full disk, and after it was replaced."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.effort import times
+from warren.storage.errors import DataError, NoRoomError, StorageError
+from warren.storage.faults import FaultRules, SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.record_log import RecordLog
+
+PATH = "/data/warren.queues/a.log"
+
+
+def new_files(seed: int = 1) -> MemoryFileSystem:
+    return MemoryFileSystem(random.Random(seed), rules=FaultRules(damage=True))
+
+
+def opened(files: MemoryFileSystem) -> tuple[RecordLog, list[bytes]]:
+    log = RecordLog(files, PATH, "things")
+    return log, [payload for _, payload in log.replay()]
+
+
+def test_nothing_is_made_before_something_is_written() -> None:
+    files = new_files()
+    log, found = opened(files)
+    log.append(b"a")
+    assert found == []
+    assert files.contents() == {}
+    log.write()
+    assert files.contents() == {PATH: log.header + files.read(PATH)[len(log.header) :]}
+
+
+def test_records_come_back_in_order_and_are_read_by_their_offsets() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    bodies = [b"one", b"", b"three" * 1000]
+    offsets = [log.append(body) for body in bodies]
+    log.sync()
+    log.check_invariants()
+    again = RecordLog(files, PATH, "things")
+    assert list(again.replay()) == list(zip(offsets, bodies, strict=True))
+    assert [again.read(offset) for offset in offsets] == bodies
+    assert again.size_bytes == log.size_bytes == files.size(PATH)
+
+
+def test_no_record_stands_between_two() -> None:
+    log, _ = opened(new_files())
+    log.append(b"one")
+    log.write()
+    for offset in (0, len(log.header) + 1, log.size_bytes, 1 << 40):
+        with pytest.raises(DataError, match=rf"{PATH}, offset {offset}: no whole record"):
+            log.read(offset)
+
+
+def test_a_torn_end_is_cut_off_by_the_next_write() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    log.append(b"one")
+    log.append(b"two")
+    log.sync()
+    files.cut(PATH, files.size(PATH) - 1)
+    log, found = opened(files)
+    assert found == [b"one"]
+    assert log.damage is None
+    log.append(b"3")
+    log.sync()
+    assert opened(files)[1] == [b"one", b"3"]
+
+
+def test_damage_in_the_middle_costs_itself_alone_and_is_told() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    offsets = [log.append(body) for body in (b"one", b"two", b"three")]
+    log.sync()
+    files.flip_bit(PATH, offsets[1] + 9, 3)
+    log, found = opened(files)
+    assert found == [b"one", b"three"]
+    assert str(log.damage) == f"{PATH}, offset {offsets[1]}: a damaged record, with whole ones behind it"
+    log.append(b"four")
+    log.sync()
+    assert opened(files)[1] == [b"one", b"three", b"four"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"warren things 2\n", "of version 2; this warren reads 1"),
+        (b"warren others 1\n", "not a file of the kind 'warren things'"),
+    ],
+)
+def test_another_file_is_refused_and_left_alone(data: bytes, reason: str) -> None:
+    files = new_files()
+    files.make_directories("/data/warren.queues")
+    files.open_append(PATH).append(data)
+    with pytest.raises(DataError, match=reason):
+        opened(files)
+    assert files.read(PATH) == data
+
+
+def test_a_file_that_a_power_loss_left_as_zeros_is_as_none() -> None:
+    files = new_files()
+    files.make_directories("/data/warren.queues")
+    files.open_append(PATH).append(b"\0" * 100)
+    log, found = opened(files)
+    assert found == []
+    log.append(b"one")
+    log.sync()
+    assert opened(files)[1] == [b"one"]
+
+
+def test_after_a_sync_that_failed_nothing_is_called_safe() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    log.append(b"one")
+    files.fail("sync")
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            log.sync()
+    log.replace([b"one"], sync=True)
+    log.sync()
+    assert opened(files.after_power_loss(random.Random(1)))[1] == [b"one"]
+
+
+def test_a_full_disk_keeps_the_buffer_and_leaves_nothing_in_the_file() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    log.append(b"one")
+    log.sync()
+    files.capacity_bytes = files.used_bytes + 50
+    log.append(b"x" * 100)
+    with pytest.raises(NoRoomError):
+        log.sync()
+    assert opened(files)[1] == [b"one"]
+    files.capacity_bytes = None
+    log.sync()
+    assert opened(files)[1] == [b"one", b"x" * 100]
+
+
+def test_a_log_that_was_replaced_or_deleted_goes_on() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    for _ in range(10):
+        log.append(b"old")
+    log.sync()
+    log.replace([b"new"], sync=True)
+    log.append(b"newer")
+    log.sync()
+    assert opened(files)[1] == [b"new", b"newer"]
+    log.delete()
+    assert files.contents() == {}
+    log.append(b"anew")
+    log.sync()
+    assert opened(files)[1] == [b"anew"]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_behind_the_header_are_read_without_another_error(data: bytes) -> None:
+    files = new_files()
+    files.make_directories("/data/warren.queues")
+    files.open_append(PATH).append(RecordLog(files, PATH, "things").header + data)
+    opened(files)
+
+
+def _payload(number: int) -> bytes:
+    return b"%d" % number * (number + 1)
+
+
+def _live(files: MemoryFileSystem, safe: list[int]) -> None:
+    """Numbers are appended; after the eighth the log is replaced by the last two. ``safe``: the last that surely is."""
+    log, _ = opened(files)
+    for number in range(12):
+        log.append(_payload(number))
+        if number % 3 == 2:
+            log.sync()
+            safe[:] = [number]
+        if number == 7:
+            log.replace([_payload(6), _payload(7)], sync=True)
+            safe[:] = [number]
+
+
+def _check(files: MemoryFileSystem, safe: list[int]) -> None:
+    log, found = opened(files)
+    numbers = [next(number for number in range(12) if _payload(number) == payload) for payload in found]
+    assert log.damage is None
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)) if numbers else not safe
+    assert not numbers or numbers[0] in {0, 6}
+    assert not safe or numbers[-1] >= safe[0]
+    log.append(b"more")
+    log.sync()
+    assert opened(files)[1] == [*found, b"more"]
+
+
+@pytest.mark.parametrize("seed", range(times(2)))
+def test_a_crash_at_any_operation_leaves_what_was_synced_in_order(seed: int) -> None:
+    whole = new_files(seed)
+    _live(whole, [])
+    for operation in range(1, whole.operations + 1):
+        files, safe = new_files(seed), list[int]()
+        files.crash_at(operation, torn=True)
+        with pytest.raises(SimulatedCrash):
+            _live(files, safe)
+        _check(files.after_process_crash(), safe)
+        _check(files.after_power_loss(random.Random(seed)), safe)
+
+
+def test_an_operation_that_fails_loses_nothing_of_what_was_safe() -> None:
+    whole = new_files()
+    _live(whole, [])
+    for operation in range(1, whole.operations + 1):
+        files, safe = new_files(), list[int]()
+        files.fail_at(operation)
+        with pytest.raises(StorageError):
+            _live(files, safe)
+        _check(files, safe)
