@@ -59,6 +59,8 @@ class RecordLog:
     damage: DataError | None = attrs.field(init=False, default=None)
     """What :meth:`replay` found that no crash explains."""
     _file: File | None = attrs.field(init=False, default=None)
+    _cut: bool = attrs.field(init=False, default=False)
+    """Whether the open file ends where it should."""
     _end: int = attrs.field(init=False, default=0)
     """Where the next write goes; 0: there is no file yet, or none that counts."""
     _buffer: list[bytes] = attrs.field(init=False, factory=list)
@@ -139,10 +141,15 @@ class RecordLog:
         if not self._buffer:
             return
         file = self._open()
-        if file.size() != self._end:  # a torn record, or what is left of a write that failed
+        if not self._cut and file.size() != self._end:  # a torn record, or what is left of a write that failed
             file.truncate(self._end)
+        self._cut = True
         head = [] if self._end else [self.header]
-        append_whole(file, [[*head, *self._buffer]])
+        try:
+            append_whole(file, [[*head, *self._buffer]])
+        except StorageError:
+            self.close()  # what is left of it is cut off where the file is opened again
+            raise
         self._end = self.size_bytes
         self._buffer, self._buffered_bytes, self._unsynced = [], 0, True
 
@@ -182,7 +189,7 @@ class RecordLog:
 
     def close(self) -> None:
         """Give the file up as it is: what is buffered is not written. It opens again where it is needed."""
-        file, self._file = self._file, None
+        file, self._file, self._cut = self._file, None, False
         if file is not None:
             file.close()
 

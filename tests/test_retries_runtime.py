@@ -4,6 +4,7 @@ clients of a server, and through restarts and kills."""
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 
 import warren
 from tests.support.both_ways import both_ways, both_ways_by_hand, done, entered
-from tests.support.runtime_tools import DATA, hand_node
+from tests.support.runtime_tools import DATA, HandNode, hand_node
 from tests.support.server_tools import served
 from warren.queue_index import directory as names
+from warren.storage.faults import SimulatedCrash
 
 PATIENCE_S = 30.0
 
@@ -221,6 +223,46 @@ def test_a_vhost_that_is_deleted_leaves_nothing_of_its_counts() -> None:
     hand.node.delete_vhost("other")
     assert hand.files.list(f"{DATA}/warren.queues") == []
     hand.node.close()
+
+
+def coming_back(hand: HandNode, counts: dict[bytes, int]) -> None:
+    """Messages come back; ``counts``: how often each has at least, as far as that is safe, and at most."""
+    queue = hand.node.queue("q")
+    queue.publish_many([b"a", b"b", b"c"]).wait()
+    counts |= dict.fromkeys([b"a", b"b", b"c"], 0)
+    for times in (1, 2):
+        found = queue.get_many(2)
+        queue.nack(found)
+        queue.sync()
+        counts |= {b"a": times, b"b": times}
+    queue.get_many(1)[0].retry(1)
+    queue.sync()
+    counts[b"a"] = 3
+    hand.advance(1)
+    queue.release()
+    hand.node.close()
+
+
+def test_a_crash_at_any_operation_loses_no_message_and_no_count_that_was_safe() -> None:
+    whole = hand_node()
+    coming_back(whole, {})
+    at_open = hand_node()
+    first = at_open.files.operations
+    at_open.node.close()
+    for operation in range(1, whole.files.operations - first + 1):
+        hand, counts = hand_node(), dict[bytes, int]()
+        hand.files.crash_at(operation, torn=True)
+        with contextlib.suppress(SimulatedCrash, warren.WarrenError):
+            coming_back(hand, counts)
+        for power in (False, True):
+            left = hand.files.after_power_loss(random.Random(operation)) if power else hand.files.after_process_crash()
+            again = hand_node(left)
+            found = {one.body: one.delivery_count for one in again.node.queue("q").get_many(10)}
+            assert counts.keys() <= found.keys(), operation
+            for body, count in counts.items():
+                assert count <= found[body] <= count + 2, (operation, power, body, found, counts)
+            again.node.close()
+        hand._forget()
 
 
 # ── clients of a server ───────────────────────────────────────────────────────────────────────────────────────────────
