@@ -7,12 +7,10 @@ knows of ``extra`` sees them; :class:`JsonFormatter` is one.
 from __future__ import annotations
 
 import datetime
-import enum
 import json
 import logging
 from typing import Any, Final
 
-TEXT_FORMAT: Final = "%(asctime)s [%(levelname)s] %(message)s"
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; the others were given as ``extra``."""
 
@@ -36,17 +34,3 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             said["stack"] = self.formatStack(record.stack_info)
         return json.dumps(said, default=str)
-
-
-class LogFormat(enum.StrEnum):
-    """How records look."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-def log_to_stderr(log_format: LogFormat) -> None:
-    """Write warnings and errors of the whole process to stderr, unless somebody has said already where logs go."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else logging.Formatter(TEXT_FORMAT))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])

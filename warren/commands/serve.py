@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import gc
+import logging
 import signal
 from typing import Annotated
 
@@ -11,10 +13,16 @@ import typer
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
-from warren.logs import LogFormat, log_to_stderr
 from warren.management.settings import ManagementSettings
 from warren.node import open as open_node
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
+
+
+class LogFormat(enum.StrEnum):
+    """How log records look."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def serve(
@@ -63,7 +71,7 @@ def serve(
         management=_management(host, management_port, tls if management_tls else None),
     )
     check_directory(path, adopt=adopt, make=True)
-    log_to_stderr(log_format)
+    _log_to_stderr(log_format)
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:
@@ -79,6 +87,18 @@ def serve(
             signal.sigwait(ends)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _log_to_stderr(log_format: LogFormat) -> None:
+    """Warnings and errors of the whole process, unless somebody has said already where logs go."""
+    handler = logging.StreamHandler()
+    if log_format is LogFormat.JSON:
+        from warren.logs import JsonFormatter  # noqa: PLC0415 - most want to read them
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s] %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 def _management(host: str, port: int | None, tls: TlsSettings | None) -> ManagementSettings | None:
