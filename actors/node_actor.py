@@ -69,6 +69,8 @@ class Probes:
     """Return to the system what is held free."""
     used_disk_percent: Callable[[], float] = lambda: 0.0
     """Of the disk that the data directory lies on."""
+    polled: bool = True
+    """Whether they are read again and again; else when somebody says so, who knows when they change."""
 
 
 class NodeActor(NodeRegistry):
@@ -410,6 +412,7 @@ class NodeActor(NodeRegistry):
             total_memory_bytes=probes.total_memory_bytes,
             free_disk_bytes=probes.free_disk_bytes,
             give_back=probes.give_back,
+            polls=probes.polled,
         )
 
     def _too_often(self, restarts: Restarts) -> bool:

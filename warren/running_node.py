@@ -263,6 +263,11 @@ class RunningNode:
         found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
         return found
 
+    def look_at_machine(self) -> None:
+        """Read now what the machine has; soon, where another thread is at that."""
+        if (watcher := self._context.gate.watcher) is not None:
+            watcher.look(here=True)
+
     def count(self) -> None:
         """Have queues count what happens to them from now on, those that come later too."""
         self._context.counting = True

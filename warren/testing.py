@@ -111,7 +111,7 @@ class TestNode(Node):
             pool=self._pool,
             clock=self.clock,
             random=os.urandom,
-            probes=self.machine.probes(),
+            probes=attrs.evolve(self.machine.probes(), polled=False),
             new_queue_turn=functools.partial(WatchedTurn, log_of=self._log.of),
         )
 
@@ -119,8 +119,11 @@ class TestNode(Node):
 
     def advance(self, seconds: float) -> None:
         """Let time pass. Whatever is due on the way happens at its moment, and has happened when this comes back:
-        expiries, timeouts, syncs, a queue's own end."""
+        expiries, timeouts, syncs, a queue's own end. Memory and disk are looked at before and after."""
+        self._running.look_at_machine()
         self.clock.advance(seconds, self.settle)
+        self._running.look_at_machine()
+        self.settle()
 
     def settle(self) -> None:
         """Come back when the node has done what it was given to do, as far as no time has to pass for it."""
