@@ -20,6 +20,7 @@ from warren import aio
 from warren.durable_queue import DurableQueue
 from warren.errors import BlockedError, ClosedError, PublishRefusedError, QueueDownError, SettingsError
 from warren.testing import GIB, QueueMessages, TestNode
+from warren.where import WhereError
 
 
 @pytest.fixture
@@ -195,6 +196,11 @@ def test_who_waits_in_vain_is_told_what_was_there_instead(node: TestNode) -> Non
     )
     with pytest.raises(ValueError, match="no 'eaten' becomes of a message; there is published, refused"):
         messages.wait_for("eaten")  # type: ignore[arg-type]
+    messages.expect(where="headers['n'] = 1 AND body LIKE 'oth%'")
+    with pytest.raises(AssertionError, match="1 published where size > 100, not 0"):
+        messages.expect(where="size > 100")
+    with pytest.raises(WhereError):
+        messages.expect(where="size >")
     with pytest.raises(TypeError, match="not chosen by bdoy"):
         messages.of(bdoy=b"")  # type: ignore[call-arg]
 

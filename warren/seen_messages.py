@@ -10,8 +10,9 @@ import attrs
 
 from warren.actors.engines.watched_turn import EVENTS, Event, QueueLog, SeenMessage
 from warren.actors.message_log import MessageLog
+from warren.where import compile_where
 
-Where = Callable[[SeenMessage], bool]
+Test = Callable[[SeenMessage], bool]
 _SHOWN: Final = 20
 
 
@@ -22,8 +23,8 @@ class Such(TypedDict, total=False):
     """This one."""
     headers: Mapping[str, Any] | None
     """These, beside others."""
-    where: Where | None
-    """What this function says of a message."""
+    where: str | Test | None
+    """A condition (:mod:`warren.where`), such as ``"headers['try'] > 1 AND size < 100"``, or a function."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -32,27 +33,34 @@ class _Wanted:
 
     event: Event
     such: Such
+    _test: Test | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.event not in EVENTS:
             raise ValueError(f"no {self.event!r} becomes of a message; there is {', '.join(EVENTS)}")
         if unknown := self.such.keys() - Such.__annotations__.keys():
             raise TypeError(f"messages are not chosen by {', '.join(sorted(unknown))}")
+        where = self.such.get("where")
+        object.__setattr__(self, "_test", compile_where(where) if isinstance(where, str) else where)
 
     def takes(self, seen: SeenMessage) -> bool:
-        body, headers, where = self.such.get("body"), self.such.get("headers") or {}, self.such.get("where")
+        body, headers = self.such.get("body"), self.such.get("headers") or {}
         return (
             self.event in seen.events
             and (body is None or seen.body == body)
             and all(name in seen.headers and seen.headers[name] == value for name, value in headers.items())
-            and (where is None or where(seen))
+            and (self._test is None or self._test(seen))
         )
 
     def __str__(self) -> str:
         where = self.such.get("where")
-        parts = [f"{name} {self.such[name]!r}" for name in ("body", "headers") if self.such.get(name) is not None]
-        parts += [] if where is None else [f"what {getattr(where, '__name__', where)} says"]
-        return f"{self.event}{' with ' if parts else ''}{' and '.join(parts)}"
+        said: list[str] = []
+        for name in ("body", "headers"):
+            if self.such.get(name) is not None:
+                said.append(f"with {name} {self.such[name]!r}")
+        if where is not None:
+            said.append(f"where {where if isinstance(where, str) else getattr(where, '__name__', where)}")
+        return " ".join([self.event, *said])
 
 
 class QueueMessages:
