@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -460,6 +464,34 @@ def test_threads_share_a_node_in_memory() -> None:
         assert sum(len(one.body) for one in queues[0].browse()) == 2 * sum(len(b"%d" % n) * 500 for n in range(500))
 
 
+def test_a_server_in_memory_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "warren", "serve", ":memory:", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        [[host, port]] = json.loads(server.stdout.readline())["addresses"]
+        with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("jobs", durable=True)
+            channel.confirm_delivery()
+            channel.basic_publish("", "jobs", b"x")
+            assert channel.basic_get("jobs")[2] == b"x"
+        server.send_signal(signal.SIGTERM)
+        assert server.stderr.read() == ""
+    assert list(tmp_path.iterdir()) == []
+    refused = subprocess.run(
+        [sys.executable, "-m", "warren", "queues", ":memory:"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "warren: :memory:: a node in memory would be gone with this command\n",
+    )
+
+
 def test_connections_of_kombu_share_a_node_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with kombu.Connection("warren://:memory:") as one, kombu.Connection("warren://:memory:") as other:
@@ -500,4 +532,5 @@ def test_what_failed_or_was_held_for_too_long_is_seen_to_come_again(node: TestNo
         *("published", "delivered", "retried", "delivered", "timed_out", "delivered", "requeued"),
         *("delivery_limit", "dead_lettered"),
     ]
+    node.messages("dead").wait_for()
     assert taken(dead).body == b"job"

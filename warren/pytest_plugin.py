@@ -48,6 +48,8 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What the test's marks say, the closest last."""
     settings: dict[str, Any] = {}
     for mark in reversed(list(request.node.iter_markers("warren"))):
+        if mark.args:
+            raise pytest.UsageError(f"@pytest.mark.warren takes settings by keyword, not {mark.args[0]!r}")
         settings |= mark.kwargs
     return settings
 

@@ -14,6 +14,7 @@ from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
 from warren.management.settings import ManagementSettings
+from warren.node import MEMORY
 from warren.node import open as open_node
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
 
@@ -56,7 +57,8 @@ def serve(
 ) -> None:
     """Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.
 
-    The directory is made where it is missing. Without --host only this machine reaches it.
+    The directory is made where it is missing; :memory: is none, and all is gone at the end. Without --host only this
+    machine reaches it.
     """
     tls = None
     if certfile is not None and keyfile is not None:
@@ -70,12 +72,13 @@ def serve(
         default_queue_type_for_quorum="classic" if quorum_as_classic else None,
         management=_management(host, management_port, tls if management_tls else None),
     )
-    check_directory(path, adopt=adopt, make=True)
+    if not (in_memory := path == MEMORY):
+        check_directory(path, adopt=adopt, make=True)
     _log_to_stderr(log_format)
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:
-        with open_node(path, config, adopt=adopt, share=True) as node:
+        with open_node(path, config, adopt=adopt, share=not in_memory) as node:
             server = node.serve(settings)
             managed = {} if server.management is None else {"management": server.management.url}
             if as_json:
