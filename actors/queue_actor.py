@@ -25,6 +25,7 @@ from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.queue_turn import LOST
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
@@ -383,7 +384,7 @@ class QueueActor(QueueOutput):
 
     def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
         """Returns how many unacked messages went back to their places. ``seen_up_to``: the last tag that somebody has
-        seen the message of, where that is known."""
+        seen the message of; ``None``: all were seen, :data:`LOST`: nobody can tell."""
         closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
         requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():
@@ -509,7 +510,7 @@ class QueueActor(QueueOutput):
             turn.finish()
         self._read_ahead = turn.read_ahead()
         while self._abandoned:  # behind what was sent through the channel
-            self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft()))
+            self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft(), LOST))
         if self._context.check_invariants:
             turn.process.check_invariants()
 

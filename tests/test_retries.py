@@ -70,17 +70,38 @@ def test_counts_survive_a_clean_stop(asleep: bool) -> None:
     taken(bench, 1)
     back(bench, 4)
     bench.stop_and_start(asleep=asleep)
-    assert taken(bench) == [(b"high", 2), (b"low", 1), (b"other", 1)], "what was out came back as well"
+    assert taken(bench) == [(b"high", 2), (b"low", 1), (b"other", 1)], "the oldest that was out came back as well"
 
 
-def test_counts_survive_a_crash_and_what_was_out_counts() -> None:
+def test_counts_survive_a_crash_and_the_oldest_that_was_out_is_blamed() -> None:
     bench = Bench()
     bench.publish(b"a", b"b", b"c", b"d")
     taken(bench, 3)
     back(bench, 1, 2)
     assert taken(bench, 1) == [(b"a", 1)]
     bench.crash()
-    assert taken(bench) == [(b"a", 2), (b"b", 1), (b"c", 1), (b"d", 0)]
+    assert taken(bench) == [(b"a", 2), (b"b", 1), (b"c", 0), (b"d", 0)]
+    bench.crash()
+    assert taken(bench) == [(b"a", 3), (b"b", 1), (b"c", 0), (b"d", 0)], "those behind it have nothing to do with it"
+
+
+def test_what_was_settled_is_not_blamed_for_a_crash() -> None:
+    bench = Bench()
+    bench.publish(b"a", b"kills", b"c")
+    taken(bench)
+    bench.queue.ack("c", [range(1, 2)])
+    for crashes in (1, 2, 3):
+        bench.crash()
+        assert taken(bench) == [(b"kills", crashes), (b"c", 0)]
+
+
+def test_of_a_channel_that_was_lost_the_oldest_counts() -> None:
+    bench = Bench()
+    bench.publish(b"a", b"b", b"c")
+    taken(bench)
+    bench.queue.ack("c", [range(1, 2)])
+    assert bench.queue.lose_channel("c") == 2
+    assert taken(bench) == [(b"b", 1), (b"c", 0)]
 
 
 def test_a_message_that_is_out_again_is_written_down_before_anybody_has_it() -> None:

@@ -30,9 +30,11 @@ class Sent:
     count: int = 0
     due_us: int = 0
     """When its wait is over; 0: it does not wait."""
+    resting: bool = False
+    """Whether it waits at its place since a stop, and is held when it is fetched."""
     out: bool = False
-    seen: bool = False
-    """Whether it was out before, so that it has a count."""
+    was_out: bool = False
+    """When the process crashed."""
 
     @property
     def body(self) -> bytes:
@@ -62,6 +64,8 @@ class Returning(RuleBasedStateMachine):
         """What channels have: the message, and when it lapses at the latest (0: never)."""
         self.dead: list[bytes] = []
         self.number = 0
+        self.blames = False
+        """Whether a message that was out has to take the blame for a crash, when it is delivered."""
 
     @property
     def arguments(self) -> Any:
@@ -69,7 +73,7 @@ class Returning(RuleBasedStateMachine):
 
     def came_back(self, sent: Sent, *, failed: bool = False, wait_ms: int | None = None, seen: bool = True) -> None:
         """One message is with nobody any more."""
-        sent.out, sent.seen = False, True
+        sent.out = False
         if not seen:
             return
         sent.count += 1
@@ -95,12 +99,7 @@ class Returning(RuleBasedStateMachine):
 
     @rule(channel=st.sampled_from(CHANNELS), count=st.integers(1, 6))
     def get(self, channel: str, count: int) -> None:
-        ready = [sent for sent in self.messages if not sent.out and not sent.due_us][:count]
-        limit = self.arguments.delivery_limit
-        for sent in [sent for sent in ready if limit is not None and sent.count > limit]:  # they were out in a stop
-            ready.remove(sent)
-            self.messages.remove(sent)
-            self.dead.append(sent.body)
+        ready = self.from_head(count)
         timeout_ms = self.arguments.consumer_timeout_ms
         lapses_us = 0 if timeout_ms is None else self.bench.now_us + timeout_ms * 1000 * 17 // 16
         found = []
@@ -108,10 +107,34 @@ class Returning(RuleBasedStateMachine):
             fetched = part.fetched
             counts = fetched.delivery_counts if isinstance(fetched, FetchedAgain) else [0] * part.count
             found += list(zip(fetched.bodies(), counts, part.tags, fetched.seq_ids, strict=True))
-        assert [(body, many) for body, many, *_ in found] == [(sent.body, sent.count) for sent in ready]
+        assert [(body, many) for body, many, *_ in found] == [(sent.body, sent.count) for sent in ready], (found, ready)
         for sent, (_, _, tag, seq_id) in zip(ready, found, strict=True):
             sent.out, sent.seq_id = True, seq_id
             self.tags[channel, tag] = sent, lapses_us
+
+    def from_head(self, count: int) -> list[Sent]:
+        """The next ones that can be delivered; what waits on is held, and what came back too often dies."""
+        found: list[Sent] = []
+        limit = self.arguments.delivery_limit
+        for sent in [sent for sent in self.messages if self.is_ready(sent)]:
+            if len(found) == count:
+                break
+            if sent.resting and sent.due_us > self.bench.now_us:
+                sent.resting = False
+                continue
+            sent.resting, sent.due_us = False, 0
+            if self.blames and sent.was_out:
+                sent.count += 1
+                self.blames = False
+            if limit is not None and sent.count > limit:
+                self.messages.remove(sent)
+                self.dead.append(sent.body)
+            else:
+                found.append(sent)
+        return found
+
+    def is_ready(self, sent: Sent) -> bool:
+        return not sent.out and (sent.resting or not sent.due_us)
 
     @precondition(lambda self: self.tags)
     @rule(data=st.data(), how=st.sampled_from(["ack", "requeue", "retry", "retry in", "reject"]))
@@ -178,7 +201,7 @@ class Returning(RuleBasedStateMachine):
             self.bench.now_us = max(self.bench.now_us, due_us)
             self.bench.queue.tick()
             for sent in self.messages:
-                if 0 < sent.due_us <= self.bench.now_us:
+                if 0 < sent.due_us <= self.bench.now_us and not sent.resting:
                     sent.due_us = 0
             self.lapse()
         self.bench.now_us = end_us
@@ -203,12 +226,17 @@ class Returning(RuleBasedStateMachine):
         if rarely:
             return
         self.check_dead()
-        for sent in [sent for sent, _ in self.tags.values()]:
-            sent.count += 1
-            sent.out, sent.seen = False, True
+        oldest: dict[str, int] = {}
+        for channel, tag in self.tags:
+            oldest[channel] = min(tag, oldest.get(channel, tag))
+        for (channel, tag), (sent, _) in self.tags.items():
+            sent.count += how != "crash" and oldest[channel] == tag
+            sent.out, sent.was_out = False, how == "crash"
+        self.blames = how == "crash"
         self.tags = {}
         for sent in self.messages:
-            sent.due_us = 0
+            sent.resting = sent.due_us > self.bench.now_us
+            sent.due_us = sent.due_us if sent.resting else 0
         if how == "crash":
             self.bench.crash()
         else:
@@ -218,7 +246,7 @@ class Returning(RuleBasedStateMachine):
     def hibernate(self) -> None:
         if self.bench.sleep():
             assert not self.tags
-            assert not any(sent.due_us for sent in self.messages)
+            assert not any(sent.due_us and not sent.resting for sent in self.messages)
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -233,8 +261,10 @@ class Returning(RuleBasedStateMachine):
         self.check_dead()
         queue = self.bench.queue
         queue.check_invariants()
-        assert len(queue) == sum(not sent.out and not sent.due_us for sent in self.messages)
-        assert queue.stats()["messages_retrying"] == sum(bool(sent.due_us) for sent in self.messages)
+        assert len(queue) == sum(map(self.is_ready, self.messages))
+        assert queue.stats()["messages_retrying"] == sum(
+            bool(sent.due_us) and not sent.resting for sent in self.messages
+        )
         assert queue.unacked == len(self.tags)
 
 

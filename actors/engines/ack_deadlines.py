@@ -62,8 +62,9 @@ class AckDeadlines:
         self._due.setdefault(due_us, []).append(mark)
 
     def extend(self, channel: str, tag: int, until_us: int) -> None:
-        """A message may be held until then."""
-        self._extended.setdefault(channel, SeqIdMap()).put(_TAGS, range(tag, tag + 1), until_us)
+        """A message may be held until then, or for as long as it may be already."""
+        extended, tags = self._extended.setdefault(channel, SeqIdMap()), range(tag, tag + 1)
+        extended.put(_TAGS, tags, max(until_us, *extended.of(_TAGS, tags, 0)))
 
     def next_due_us(self) -> int | None:
         """When something is due next, if it is not settled before; ``None``: nothing is."""

@@ -379,6 +379,14 @@ class Consumers:
         """Everything that is unacked."""
         return [run for tags in self._channels.values() for run in tags.runs] if self._channels else []
 
+    def oldest_runs(self) -> list[Run]:
+        """Of each channel the run that it has had for the longest."""
+        return [tags.runs[0] for tags in self._channels.values() if tags.runs] if self._channels else []
+
+    def oldest_tag(self, channel: str) -> int | None:
+        """The first tag that a channel has not settled; ``None``: it has none."""
+        return self._known(channel).oldest
+
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
     def check_invariants(self) -> None:

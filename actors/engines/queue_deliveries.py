@@ -139,48 +139,69 @@ class QueueDeliveries(QueueSettlements):
             state.give_shared_back(count - given)
         return given
 
-    def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
-        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level."""
+    def _take(
+        self, count: int, *, ack_required: bool, fresh: bool = False, counted: bool = True
+    ) -> list[tuple[int, Fetched]]:
+        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level.
+
+        ``counted``: with how often they came back, and without what is not to be delivered.
+        """
         backing, expiry = self.backing, self._expiry
         expiring = expiry.expiring and not fresh
         if backing.single is not None and not expiring:
             taken = [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
-            return self._counted(taken, ack_required) if self._remembers else taken
-        taken = []
+            return self._counted(taken, ack_required, count) if counted and self._remembers else taken
+        taken, left = [], count
         if expiring:
             expiry.expire()
-        while count and (level := backing.first_level()) is not None:
-            queue, part = backing.level(level), min(count, backing.length_of(level))
+        while left and (level := backing.first_level()) is not None:
+            queue, part = backing.level(level), min(left, backing.length_of(level))
             if expiring:
                 part = expiry.fresh_at_head(level, part)
             for fetched in queue.fetch_many(part, ack_required=ack_required):
                 taken.append((level, fetched))
-                count -= fetched.count
+                left -= fetched.count
             if expiring:
                 expiry.expire()
-        return self._counted(taken, ack_required) if self._remembers else taken
+        return self._counted(taken, ack_required, count) if counted and self._remembers else taken
 
-    def _counted(self, taken: list[tuple[int, Fetched]], ack_required: bool) -> list[tuple[int, Fetched]]:
-        """The same messages, those that were delivered before with their counts; without what came back too often."""
-        retries = self._open_retries()
+    def _counted(
+        self, taken: list[tuple[int, Fetched]], ack_required: bool, wanted: int = 0
+    ) -> list[tuple[int, Fetched]]:
+        """The same messages, those that were delivered before with their counts.
+
+        What waits still, or came back too often, is not among them; as many more as are ``wanted`` then are.
+        """
         found: list[tuple[int, Fetched]] = []
-        for level, fetched in taken:
-            if not fetched.redelivered:
-                found.append((level, fetched))
-                continue
-            was_out = self._tells_out and fetched.has_deliver_record
-            counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
-            if counts is None:
-                found.append((level, fetched))
-                continue
-            over = retries.over_limit(counts) if ack_required else None
-            if not ack_required:
-                retries.forget([(level, fetched.seq_ids)])
-            elif over is not None:
-                self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
-            again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
-            if over is None:
-                found.append((level, again))
-            else:
-                found += [(level, again.part(at, 1)) for at, one in enumerate(over) if not one]
+        while taken:
+            before, wanted = wanted, wanted - sum(fetched.count for _, fetched in taken)
+            for level, fetched in taken:
+                parts = self._to_deliver(level, fetched, ack_required) if fetched.redelivered else [fetched]
+                found += [(level, part) for part in parts]
+                wanted += fetched.count - sum(part.count for part in parts)
+            taken = self._take(wanted, ack_required=ack_required, counted=False) if 0 < wanted <= before else []
         return found
+
+    def _to_deliver(self, level: int, fetched: Fetched, ack_required: bool) -> list[Fetched]:
+        """Messages that were delivered before, with their counts; those of them that are to go out now."""
+        retries = self._open_retries()
+        if ack_required and (waiting := retries.go_on_waiting(level, fetched.seq_ids, self._wall_clock())) is not None:
+            return [
+                part
+                for at, waits in enumerate(waiting)
+                if not waits
+                for part in self._to_deliver(level, fetched.part(at, 1), ack_required)
+            ]
+        was_out = self._tells_out and fetched.has_deliver_record
+        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
+        if counts is None:
+            return [fetched]
+        again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
+        if not ack_required:
+            retries.forget([(level, fetched.seq_ids)])
+            return [again]
+        over = retries.over_limit(counts)
+        if over is None:
+            return [again]
+        self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
+        return [again.part(at, 1) for at, one in enumerate(over) if not one]

@@ -275,8 +275,10 @@ class QueueProcess(QueueEarly):
 
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
-        if self._retries is not None:
-            self._retries.close((run.level, run.seq_ids) for run in self._consumers.runs())
+        if self._retries is not None or self._consumers.unacked:
+            consumers = self._consumers
+            out = [(run.level, run.seq_ids) for run in consumers.runs()]
+            self._open_retries().close(out, [(run.level, run.seq_ids[0]) for run in consumers.oldest_runs()])
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
         self._pending_confirms = self._retries = self._deadlines = None
         self._expiry.forget()

@@ -135,7 +135,7 @@ class QueueSettlements:
     def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
         """Let a channel's consumers go and requeue what it has unacked; returns how many messages that were.
 
-        ``seen_up_to``: what was delivered behind this tag nobody has seen; ``None``: that is not known.
+        ``seen_up_to``: what was delivered behind this tag nobody has seen; ``None``: all of it was.
         """
         before = self._consumers.active
         tags, runs = self._consumers.remove_channel(channel)
@@ -149,6 +149,10 @@ class QueueSettlements:
         seen = [run.part(run.first, min(run.end, seen_up_to + 1)) for run in runs if run.first <= seen_up_to]
         unseen = [run.part(max(run.first, seen_up_to + 1), run.end) for run in runs if run.end > seen_up_to + 1]
         return self._come_back(seen) + self._come_back(unseen, seen=False)
+
+    def lose_channel(self, channel: str) -> int:
+        """:meth:`close_channel` of one that nobody can say anything of any more."""
+        return self.close_channel(channel, self._consumers.oldest_tag(channel))
 
     def _note_active(self, before: ConsumerState | None) -> None:
         active = self._consumers.active

@@ -52,6 +52,9 @@ BUFFER: Final = 1000
 BUFFER_BYTES: Final = 1 << 20
 """The same, in bytes of their bodies, by what the queue's messages have on average."""
 
+LOST: Final = -1
+"""In place of a delivery tag: of a channel that was lost."""
+
 _MS_NS: Final = 1_000_000
 _FOREVER_NS: Final = 1 << 62
 
@@ -179,6 +182,8 @@ class QueueTurn:
                 soon = now_ns < self._got_ns + self._sync_group.delay_ns()
                 self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
                 self._got_ns, self._acks_on = now_ns, None
+        elif self.process.retries is not None:  # what was fetched may have to wait, for which it needs a timer
+            self.worked = True
         return found
 
     def read_ahead(self) -> ReadAhead | None:
@@ -293,9 +298,12 @@ class QueueTurn:
 
     def close_channel(self, channel: str, tags: Sequence[str], seen_up_to: int | None = None) -> int:
         """Let a channel go with its consumers; returns how many messages came back. ``seen_up_to``: the last tag that
-        somebody has seen the message of, where that is known."""
+        somebody has seen the message of; ``None``: all were seen, :data:`LOST`: nobody can tell."""
         self.worked = True
-        requeued = self.process.close_channel(channel, seen_up_to)
+        if seen_up_to == LOST:
+            requeued = self.process.lose_channel(channel)
+        else:
+            requeued = self.process.close_channel(channel, seen_up_to)
         if requeued:
             self.settled = True
         for tag in tags:

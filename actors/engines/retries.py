@@ -1,9 +1,14 @@
 """Retries: what came back to a queue after it was delivered: how often, and until when it waits.
 
 A message *comes back* when it is requeued, when its channel goes, when a consumer has held it for too long, and when a
-crash leaves it unacked. Each time counts, but where it is known that nobody has seen the message. One that has come
-back more often than the queue's delivery limit dies. One that is to wait (:mod:`~warren.actors.engines.retry_policy`)
-is held as if a channel had it, and then goes to its old place: so a wait moves no message, and loses none.
+crash leaves it unacked. Each time counts, as far as somebody has seen the message: with a prefetch most have not. Where
+nobody can tell, who works on messages in their order has seen the oldest, and that one counts: of a channel that was
+lost, of each channel at a clean stop, of all that was out when the process crashed (it is *blamed*, as it goes out
+again). So a message that kills its process dies of the delivery limit, and those behind it do not.
+
+A message that has come back more often than the limit dies. One that is to wait
+(:mod:`~warren.actors.engines.retry_policy`) is held as if a channel had it, and then goes to its old place: so a wait
+moves no message, and loses none.
 
 *On disk*: a log of its own (:class:`~warren.storage.record_log.RecordLog`), in none of the files that RabbitMQ knows. A
 record is numbers, big-endian::
@@ -19,13 +24,16 @@ kind             says of the messages
 3       out      they were delivered again. Written before they are: a message that kills its process counts so
 ======  =======  ====================================================================================================
 
-A message that is not in the log, and has a deliver record in the index, was out for the first time when the queue
-stopped: it came back once. (Not where deliver records are written with the publish: there nobody can tell.) That record
-is written with the next sync, and a message may kill its process before. So after a crash the first messages that go
-out (:data:`SUSPECTS`) are written down as if they had been out: what killed it is among them.
-What the log says of messages that are gone means nothing, for a seq_id is not given twice while the log is there
-(:meth:`Retries.begin_anew` comes before a level does). *A crash* loses of the log what was not synced: a count
-is less then, a wait is over. A log that is damaged, or no log, is left out with a warning: no message is lost for it.
+A message that is not in the log was out, for the first time, when the index has a deliver record of it. (Not where such
+records are written with the publish: there nobody can tell.) That record is written with the next sync, and a message
+may kill its process before. So after a crash the first messages that go out (:data:`SUSPECTS`) are written down even if
+nothing is known of them.
+
+What waits when the queue stops stands at its place when it is started again, and waits on from when it is fetched
+(:meth:`Retries.go_on_waiting`). What the log says of messages that are gone means nothing, for a seq_id is not given
+twice while the log is there (:meth:`Retries.begin_anew` comes before a level does). *A crash* loses of the log what was
+not synced: a count is less then, a wait is over. A log that is damaged is left out with a warning: no message is lost
+for it.
 
 Invariants: what waits is pending in the queue; what the map of waits says stands in the order of times, once.
 """
@@ -84,56 +92,61 @@ class Retries:
     """What waits, by when it is due (µs since the epoch)."""
     suspects: int = 0
     """How many messages that go out next may be what killed the process."""
+    _blames: bool = attrs.field(init=False)
+    """Whether one of those that go out has to take the blame for a crash."""
+    _out: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
+    """What the log says was out when the process crashed, until one is blamed."""
+    _waits: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
+    """What waited when the queue stopped, until it is fetched: when it is due."""
     waiting: int = attrs.field(init=False, default=0)
     """How many messages wait."""
     _new_log_bytes: int = attrs.field(init=False, default=0)
     """How large the log was when it was made anew."""
 
+    def __attrs_post_init__(self) -> None:
+        self._blames = self.suspects > 0
+
     # ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def load(self, next_seq_id: Callable[[int], int]) -> list[tuple[int, int, range]]:
-        """Read the log, once, before anything else; what was to wait, with when it is due, in order of time.
+    def load(self, next_seq_id: Callable[[int], int]) -> None:
+        """Read the log, once, before anything else.
 
         ``next_seq_id``: the one that a level gives next; what stands behind it in the log is of an earlier life.
         """
         if self._log is None:
-            return []
-        waits, out = SeqIdMap(), SeqIdMap()
+            return
         try:
             for _, record in self._log.replay():
-                self._replay(record, waits, out)
+                self._replay(record)
         except (DataError, struct.error) as error:
             _LOG.warning(
                 "how often messages came back is not known: %s", error, extra=log_event("queue_counts_lost", error)
             )
-            self.counts = SeqIdMap()
+            self.counts, self._waits, self._out = SeqIdMap(), SeqIdMap(), SeqIdMap()
             self._log.delete()
-            return []
+            return
         if self._log.damage is not None:
             _LOG.warning(
                 "how often some messages came back is not known: %s",
                 self._log.damage,
                 extra=log_event("queue_counts_lost", reason=str(self._log.damage)),
             )
-        for level, start, stop, _ in out:
-            for part, count in self.counts.add(level, range(start, stop), 1):
-                self._note(COUNT, level, part, count)
-        for level in {entry[0] for entry in self.counts}:
-            self.counts.forget_outside(level, range(next_seq_id(level)))
+        for known in (self.counts, self._waits, self._out):
+            for level in {entry[0] for entry in known}:
+                known.forget_outside(level, range(next_seq_id(level)))
         self._new_log_bytes = self._log.size_bytes
-        found = [(due, level, range(start, min(stop, next_seq_id(level)))) for level, start, stop, due in waits]
-        return sorted((one for one in found if one[2]), key=lambda one: (one[0], one[1], one[2].start))
 
-    def _replay(self, record: bytes, waits: SeqIdMap, out: SeqIdMap) -> None:
+    def _replay(self, record: bytes) -> None:
         for kind, level, start, stop, number in RECORD.iter_unpack(record):
             seq_ids = range(start, stop)
+            self._waits.forget(level, seq_ids)
+            self._out.forget(level, seq_ids)
             if kind == COUNT:
                 self.counts.put(level, seq_ids, number)
-            (waits if kind == WAIT else out).put(level, seq_ids, number)
-            if kind != WAIT:
-                waits.forget(level, seq_ids)
-            if kind != OUT:
-                out.forget(level, seq_ids)
+            elif kind == WAIT:
+                self._waits.put(level, seq_ids, number)
+            else:
+                self._out.put(level, seq_ids, 1)
 
     def sync(self) -> None:
         """Make safe what has changed. Raises :class:`NoRoomError`."""
@@ -161,11 +174,18 @@ class Retries:
         for due, held in self._times.items():
             for level, seq_ids in held:
                 yield RECORD.pack(WAIT, level, seq_ids.start, seq_ids.stop, due)
+        for level, start, stop, due in self._waits:
+            yield RECORD.pack(WAIT, level, start, stop, due)
+        for level, start, stop, _ in self._out:
+            yield RECORD.pack(OUT, level, start, stop, 0)
 
-    def close(self, out: Iterable[tuple[int, range]]) -> None:
-        """The queue stops cleanly: what is ``out`` comes back."""
+    def close(self, out: Iterable[tuple[int, range]], seen: Iterable[tuple[int, int]]) -> None:
+        """The queue stops cleanly: what is ``out`` comes back, and of that some (level and seq_id) were ``seen``."""
+        self._out = SeqIdMap()
         for level, seq_ids in out:
-            self.counts.add(level, seq_ids, 1)
+            self.counts.add(level, seq_ids, 0)
+        for level, seq_id in seen:
+            self.counts.add(level, range(seq_id, seq_id + 1), 1)
         if self._log is not None:
             self._write_anew(self._log)
             self._log.close()
@@ -173,14 +193,15 @@ class Retries:
     def begin_anew(self, levels: Iterable[int]) -> None:
         """Some levels have no message, and will give seq_ids that they have given before."""
         for level in levels:
-            self.counts.forget_outside(level, range(0))
+            for known in (self.counts, self._waits, self._out):
+                known.forget_outside(level, range(0))
         if self._log is not None:
             self._write_anew(self._log)
             self._log.close()
 
     def delete(self) -> None:
         """The queue is deleted."""
-        self.counts, self._times, self.waiting = SeqIdMap(), SortedDict(), 0
+        self.counts, self._waits, self._times, self.waiting = SeqIdMap(), SeqIdMap(), SortedDict(), 0
         if self._log is not None:
             self._log.delete()
 
@@ -208,13 +229,11 @@ class Retries:
         limit = self.arguments.delivery_limit
         result = CameBack([], [])
         for level, seq_ids in held:
-            if not seen:
-                for part in stretches(seq_ids):
-                    self._note(COUNT, level, part, 0)
-                self.counts.add(level, seq_ids, 0)
-                result.ready.append((level, seq_ids))
-                continue
-            for part, count in self.counts.add(level, seq_ids, 1):
+            for part, count in self.counts.add(level, seq_ids, int(seen)):
+                if not seen:
+                    self._note(COUNT, level, part, count)
+                    result.ready.append((level, part))
+                    continue
                 if limit is not None and count > limit:
                     self.counts.forget(level, part)
                     result.over.append((level, part))
@@ -249,9 +268,22 @@ class Retries:
             self.hold(level, piece, now_us + wait_us)
 
     def hold(self, level: int, seq_ids: range, due_us: int) -> None:
-        """Let pending messages wait, at their place, until then."""
+        """Let pending messages wait until then."""
         self._times.setdefault(due_us, []).append((level, seq_ids))
         self.waiting += len(seq_ids)
+
+    def go_on_waiting(self, level: int, seq_ids: range, now_us: int) -> list[bool] | None:
+        """Let those of some fetched messages wait on that did so before a stop; which of them, ``None``: none."""
+        if not self._waits:
+            return None
+        dues = self._waits.of(level, seq_ids, 0)
+        self._waits.forget(level, seq_ids)
+        if max(dues) <= now_us:
+            return None
+        for seq_id, due_us in zip(seq_ids, dues, strict=True):
+            if due_us > now_us:
+                self.hold(level, range(seq_id, seq_id + 1), due_us)
+        return [due_us > now_us for due_us in dues]
 
     def next_due_us(self) -> int | None:
         """When the first message that waits is due; ``None``: none waits."""
@@ -283,25 +315,41 @@ class Retries:
     def delivered_again(self, level: int, seq_ids: range, *, was_out: bool) -> list[int] | None:
         """Redelivered messages are about to go out; how often each came back, ``None``: none did. Written down at once.
 
-        ``was_out``: what is known of messages that are not here.
+        ``was_out``: whether those that are not here were out before, as the index says.
         """
         counts = self.counts.of(level, seq_ids, _UNKNOWN)
+        blamed = self._blamed(level, seq_ids, counts, was_out=was_out) if self._blames else None
+        if blamed is None and max(counts) == _UNKNOWN and (was_out or self.suspects <= 0):
+            return None  # the index tells as much
+        self.suspects -= len(seq_ids)
         if _UNKNOWN in counts:
-            if not was_out and max(counts) == _UNKNOWN and self.suspects <= 0:
-                return None  # flagged, but not delivered before: the index will tell if they are now
-            self.suspects -= len(seq_ids)
-            unknown = [seq_id for seq_id, count in zip(seq_ids, counts, strict=True) if count == _UNKNOWN]
-            for seq_id in unknown if len(unknown) < len(seq_ids) else ():
-                self._put(level, range(seq_id, seq_id + 1), int(was_out))
-            for part in stretches(seq_ids) if len(unknown) == len(seq_ids) else ():
-                self._put(level, part, int(was_out))
-            counts = self.counts.of(level, seq_ids, 0)
+            self._begin_to_count(level, seq_ids, counts)
+        if blamed is not None:
+            for part, count in self.counts.add(level, range(blamed, blamed + 1), 1):
+                self._note(COUNT, level, part, count)
         if self._log is not None:
             for part in stretches(seq_ids):
                 self._note(OUT, level, part, 0)
             with contextlib.suppress(NoRoomError):  # a count that is one less is better than no delivery
                 self._log.write()
-        return counts
+        return self.counts.of(level, seq_ids, 0)
+
+    def _blamed(self, level: int, seq_ids: range, counts: Sequence[int], *, was_out: bool) -> int | None:
+        """The first of these that was out when the process crashed, if no other was before it."""
+        for seq_id, count, out in zip(seq_ids, counts, self._out.of(level, seq_ids, 0), strict=True):
+            if out or (was_out and count == _UNKNOWN):
+                self._blames, self._out = False, SeqIdMap()
+                return seq_id
+        return None
+
+    def _begin_to_count(self, level: int, seq_ids: range, counts: Sequence[int]) -> None:
+        if max(counts) == _UNKNOWN:
+            for part in stretches(seq_ids):
+                self._put(level, part, 0)
+        else:
+            for seq_id, count in zip(seq_ids, counts, strict=True):
+                if count == _UNKNOWN:
+                    self._put(level, range(seq_id, seq_id + 1), 0)
 
     def _put(self, level: int, seq_ids: range, count: int) -> None:
         self.counts.put(level, seq_ids, count)

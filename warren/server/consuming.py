@@ -26,6 +26,7 @@ from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
+from warren.actors.engines.queue_turn import LOST
 from warren.actors.future import Future
 from warren.actors.queue_actor import QueueActor
 from warren.actors.shared_prefetch import SharedPrefetch
@@ -538,11 +539,13 @@ class ChannelConsumers:
             self._channel.send(c.Basic.RecoverOk())
         return None
 
-    async def release(self, seen_up_to: int | None = None) -> int:
+    async def release(self, seen_up_to: int | None = LOST) -> int:
         """The channel is over: everything goes back to its queue; returns how many messages that were.
 
-        ``seen_up_to``: what has a higher delivery tag nobody has seen, as its client says.
+        ``seen_up_to``: what has a higher delivery tag nobody has seen, as its client says; ``None``: all were seen.
         """
+        if seen_up_to == LOST:  # of other clients, all count, as with a quorum queue
+            seen_up_to = self.unacked.oldest if self._channel.connection.is_owner else None
         unseen: dict[Channel, int] = {}
         for run in (
             self.unacked.take_present(range(seen_up_to + 1, self.unacked.next_tag)) if seen_up_to is not None else ()
