@@ -54,7 +54,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "record_ended": "the recording of the node ends",
     "request_refused": "something was refused that nobody waits for",
     "span_failed": "a span could not be ended",
-    "status_failed": "a request of `warren top` could not be answered",
+    "status_failed": "a request of `warren top` could not be answered, or a command not be let in",
     "status_unavailable": "`warren top` cannot attach",
     "stream_topic_kept": "the topic of a stream that was deleted stays",
     "topics_cut": "what recovery cut off",

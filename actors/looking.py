@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pykka import ActorDeadError, ActorRef, Timeout
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue_process import QueueProcess
-from warren.queue_index.browsing import Browsed
+from warren.queue_index.message_format import MSG_ID_BYTES
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.queue_index.browsing import Browsed
+
+PAGE_BYTES: Final = 4 << 20
+"""About so many bytes of bodies are looked at in one turn."""
 
 QUEUE_BYTES: Final = 8192
 """What a queue takes that is awake."""
@@ -23,17 +31,55 @@ class BrowsedMessage:
     level: int
     browsed: Browsed
 
+    @property
+    def id(self) -> str:
+        """By which it is found again, while it is there: its place, and what no other message ever has."""
+        return f"{self.level}:{self.browsed.seq_id}:{self.browsed.msg_id.hex()}"
+
+
+def wanted_of(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
+    """Messages by what :attr:`BrowsedMessage.id` says of them: their msg_ids by level and seq_id.
+
+    Raises :class:`ArgumentsError`.
+    """
+    wanted: dict[int, dict[int, bytes]] = {}
+    for one in ids:
+        try:
+            level, seq_id, msg_id = one.split(":")
+            found, place = bytes.fromhex(msg_id), (int(level), int(seq_id))
+        except (ValueError, AttributeError):
+            raise ArgumentsError(f"no message's id: {one!r:.100}") from None
+        if len(found) != MSG_ID_BYTES or min(place) < 0:
+            raise ArgumentsError(f"no message's id: {one!r:.100}")
+        wanted.setdefault(place[0], {})[place[1]] = found
+    return wanted
+
+
+def ends_of(process: QueueProcess) -> dict[int, int]:
+    """Behind the last message that there is now, by level: what comes later has this seq_id, or a higher one."""
+    return {level: process.backing.status_of(level)["next_seq_id"] for level in process.backing.numbers}
+
+
+def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
+    """Whether more may stand behind what :func:`browse` has found."""
+    return len(page) >= limit or sum([one.browsed.properties.size for one in page]) >= PAGE_BYTES
+
 
 def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
-    """At most ``limit`` messages in the order of delivery, from behind ``after`` (level, seq_id) on."""
+    """At most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, from behind ``after``
+    (level, seq_id) on."""
     found: list[BrowsedMessage] = []
+    left = PAGE_BYTES
     awake = dict(process.backing.awake())
     for level in process.backing.numbers:
         if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):
             continue
         behind = after[1] if after is not None and level == after[0] else -1
-        page = process.backing.level(level).browse(behind + 1, limit - len(found))
-        found += [BrowsedMessage(level, one) for one in page]
+        for one in process.backing.level(level).browse(behind + 1, limit - len(found)):
+            found.append(BrowsedMessage(level, one))
+            left -= one.properties.size
+            if left <= 0:
+                return found
         if len(found) >= limit:
             break
     return found

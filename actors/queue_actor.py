@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -45,6 +45,9 @@ from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.state import Mode
 from warren.storage.errors import NoRoomError, StorageError, WarrenError
 
+if TYPE_CHECKING:
+    from warren.actors.tails import Tails
+
 _LOG = logging.getLogger("warren.queue")
 
 QUICK_MESSAGES: Final = 64
@@ -69,6 +72,7 @@ class QueueActor(QueueOutput):
         "_open_process",
         "_recovered",
         "_recovering_armed",
+        "_tails",
         "_to_be_counted",
         "_written",
         "policies",
@@ -94,6 +98,8 @@ class QueueActor(QueueOutput):
         self._recovered: Callable[[], None] | None = None
         self._written: EarlyBatch | None = None
         """What was written ahead, and waits in the inbox."""
+        self._tails: Tails | None = None
+        """Once somebody has read along at its end."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages are found that a crash has left."""
 
@@ -201,6 +207,8 @@ class QueueActor(QueueOutput):
         for future in self._to_be_counted:
             future.fail(error if error is not None else self.stopped_error())
         self._to_be_counted.clear()
+        if self._tails is not None:
+            self._tails.fail(error if error is not None else self.stopped_error())
         for store in self._stores:
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
@@ -418,6 +426,21 @@ class QueueActor(QueueOutput):
         self.queue_turn.worked = True
         return browse(self.process, limit, after)
 
+    @property
+    def tails(self) -> Tails:
+        """Who reads along at its end."""
+        self.queue_turn.worked = True  # what is looked at wakes
+        if self._tails is None:
+            from warren.actors.tails import Tails  # noqa: PLC0415 - few queues are read along
+
+            self._tails = Tails(self.process)
+        return self._tails
+
+    def rested(self) -> None:
+        super().rested()
+        if self._tails is not None:
+            self._tails.rested()
+
     def touch(self) -> None:
         """It was declared again: x-expires begins anew."""
         self.queue_turn.worked = True
@@ -507,6 +530,8 @@ class QueueActor(QueueOutput):
             self._let_publishers_in()
         if turn.worked:
             self.rest_number = 0
+            if self._tails is not None:
+                self._tails.look()
             turn.finish()
         self._read_ahead = turn.read_ahead()
         while self._abandoned:  # behind what was sent through the channel

@@ -26,9 +26,9 @@ from pykka import ActorRef
 from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.dispatch_actor import DispatchActor
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
-from warren.actors.engines.topics.store_files import CONFIG, CONSUME_QUEUES
+from warren.actors.engines.topics.store_files import CONFIG
 from warren.actors.engines.topics.stream_retention import StreamRetention
-from warren.actors.engines.topics.topic_store import TopicStore, queue_directories
+from warren.actors.engines.topics.topic_store import TopicStore, table_of
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.inbox import Call, ControlCall
@@ -134,7 +134,7 @@ class RunningTopics:
         for cut in store.cuts:
             _LOG.warning("%s", cut, extra=log_event("topics_cut", **cut.log_fields()))
         try:
-            table = _table(store)
+            table = table_of(store)
             offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
             delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
             delay_offsets = delay_file.load(decode_delay_offsets) or {}
@@ -225,14 +225,6 @@ class RunningTopics:
                     actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
         self.store.abandon()
         self._release()
-
-
-def _table(store: TopicStore) -> TopicTable:
-    """What is declared, and topics that only have files."""
-    table = TopicTable.load(store.files, f"{store.directory}/{CONFIG}")
-    for topic, queue_id in queue_directories(store.files, f"{store.directory}/{CONSUME_QUEUES}"):
-        table.declare(topic, queue_id + 1)
-    return table
 
 
 def _started(kind: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,7 +1,8 @@
 """A node's status server: answers other processes that want to look at a running node, or to operate it.
 
 A *line* of JSON comes in, a line goes out, over a Unix-domain socket that only the node's user can open. What is asked
-and answered is the caller's (``warren.top.snapshots``); here are the socket and the one thread that serves it.
+and answered is the caller's (``warren.top.snapshots``); here are the socket and the one thread that serves it. Whoever
+speaks AMQP is somebody else's guest: his connection is handed on unread.
 
 Where the socket is, :mod:`warren.actors.node_socket` says.
 
@@ -38,9 +39,14 @@ MAX_VISITORS: Final = 16
 PATIENCE_S: Final = 2.0
 """An answer of which nobody reads anything for so long is given up, with its connection."""
 
+_AMQP: Final = b"A"
+"""How AMQP's header begins."""
+
 Request = Mapping[str, Any]
 Session = Callable[[Request], Mapping[str, Any]]
 """Answers one visitor's requests, one after the other; may remember what it answered last."""
+LetIn = Callable[[socket.socket], None]
+"""Takes the connection of somebody who speaks AMQP."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -53,11 +59,23 @@ class _Visitor:
     unsent: bytearray = attrs.Factory(bytearray)
     deadline_s: float = math.inf
     """When it has read nothing for too long."""
+    has_spoken: bool = False
 
     @property
     def wants(self) -> int:
         """What its socket is watched for."""
         return selectors.EVENT_WRITE if self.unsent else selectors.EVENT_READ
+
+    def is_guest(self) -> bool:
+        """Whether what it says first, and is left unread, is AMQP's header."""
+        if self.has_spoken:
+            return False
+        try:
+            first = self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return False
+        self.has_spoken = True
+        return first == _AMQP
 
     def attend(self) -> bool:
         """Send what it is owed, or else read what has come and answer it; whether it stays."""
@@ -93,9 +111,10 @@ class _Visitor:
 class StatusServer:
     """The socket of one node and the thread behind it. Made with the directory's lock in hand."""
 
-    def __init__(self, directory: str, new_session: Callable[[], Session]) -> None:
+    def __init__(self, directory: str, new_session: Callable[[], Session], let_in: LetIn | None = None) -> None:
         """Start serving. Raises :class:`StorageError` where no socket can be made."""
         self._new_session = new_session
+        self._guest = socket.socket.close if let_in is None else let_in
         self._socket = NodeSocket(directory)
         self._visitors: dict[socket.socket, _Visitor] = {}
         self._stopping = False
@@ -116,10 +135,12 @@ class StatusServer:
         return self._socket.path
 
     @classmethod
-    def start(cls, directory: str, new_session: Callable[[], Session]) -> StatusServer | None:
+    def start(
+        cls, directory: str, new_session: Callable[[], Session], let_in: LetIn | None = None
+    ) -> StatusServer | None:
         """A server, or ``None`` and a line in the log."""
         try:
-            return cls(directory, new_session)
+            return cls(directory, new_session, let_in)
         except StorageError as error:
             _LOG.warning(
                 "nobody can attach to this node: %s",
@@ -170,7 +191,9 @@ class StatusServer:
             if key.fileobj is self._listener:
                 self._let_in(selector)
             elif isinstance(visitor := key.data, _Visitor):
-                if visitor.attend():
+                if visitor.is_guest():
+                    self._hand_on(selector, visitor)
+                elif visitor.attend():
                     selector.modify(visitor.connection, visitor.wants, visitor)
                 else:
                     self._let_out(selector, visitor)
@@ -190,6 +213,15 @@ class StatusServer:
         connection.setblocking(False)
         visitor = self._visitors[connection] = _Visitor(connection, self._new_session())
         selector.register(connection, selectors.EVENT_READ, visitor)
+
+    def _hand_on(self, selector: selectors.BaseSelector, visitor: _Visitor) -> None:
+        selector.unregister(visitor.connection)
+        del self._visitors[visitor.connection]
+        try:
+            self._guest(visitor.connection)
+        except Exception as error:  # as for a request that cannot be answered
+            _LOG.exception("a process could not be let in", extra=log_event("status_failed", error))
+            visitor.connection.close()
 
     def _let_out(self, selector: selectors.BaseSelector, visitor: _Visitor) -> None:
         selector.unregister(visitor.connection)

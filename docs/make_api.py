@@ -30,8 +30,8 @@ of a topic `TopicsDownError` where the topics cannot.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
 ([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`,
-`warren.opentelemetry` and `warren.logs` ([monitoring](monitoring.md)). `warren.testing` ([testing](testing.md)) stands
-at the end.
+`warren.opentelemetry` and `warren.logs` ([monitoring](monitoring.md)), `warren.sql` ([SQL](sql.md)). `warren.testing`
+([testing](testing.md)) stands at the end.
 """
 
 ERRORS: Final = """

@@ -2,7 +2,8 @@
 
 An ack does away with a message: an index record if its position is on disk, a removal if its payload is in a store. A
 requeue brings messages back to their old places, so that no order is lost: those below Q3's first into Q4 (as alphas,
-read back), those below delta's start into Q3 (as betas), the rest into delta (written).
+read back), those below delta's start into Q3 (as betas), the rest into delta (written). What was taken from Q2 or Q1,
+and still has a message of these before it, comes back there.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def requeue(s: QueueState, tags: Tags, *, with_ids: bool = False) -> list[bytes]
     requeued = ids_of(runs) if with_ids else []  # now: a run may grow when it joins its neighbours in a list
     count = sum(run.count for run in runs)
     beta_limit = s.q3.first_seq_id if s.q3 else None
-    rest = runs
+    rest = _requeue_behind_delta(s, runs) if s.q1 or s.q2 else runs
+    if s.next_deliver_seq_id < s.taken_to and s.settings.deliver_with_publish:
+        _note_requeued(s, runs)
     if s.mode == "default":
         alphas, rest = _below(rest, beta_limit)
         s.q4.merge([_requeued_alpha(s, run) for run in alphas])
@@ -90,6 +93,21 @@ def requeue(s: QueueState, tags: Tags, *, with_ids: bool = False) -> list[bytes]
     s.rates.in_count += count
     s.end_batch()
     return requeued
+
+
+def _requeue_behind_delta(s: QueueState, runs: list[Run]) -> list[Run]:
+    """Bring those back that stand behind the first of Q2, or of Q1; returns the others."""
+    rest, late = _below(runs, s.q1.first_seq_id if s.q1 else None)
+    s.q1.merge([_requeued_alpha(s, run) for run in late])
+    rest, late = _below(rest, s.q2.first_seq_id if s.q2 else None)
+    s.q2.merge([_requeued_beta(s, run) for run in late])
+    return rest
+
+
+def _note_requeued(s: QueueState, runs: list[Run]) -> None:
+    """What was taken before it was its turn, and comes back, was delivered; and nothing else tells so."""
+    if runs:
+        s.next_deliver_seq_id = max(s.next_deliver_seq_id, runs[-1].end)
 
 
 def _requeued_alpha(s: QueueState, run: Run) -> Run:

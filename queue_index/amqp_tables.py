@@ -20,6 +20,7 @@ last one counts.
 from __future__ import annotations
 
 import base64
+import binascii
 import functools
 import math
 import struct
@@ -427,3 +428,29 @@ def value_to_json(value: Value) -> Any:
             return [value_to_json(element) for element in value]
         case _:
             raise MessageError(f"a {type(value).__name__} cannot be said in JSON")
+
+
+def value_from_json(said: Any) -> Value:
+    """What :func:`value_to_json` said, as far as that can be told: a number has the width that it needs, a timestamp is
+    a number, a decimal text."""
+    if isinstance(said, dict):
+        data = _base64(said)
+        return {name: value_from_json(value) for name, value in said.items()} if data is None else data
+    if isinstance(said, list):
+        return [value_from_json(one) for one in said]
+    value: Value = said
+    return value
+
+
+def _base64(said: Mapping[str, Any]) -> bytes | None:
+    """The bytes that ``{"base64": …}`` stands for; of text :func:`value_to_json` would have said the text."""
+    if said.keys() != {"base64"} or not isinstance(said["base64"], str):
+        return None
+    try:
+        data = base64.b64decode(said["base64"], validate=True)
+        data.decode()
+    except binascii.Error:
+        return None
+    except UnicodeDecodeError:
+        return data
+    return None

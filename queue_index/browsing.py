@@ -21,7 +21,8 @@ from warren.queue_index.recovering import recover_to
 from warren.queue_index.run import Run
 from warren.queue_index.state import QueueState
 
-_CHUNK: Final = 256  # payloads read from a store at a time
+_CHUNK: Final = 256  # payloads read from a store at a time,
+_CHUNK_BYTES: Final = 1 << 20  # and no more than so many bytes of them, but for one
 _STRETCH: Final = 2048  # positions read from delta at a time
 
 
@@ -42,16 +43,53 @@ class Browsed:
 
 def browse(s: QueueState, first: int = 0, limit: int | None = None) -> Iterator[Browsed]:
     """Messages in seq_id order from ``first`` on, at most ``limit`` (``None``: all), read as they are reached."""
-    kinds = [((run, False) for run in _ready_runs(s, first, _STRETCH if limit is None else min(limit, _STRETCH)))]
-    for held in (s.ram_pending, s.disk_pending, s.index_pending):
-        kinds.append((run, True) for run in held.since(first))
-    for run, unacked in heapq.merge(*kinds, key=lambda pair: pair[0].start):
+    for run, unacked in _runs(s, first, _STRETCH if limit is None else min(limit, _STRETCH)):
         while run.count and limit != 0:
-            part = run.take_left(min(_CHUNK, run.count, run.count if limit is None else limit))
+            part = run.take_left(_chunk(run, run.count if limit is None else limit))
             limit = None if limit is None else limit - part.count
             yield from _messages(s, part, unacked=unacked)
         if limit == 0:
             return
+
+
+def _chunk(run: Run, limit: int) -> int:
+    """How many messages at a run's head are read at a time."""
+    count, sizes = min(_CHUNK, run.count, limit), run.batch.sizes
+    if isinstance(sizes, int):
+        return min(count, max(1, _CHUNK_BYTES // max(sizes, 1)))
+    left = _CHUNK_BYTES
+    for index, size in enumerate(sizes[run.low : run.low + count]):
+        left -= size
+        if left < 0:
+            return max(index, 1)
+    return count
+
+
+def first_of_last(s: QueueState, count: int) -> tuple[int, int]:
+    """The seq_id from which on there are ``count`` messages, ready and pending, and how many there are: fewer in a
+    shorter queue. No message is read, and of delta only what is that near to the end, or twice as far."""
+    end = s.next_seq_id
+    reach = count
+    while True:
+        first = max(end - reach, 0)
+        found = [(run.start, run.count) for run, _ in _runs(s, first, _STRETCH)] if count else []
+        if not first or sum(size for _, size in found) >= count:
+            break
+        reach *= 2
+    left = count
+    for start, size in reversed(found):
+        if size >= left:
+            return start + size - left, count
+        left -= size
+    return (found[0][0] if found else end), count - left
+
+
+def _runs(s: QueueState, first: int, limit: int) -> Iterator[tuple[Run, bool]]:
+    """Ready and pending messages from ``first`` on, and whether they are pending; at most ``limit`` of delta in one."""
+    kinds = [((run, False) for run in _ready_runs(s, first, limit))]
+    for held in (s.ram_pending, s.disk_pending, s.index_pending):
+        kinds.append((run, True) for run in held.since(first))
+    return heapq.merge(*kinds, key=lambda pair: pair[0].start)
 
 
 def _messages(s: QueueState, run: Run, *, unacked: bool) -> Iterator[Browsed]:

@@ -234,18 +234,19 @@ def peek(s: QueueState, count: int) -> Fetched | None:
     if not queue or not queue.head.in_ram:
         return None
     head = queue.head
-    part, redelivered = next(_by_redelivery(s, head.window(0, min(count, head.count))))
+    part, redelivered = next(by_redelivery(s, head.window(0, min(count, head.count))))
     return Fetched(range(part.start, part.end), redelivered, part, None)
 
 
 def _hand_over(s: QueueState, run: Run, *, ack_required: bool) -> Iterator[Fetched]:
     """Give a run that was taken to a consumer."""
     terms = None if run.in_ram else s.read_terms(run)
-    for part, redelivered in _by_redelivery(s, run):
+    for part, redelivered in by_redelivery(s, run):
         offset = part.start - run.start
         piece = None if terms is None else terms[offset : offset + part.count]
         shown = part.window(0, part.count)
-        _leave(s, part, ack_required=ack_required)
+        leave(s, part, ack_required=ack_required)
+        s.note_delivered(shown.start, shown.count)
         yield Fetched(range(shown.start, shown.end), redelivered, shown, piece)
 
 
@@ -255,7 +256,8 @@ def drop_one(s: QueueState, *, ack_required: bool) -> tuple[int, bytes] | None:
     if run is None:
         return None
     answer = run.start, run.msg_ids()[0]
-    _leave(s, run, ack_required=ack_required)
+    leave(s, run, ack_required=ack_required)
+    s.note_delivered(answer[0], 1)
     s.update_rates_if_due()
     return answer
 
@@ -265,7 +267,8 @@ def drop_many(s: QueueState, count: int) -> int:
     left = count
     while left and (run := queue_out(s, left)) is not None:
         left -= run.count
-        _leave(s, run, ack_required=False)
+        leave(s, run, ack_required=False)
+        s.note_delivered(run.start, run.count)
     s.update_rates_if_due()
     return count - left
 
@@ -307,7 +310,7 @@ def head_excess(s: QueueState, messages: int, size: int) -> int:
     return count
 
 
-def _by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:
+def by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:
     """Cut a run where its messages begin to be delivered for the first time."""
     before = min(max(s.next_deliver_seq_id - run.start, 0), run.count)
     if before:
@@ -317,8 +320,8 @@ def _by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:
         yield run.window(before, run.count - before), own
 
 
-def _leave(s: QueueState, run: Run, *, ack_required: bool) -> None:
-    """A run goes to a consumer: into the pending acks, or away at once."""
+def leave(s: QueueState, run: Run, *, ack_required: bool) -> None:
+    """A run goes to a consumer: into the pending acks, where it may grow, or away at once."""
     if ack_required:
         s.mark_delivered([run])
         s.count(run, before=run.in_ram, after=run.in_ram, ready=-1, unacked=1)
@@ -326,7 +329,6 @@ def _leave(s: QueueState, run: Run, *, ack_required: bool) -> None:
     else:
         s.forget([run], descending=False)
         s.count(run, before=run.in_ram, after=False, ready=-1)
-    s.note_delivered(run.start, run.count)
     s.rates.out_count += run.count
 
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import attrs
 
 from warren.queue_index.message_sizes import properties_bytes
-from warren.queue_index.properties import Properties, decode_properties, properties_from_term
+from warren.queue_index.properties import Properties, decode_properties, encode_properties, properties_from_term
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import MessageError, TermError
 from warren.storage.pieces import Piece, Whole, whole
@@ -560,3 +560,26 @@ def _binaries(elements: list[Term], what: str) -> list[bytes]:
     if len(binaries) != len(elements):
         raise MessageError(f"{what} that are not binaries")
     return binaries
+
+
+def encoded_properties_of(encoded: bytes, message: Message) -> bytes:
+    """The properties as they stand in an encoded message, which is ``message`` decoded: the very bytes, so that nothing
+    of them is lost (the width of a number, a name that comes twice). Where a broker had decoded them they are encoded
+    anew; raises :class:`MessageError` where that cannot be."""
+    before, behind = _around_properties(message.vhost, message.exchange, message.routing_keys, message.persistent)
+    if encoded.startswith(before):
+        start = len(before) + 4
+        end = start + int.from_bytes(encoded[start - 4 : start])
+        if encoded.startswith(behind, end):
+            return encoded[start:end]
+    return message.encoded_properties or encode_properties(message.properties)
+
+
+@functools.lru_cache(maxsize=1024)
+def _around_properties(
+    vhost: bytes, exchange: bytes, routing_keys: tuple[bytes, ...], persistent: bool
+) -> tuple[bytes, bytes]:
+    """What stands in front of the properties' length, and behind the properties, in such an encoded message."""
+    empty_head = Envelope(vhost, exchange, routing_keys, b"", persistent).template.empty_head
+    before, _, behind = empty_head.rpartition(bytes(4))
+    return before, behind

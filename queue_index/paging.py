@@ -241,12 +241,7 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
         _lose(s, lost, ack=ack_lost)
         count = sum(run.count for run in loaded)
         for run in loaded:
-            if run.in_ram:
-                s.disk_read_count += run.count
-            s.count(run, before=False, after=run.in_ram, paged=True)
-            if not run.persistent:
-                delta.transient -= run.count
-                s.delta_transient_bytes -= run.bytes
+            count_loaded(s, run)
             s.q3.append(run)
         if not count:
             delta.start = behind_gap(s, end, delta.bounds[1])
@@ -254,18 +249,34 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
         if count > delta.count:
             raise DataError(index.path, None, f"{count - delta.count} messages more than were counted")
         delta.count -= count
-        if not delta.count:
-            recover_more(s)
-        if delta.count:
+        if has_delta(s):
             delta.start = end
-        else:
-            delta.clear()
-            s.delta_transient_bytes = 0
-            s.q3.extend(s.q2)
-            s.q2 = RunQueue()
         return
     if delta.count:
         raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")
+
+
+def count_loaded(s: QueueState, run: Run) -> None:
+    """Account for a run that was read from delta."""
+    if run.in_ram:
+        s.disk_read_count += run.count
+    s.count(run, before=False, after=run.in_ram, paged=True)
+    if not run.persistent:
+        s.delta.transient -= run.count
+        s.delta_transient_bytes -= run.bytes
+
+
+def has_delta(s: QueueState) -> bool:
+    """Whether messages are left in delta, after some of it left. Where none is, Q2 joins Q3."""
+    if not s.delta.count:
+        recover_more(s)
+    if s.delta.count:
+        return True
+    s.delta.clear()
+    s.delta_transient_bytes = 0
+    s.q3.extend(s.q2)
+    s.q2 = RunQueue()
+    return False
 
 
 def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:

@@ -29,6 +29,7 @@ from warren.queue_index.amqp_tables import (
     table_from_term,
     table_to_json,
     text,
+    value_from_json,
     value_to_json,
     within,
     write_short_string,
@@ -215,3 +216,14 @@ def to_json(properties: Properties) -> tuple[dict[str, Any], dict[str, Any] | No
     plain = {name: getattr(properties, name) for name in NAMES if name != "headers"}
     headers = None if properties.headers is None else table_to_json(properties.headers)
     return {name: value_to_json(value) for name, value in plain.items() if value is not None}, headers
+
+
+def from_json(plain: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
+    """The encoded properties of which :func:`to_json` says this; raises :class:`MessageError` where it says it of none.
+
+    They are those that it was said of, unless JSON has no word for something in them: the type of a number, say.
+    """
+    values = {name: value_from_json(value) for name, value in plain.items()}
+    if headers is not None:
+        values[HEADERS] = {name: value_from_json(value) for name, value in headers.items()}
+    return encode_values(values)

@@ -65,7 +65,7 @@ def publish(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expir
     """One message; returns its seq_id."""
     run, seq_id = _single(s, envelope, msg_id, body, expiry_us), s.next_seq_id
     if delivered:
-        s.note_delivered(seq_id, 1)
+        s.next_deliver_seq_id += seq_id == s.next_deliver_seq_id
         run.flags |= DELIVERED
     _enter(s, run, envelope, batch=False)
     s.rates.in_count += 1

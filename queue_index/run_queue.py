@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
 from warren.queue_index.run import Run
@@ -20,6 +20,12 @@ _NO_RUNS: Final = cast(deque[Run], ())
 
 def _end_of(run: Run) -> int:
     return run.end
+
+
+def part_of(run: Run, seq_ids: range) -> Run:
+    """A window on the messages of a run that have these seq_ids."""
+    low, high = max(seq_ids.start, run.start), min(seq_ids.stop, run.end)
+    return run.window(low - run.start, high - low)
 
 
 class RunQueue:
@@ -115,6 +121,44 @@ class RunQueue:
             rest.settle()
         self._count -= run.count
         return run
+
+    def within(self, ranges: Sequence[range]) -> list[Run]:
+        """Windows on what is held of these seq_ids: ascending ranges, neighbours joined."""
+        runs, found = self._runs, list[Run]()
+        for part in ranges:
+            for index in range(bisect_right(runs, part.start, key=_end_of), len(runs)):
+                run = runs[index]
+                if run.start >= part.stop:
+                    break
+                found.append(part_of(run, part))
+        return found
+
+    def remove(self, ranges: Sequence[range]) -> None:
+        """Give up what is held of these seq_ids, as :meth:`within` shows it. Nothing else moves."""
+        if not ranges or not self._runs:
+            return
+        runs, kept, at = self._runs, list[Run](), 0
+        first = bisect_right(runs, ranges[0].start, key=_end_of)
+        runs.rotate(-first)  # what stands before is at the end meanwhile
+        for _ in range(len(runs) - first):
+            if at == len(ranges):
+                break
+            run = whole = runs.popleft()
+            while at < len(ranges) and ranges[at].start < whole.end:
+                gone = ranges[at]
+                low, high = max(gone.start, run.start), min(gone.stop, whole.end)
+                if low < high:
+                    if run.start < low:
+                        kept.append(run.window(0, low - run.start).settle())
+                    run = run.window(high - run.start, whole.end - high)
+                    self._count -= high - low
+                if gone.stop > whole.end:
+                    break
+                at += 1
+            if run.count:
+                kept.append(run if run is whole else run.settle())
+        runs.extendleft(reversed(kept))
+        runs.rotate(first)
 
     def extend(self, other: RunQueue) -> None:
         """Put all of another queue behind this one."""

@@ -69,6 +69,8 @@ class QueueState:
     index_pending: PendingAcks = attrs.Factory(PendingAcks)
     next_seq_id: int = 0
     next_deliver_seq_id: int = 0
+    taken_to: int = 0
+    """Behind the last message that was taken from the middle, if anything stood before it."""
     transient_threshold: int = 0
     """Transient messages below this are from before the last restart: lost."""
     mode: Mode = "default"
@@ -162,9 +164,18 @@ class QueueState:
             self.delta_transient_bytes += size
 
     def note_delivered(self, start: int, count: int) -> None:
-        """Move ``next_deliver_seq_id`` over messages that were delivered in order."""
+        """Move ``next_deliver_seq_id`` over messages that were delivered in order, and over a gap of messages that were
+        taken before it was their turn."""
+        now = self.next_deliver_seq_id
+        if start <= now < start + count or (now < self.taken_to and now < start):
+            self.next_deliver_seq_id = start + count
+
+    def note_taken(self, start: int, count: int) -> None:
+        """The same of messages that were taken wherever they stood: what stands before them was not delivered."""
         if start <= self.next_deliver_seq_id < start + count:
             self.next_deliver_seq_id = start + count
+        elif self.next_deliver_seq_id < start:
+            self.taken_to = max(self.taken_to, start + count)
 
     def hold_pending(self, run: Run) -> None:
         """Take a delivered run into the pending acks."""
@@ -196,6 +207,12 @@ class QueueState:
         if len(pieces) > 1:
             pieces.sort(key=lambda run: run.start)
         return pieces
+
+    @property
+    def next_deliver_after_stop(self) -> int:
+        """``next_deliver_seq_id`` as a clean stop leaves it. Where the index does not tell what was delivered, all
+        up to what was taken from the middle counts as that."""
+        return max(self.next_deliver_seq_id, self.taken_to if self.settings.deliver_with_publish else 0)
 
     # ── payloads and positions, to disk and back ─────────────────────────────────────────────────────────────────
 

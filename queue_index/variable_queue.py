@@ -3,7 +3,7 @@
 The facade over :mod:`warren.queue_index.state`. It is deterministic and single-threaded: the files, the body stores,
 the clock and the credit are handed in. What the operations do is told where it is done:
 :mod:`~warren.queue_index.publishing`, :mod:`~warren.queue_index.fetching`, :mod:`~warren.queue_index.acking`,
-:mod:`~warren.queue_index.browsing`, :mod:`~warren.queue_index.paging`.
+:mod:`~warren.queue_index.taking`, :mod:`~warren.queue_index.browsing`, :mod:`~warren.queue_index.paging`.
 
 How a message moves::
 
@@ -19,11 +19,11 @@ anew from its files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering
+from warren.queue_index import acking, fetching, paging, publishing, recovering
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.confirms import Confirms
 from warren.queue_index.fetching import Fetched, MessageProperties, Predicate
@@ -35,6 +35,10 @@ from warren.queue_index.state import Clock, Mode, QueueState
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.browsing import Browsed
+    from warren.queue_index.taking import Wanted
 
 
 def _no_grant() -> None:
@@ -193,7 +197,7 @@ class VariableQueue:
         return RecoveryTerms(
             segments=s.index.close(),
             next_seq_id=s.next_seq_id,
-            next_deliver_seq_id=s.next_deliver_seq_id,
+            next_deliver_seq_id=s.next_deliver_after_stop,
             persistent_ref=persistent_ref if s.durable else None,
             persistent_count=s.persistent_count - s.forgotten_count,
             persistent_bytes=s.persistent_bytes - s.forgotten_bytes,
@@ -329,6 +333,25 @@ class VariableQueue:
         paging.reduce_after_operation(self._state, publishing=False)
         return dropped
 
+    def take(self, wanted: Wanted) -> list[Fetched]:
+        """Those messages that are ready, wherever they stand, acks required; the others stay as they are.
+
+        ``wanted``: their msg_ids, by seq_id.
+        """
+        from warren.queue_index import taking  # few queues are mended
+
+        fetched = taking.take(self._state, wanted)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return fetched
+
+    def remove(self, wanted: Wanted) -> list[range]:
+        """Delete those messages that are ready, unread, wherever they stand; returns the seq_ids that they had."""
+        from warren.queue_index import taking  # as above
+
+        removed = taking.remove(self._state, wanted)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return removed
+
     def head_expiry(self) -> int | None:
         """When the message at the head expires (µs since the epoch, 0 for never); ``None``: the queue is empty."""
         return fetching.head_expiry(self._state)
@@ -376,12 +399,20 @@ class VariableQueue:
         """Ack and forget every pending ack."""
         acking.purge_acks(self._state, keep_persistent=False)
 
-    def browse(self, first: int = 0, limit: int | None = None) -> Iterator[browsing.Browsed]:
+    def browse(self, first: int = 0, limit: int | None = None) -> Iterator[Browsed]:
         """Messages from the seq_id ``first`` on, ready and pending, in order, taking none; at most ``limit``.
 
         The queue must not change meanwhile.
         """
+        from warren.queue_index import browsing  # few look
+
         return browsing.browse(self._state, first, limit)
+
+    def first_of_last(self, count: int) -> tuple[int, int]:
+        """The seq_id from which on there are ``count`` messages, ready and pending, and how many there really are."""
+        from warren.queue_index import browsing  # as above
+
+        return browsing.first_of_last(self._state, count)
 
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""

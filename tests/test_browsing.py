@@ -73,6 +73,17 @@ def test_pages_of_any_size_are_what_one_go_shows(seed: int) -> None:
     assert queue.status() == before | {"disk_reads": queue.status()["disk_reads"]}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_of_a_queue_of_all_parts_are_found_without_reading_a_message(seed: int) -> None:
+    queue = queue_of_all_parts(seed)
+    whole, reads = [one.seq_id for one in queue.browse()], queue.status()["disk_reads"]
+    for count in range(len(whole) + 3):
+        first, found = queue.first_of_last(count)
+        assert [seq_id for seq_id in whole if seq_id >= first] == whole[len(whole) - min(count, len(whole)) :]
+        assert found == min(count, len(whole))
+    assert queue.status()["disk_reads"] - reads < len(whole) * len(whole)
+
+
 def test_browsing_a_backlog_page_by_page_reads_each_segment_and_each_body_once() -> None:
     files, bodies = CountedFileSystem(), CountingBodies()
     settings = attrs.evolve(SETTINGS, segment_entry_count=1000, msg_store_io_batch_size=1)

@@ -177,7 +177,7 @@ def test_the_package_is_a_program() -> None:
     ("words", "completed"),
     [
         ("warren in", ["inspect"]),
-        ("warren topic re", ["read", "rebuild"]),
+        ("warren topic re", ["reset-offset", "read", "rebuild"]),
         ("warren inspect --s", ["--set", "--start"]),
         ("warren spark export --f", ["--format"]),
     ],

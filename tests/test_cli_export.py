@@ -19,6 +19,7 @@ import pytest
 from tests.support.cli_tools import warren
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren import cli
+from warren.commands.exporting import opened_writer
 from warren.queue_index import directory as disk
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
@@ -219,22 +220,30 @@ def test_out_of_a_dash_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 class Terminal(io.StringIO):
+    @property
+    def buffer(self) -> io.BytesIO:
+        return io.BytesIO()
+
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize("to_stdout", [True, False])
-def test_a_long_export_says_on_a_terminal_how_far_it_is(to_stdout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_export_says_on_a_terminal_how_far_it_is(
+    to_stdout: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "_AFTER_S", -1.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    written: list[bytes] = []
-    with progress.writing_bar(written.append, "Exporting", to_stdout=to_stdout) as write:
-        for _ in range(3):
-            write(bytes(1 << 20))
-    assert len(written) == 3
+    with (
+        opened_writer(None if to_stdout else str(tmp_path / "out"), str(CLEAN), None) as output,
+        progress.counting_bar("Exporting", lambda: 3000, is_shown=output.may_show) as passed,
+    ):
+        for number in range(1, 4):
+            passed(1000 * number)
     assert ("Exporting" in terminal.getvalue()) != to_stdout  # the messages themselves are on the screen
+    assert ("3000/3000" in terminal.getvalue()) != to_stdout
 
 
 def test_several_queues_can_be_named(tmp_path: Path) -> None:
@@ -250,11 +259,11 @@ def test_several_queues_can_be_named(tmp_path: Path) -> None:
 def test_a_format_that_there_is_not_is_said_in_plain_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["warren", "export", str(CLEAN), "--format", "csv"])
+    monkeypatch.setattr(sys, "argv", ["warren", "export", str(CLEAN), "--format", "xml"])
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     said = capsys.readouterr().err
-    assert "'csv' is not" in said
+    assert "'xml' is not" in said
     assert "Value error" not in said
 
 

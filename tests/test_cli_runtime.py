@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import warren as runtime
 from tests.support.waiting import wait_until
 from warren import cli, errors
 from warren.actors.node_socket import SOCKET_NAME
-from warren.commands.publish import _Published
+from warren.commands.sending import Published
 from warren.salvage.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -180,7 +181,7 @@ def test_what_became_of_an_earlier_message_is_said_before_the_last(data: Path) -
     failed, safe = runtime.Confirm(), runtime.Confirm()
     failed.fail(errors.PublishRefusedError("full"))
     safe.set()
-    published = _Published()
+    published = Published()
     published.add(failed, 1)
     with pytest.raises(errors.PublishRefusedError):
         published.add(safe, 1)
@@ -237,7 +238,7 @@ def test_following_gives_each_message_at_once_and_an_interrupt_keeps_what_was_no
     assert [follower.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
     follower.send_signal(signal.SIGINT)
     assert follower.communicate(timeout=20) == (b"", b"")
-    assert follower.returncode == 0
+    assert follower.returncode == 130
     assert consumed(data) == []
 
 
@@ -413,11 +414,39 @@ def at(arguments: list[str], path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", CHANGING, ids=lambda arguments: arguments[0])
-def test_a_directory_in_use_says_who_has_it_and_how_to_look(data: Path, arguments: list[str]) -> None:
-    with runtime.open(data):
+def test_a_directory_whose_process_lets_nobody_in_says_who_that_is(data: Path, arguments: list[str]) -> None:
+    with runtime.open(data, attach=False):
         said = refused(*at(arguments, data), stdin=b"{}")
     assert f"in use by process {os.getpid()}, since " in said
-    assert f"`warren top {data} --attach` looks at the node that runs there" in said
+    assert "the process that has it lets nobody in" in said
+
+
+def test_a_directory_that_a_program_has_for_itself_is_used_all_the_same(data: Path) -> None:
+    new = b'{"queues": [{"name": "new", "vhost": "/", "durable": true, "auto_delete": false, "arguments": {}}]}'
+    with runtime.open(data) as node:
+        done("publish", data, "orders", "a", "b", "c", "--header", "k=v")
+        orders = node.queue("orders")
+        assert len(orders) == 3
+        assert done("consume", data, "orders", "--count", "2") == "a\nb\n"
+        assert consumed(data, "--no-ack")[0]["headers"] == {"k": "v"}
+        assert json.loads(done("purge", data, "orders", "--yes", "--json")) == {"purged": 1}
+        done("definitions", data, "--import", "-", stdin=new)
+        assert sorted(queue.name for queue in node.queues()) == ["new", "orders"]
+        assert [thread.name for thread in threading.enumerate()].count("warren-server") == 1
+    assert "warren-server" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_command_ends_with_a_line_when_the_program_that_it_is_a_guest_of_closes_the_directory(data: Path) -> None:
+    with runtime.open(data) as node:
+        follower = in_a_process("consume", data, "orders", "--follow")
+        assert follower.stdout is not None
+        node.queue("orders").publish(b"first").wait()
+        assert follower.stdout.readline() == b"first\n"
+        wait_until(lambda: not node.queue("orders").stats()["messages"], "the ack does not come")
+    said = follower.communicate(timeout=20)
+    assert (follower.returncode, said[0]) == (2, b"")
+    assert said[1] == f"warren: {data}: the process that has it has closed it, or this connection\n".encode()
+    assert consumed(data) == []
 
 
 def test_a_running_node_is_asked_for_its_queues_and_definitions(data: Path) -> None:

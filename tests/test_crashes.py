@@ -123,6 +123,21 @@ class Life:
         self.models[name].requeue(tags)
         self.queue(name).requeue(tags)
 
+    def take(self, name: bytes, which: slice) -> None:
+        """Some of the ready ones, from wherever they stand."""
+        model = self.models[name]
+        chosen = model.in_order[which]
+        for sent in chosen:
+            model.take(sent, pending=True)
+        self.queue(name).take({sent.seq_id: sent.msg_id for sent in chosen})
+
+    def remove(self, name: bytes, which: slice) -> None:
+        model = self.models[name]
+        chosen = model.in_order[which]
+        for sent in chosen:
+            model.take(sent, pending=False)
+        self.queue(name).remove({sent.seq_id: sent.msg_id for sent in chosen})
+
     def purge(self, name: bytes) -> None:
         model = self.models[name]
         for sent in model.in_order:
@@ -260,7 +275,28 @@ def stops(life: Life) -> None:
     life.close()
 
 
-WORKS = [flushes, compaction, paging, purges, stops]
+def mending(life: Life) -> None:
+    """Messages leave from the middle, of RAM and of delta: removed, taken and acked, taken and given back."""
+    life.publish(A, *[SMALL, LARGE] * 4, SMALL, SMALL)
+    life.sync()
+    life.remove(A, slice(1, None, 5))
+    life.squeeze(A, 0)
+    life.sync()
+    life.remove(A, slice(2, 12, 3))
+    life.take(A, slice(3, None, 2))
+    life.flush(A)
+    life.ack(A, 3)
+    life.sync()
+    life.requeue(A)
+    life.take(B, slice(1, 3))
+    life.ack(B, 2)
+    life.sync()
+    life.remove(A, slice(1, None))
+    life.flush(A)
+    life.sync()
+
+
+WORKS = [flushes, compaction, paging, purges, stops, mending]
 
 
 @functools.cache

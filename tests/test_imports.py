@@ -30,6 +30,7 @@ HOMES = {
     "threading": "warren.actors",
     "_thread": "warren.actors",
     "pyspark": "warren.pipeline",
+    "duckdb": "warren.sql",
     "simpy": "warren.simulation",
     "kombu": "warren.kombu",
     "amqp": "warren.kombu",
@@ -41,7 +42,8 @@ HOMES = {
 
 EXTRAS = {
     "spark": ("warren.pipeline",),
-    "parquet": ("warren.arrow",),
+    "parquet": ("warren.arrow", "warren.tables"),
+    "sql": ("warren.sql",),
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
     "opentelemetry": ("warren.opentelemetry",),
@@ -156,6 +158,8 @@ def test_a_folder_of_ours_is_imported_below_warren(room: str) -> None:
         ("warren.node", "import threading"),
         ("warren.node", "import importlib\nimportlib.import_module('pyspark.sql')"),
         ("warren.pipelines", "import pyspark"),
+        ("warren.tables.x", "import pyspark"),
+        ("warren.commands.sql", "import duckdb"),
         ("warren.actors.x", "import simpy"),
         ("warren.node", "import kombu"),
         ("warren.durable_queue", "from amqp import exceptions"),

@@ -171,6 +171,46 @@ def test_a_compacted_store_is_read_by_a_broker(broker: Broker) -> None:
     broker.stop()
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_queue_of_which_messages_were_taken_from_the_middle_is_read_by_a_broker(broker: Broker, killed: bool) -> None:
+    _stopped_broker_with_messages(broker, ["orders"], 300)
+    vhost = _open(broker)
+    orders = vhost.queue(b"orders")
+    for start in range(1000, 8000, 500):
+        envelope = _envelope("orders", start)
+        orders.publish_many(envelope, vhost.msg_ids.many(500), [_body(n, 60) for n in range(start, start + 500)])
+    for n in range(9000, 9200):
+        orders.publish(_envelope("orders", n), vhost.msg_ids.one(), _body(n, 6000))
+    orders.state.rates.ingress = 1.0
+    orders.set_ram_duration_target(100.5)
+    while orders.state.waiting_bump:
+        orders.bump()
+    assert orders.state.delta.count > 3000
+    there = {one.seq_id: one.msg_id for one in orders.browse()}
+    removed = orders.remove({n: msg_id for n, msg_id in there.items() if n % 5 == 1})
+    assert sum(map(len, removed)) == len(there) // 5
+    orders.flush()
+    taken = [n for part in orders.take({n: there[n] for n in there if n % 5 == 2}) for n in part.seq_ids]
+    orders.ack(taken[::2])
+    vhost.sync()
+    orders.requeue(taken[1::2])
+    assert orders.remove({n: msg_id for n, msg_id in there.items() if n % 5 == 3 and n < 6000})
+    vhost.sync()
+    vhost.check_invariants()
+    expected = _what_warren_says(orders)
+    if killed:
+        vhost.abandon()
+    else:
+        vhost.close()
+    broker.start()
+    delivered = _what_the_broker_delivers(broker, "orders")
+    assert [one[:2] + one[3:] for one in delivered] == [one[:2] + one[3:] for one in expected]
+    assert len(delivered) == len(there) - len(there) // 5 - len(taken[::2]) - len(
+        [n for n in there if n % 5 == 3 and n < 6000]
+    )
+    broker.stop()
+
+
 @pytest.mark.parametrize("recovery_terms", ["emptied", "removed"])
 def test_a_directory_that_warren_was_killed_in_is_recovered_by_a_broker(broker: Broker, recovery_terms: str) -> None:
     _stopped_broker_with_messages(broker, ["orders"], 50)

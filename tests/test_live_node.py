@@ -34,7 +34,7 @@ COMMANDS = (
     ("verify",),
     ("verify", "--json"),
     ("export",),
-    ("topic", "read", "--topic", "events", "--queue-id", "0"),
+    ("topic", "entries", "--topic", "events", "--queue-id", "0"),
     ("topic", "scan"),
 )
 
@@ -47,6 +47,15 @@ def test_a_directory_that_a_node_has_open_is_one_line(command: tuple[str, ...], 
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"warren: {directory}: a node of warren runs here (process {os.getpid()},")
     assert "`warren queues`" in line
+
+
+def test_what_a_node_can_answer_it_is_asked_and_a_part_of_its_directory_is_no_node(directory: Path) -> None:
+    read = ("topic", "read", directory, "--topic", "events", "--queue-id", "0", "--format", "body")
+    assert warren(*read).stdout in ("", "body\n")
+    assert "body\n" in [warren(*read[:-3], str(number), "--format", "body").stdout for number in range(4)]
+    result = warren("topic", "read", directory / "topics", *read[3:])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a node of warren runs here" in result.stderr
 
 
 @pytest.mark.parametrize("part", ["msg_stores", "msg_stores/vhosts", "topics"])

@@ -20,6 +20,7 @@ import trustme
 
 import warren
 from tests.support.management_tools import Api
+from tests.support.waiting import wait_until
 from warren import management
 from warren.management import ManagementSettings
 from warren.management.access import Sessions
@@ -126,11 +127,15 @@ def test_permissions_hold_for_requests(api: Api, ask_as: AskAs) -> None:
         one.ask("POST", "/queues/%2F/theirs/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}),
         one.ask("GET", "/queues/%2F/theirs/browse"),
         one.ask("POST", "/queues/%2F/theirs/move", {"to": "mine", "count": 1}),
+        one.ask("POST", "/queues/%2F/theirs/remove", {"where": "TRUE"}),
+        one.ask("POST", "/queues/%2F/theirs/requeue", {}),
+        one.ask("POST", "/queues/%2F/theirs/take", {"id": "x"}),
+        one.ask("POST", "/queues/%2F/mine/move", {"exchange": "amq.topic", "routing_key": "x"}),
         one.ask("PUT", "/queues/%2F/mine2", {"arguments": {"x-dead-letter-exchange": "amq.fanout"}}),
         one.ask("POST", "/bindings/%2F/e/amq.topic/q/mine", {}),
         one.ask("POST", "/exchanges/%2F/amq.topic/publish", message),
     ]
-    assert [(answer.status, answer.document["error"]) for answer in denied[:-1]] == [(401, "not_authorised")] * 8
+    assert [(answer.status, answer.document["error"]) for answer in denied[:-1]] == [(401, "not_authorised")] * 12
     assert denied[-1].status == 400  # RabbitMQ publishes through a channel, and repeats what closed that
     assert denied[-1].document["reason"].startswith("403 ACCESS_REFUSED - access to exchange 'amq.topic'")
     for name in ("mine", "theirs"):
@@ -268,6 +273,46 @@ def test_messages_are_moved_in_order_with_their_properties(api: Api, two_queues:
     assert api.get("/queues/%2F/from")["messages_unacknowledged"] == 0
 
 
+def test_messages_are_browsed_by_condition_and_mended_by_id(api: Api, two_queues: tuple[str, str]) -> None:
+    for number in range(8):
+        _publish(api, "from", f"m{number}", headers={"n": number}, delivery_mode=2)
+    first = api.get("/queues/%2F/from/browse?count=2&where=headers['n']%20%3E%203")
+    assert [one["payload"] for one in first["messages"]] == ["m4", "m5"]
+    rest = api.get(f"/queues/%2F/from/browse?count=5&where=headers['n']%20%3E%203&after={first['next']}")
+    assert ([one["payload"] for one in rest["messages"]], rest["next"]) == (["m6", "m7"], None)
+    one, two = (message["id"] for message in first["messages"])
+    taken = api.ask("POST", "/queues/%2F/from/take", {"id": one}).document
+    assert (taken["payload"], taken["properties"]["headers"], taken["id"]) == ("m4", {"n": 4}, one)
+    assert api.ask("POST", "/queues/%2F/from/take", {"id": one}).status == 404
+    assert api.ask("POST", "/queues/%2F/from/remove", {"ids": [one, two]}).document == {"removed": 1}
+    assert api.ask("POST", "/queues/%2F/from/remove", {"where": "headers['n'] < 3", "count": 2}).document == {
+        "removed": 2
+    }
+    by_key = {"exchange": "amq.direct", "routing_key": "to", "where": "headers['n'] = 3"}
+    refused = api.ask("POST", "/queues/%2F/from/move", by_key)
+    assert (refused.status, "0 messages were moved" in refused.document["reason"]) == (400, True)
+    api.ask("POST", "/bindings/%2F/e/amq.direct/q/to", {"routing_key": "to"})
+    assert api.ask("POST", "/queues/%2F/from/move", by_key).document == {"moved": 1}
+    assert api.ask("POST", "/queues/%2F/from/move", {"to": "to", "where": "headers['n'] > 6"}).document == {"moved": 1}
+    assert [one["payload"] for one in api.get("/queues/%2F/to/browse")["messages"]] == ["m3", "m7"]
+    assert [one["payload"] for one in api.get("/queues/%2F/from/browse")["messages"]] == ["m2", "m6"]
+    assert api.ask("POST", "/queues/%2F/from/requeue", {}).document == {"requeued": 0, "stayed": 0}
+    for wrong in ({}, {"where": "n ="}, {"where": 3}, {"ids": "all"}, {"ids": ["x"]}, {"ids": [], "where": "unacked"}):
+        assert api.ask("POST", "/queues/%2F/from/remove", wrong).status == 400, wrong
+    assert api.ask("GET", "/queues/%2F/from/browse?where=n%20%3D").status == 400
+
+
+def test_dead_letters_are_sent_back(api: Api, two_queues: tuple[str, str]) -> None:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "to"}
+    assert api.ask("PUT", "/queues/%2F/dies", {"durable": True, "arguments": arguments}).status == 201
+    _publish(api, "dies", "letter", delivery_mode=2)
+    api.ask("POST", "/queues/%2F/dies/get", {"count": 1, "ackmode": "reject_requeue_false", "encoding": "auto"})
+    wait_until(lambda: api.get("/queues/%2F/to/browse")["messages"], "the letter to be dead")
+    assert api.ask("POST", "/queues/%2F/to/requeue", {}).document == {"requeued": 1, "stayed": 0}
+    assert [one["payload"] for one in api.get("/queues/%2F/dies/browse?where=NOT%20unacked")["messages"]] == ["letter"]
+    api.ask("DELETE", "/queues/%2F/dies")
+
+
 def test_a_queue_that_refuses_says_so(api: Api) -> None:
     full = {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
     assert api.ask("PUT", "/queues/%2F/full", full).status == 201
@@ -299,7 +344,10 @@ def test_whatever_a_request_says_is_answered(api: Api, value: str) -> None:
           "properties/delivery_mode", "properties/timestamp", "properties/headers/x", "properties/user_id", "payload",
           "payload_encoding")),
         ("POST", "/queues/%2F/odd/get", ("count", "ackmode", "encoding", "truncate")),
-        ("POST", "/queues/%2F/odd/move", ("to", "count")),
+        ("POST", "/queues/%2F/odd/move", ("to", "count", "where", "ids", "exchange")),
+        ("POST", "/queues/%2F/odd/remove", ("where", "ids", "count")),
+        ("POST", "/queues/%2F/odd/requeue", ("where", "ids", "count")),
+        ("POST", "/queues/%2F/odd/take", ("id",)),
         ("POST", "/queues/%2F/odd/actions", ("action",)),
         ("PUT", "/users/odd", ("tags", "password", "password_hash", "hashing_algorithm")),
         ("POST", "/users/bulk-delete", ("users",)),

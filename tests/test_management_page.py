@@ -168,6 +168,58 @@ def test_messages_are_published_browsed_got_moved_and_purged(browser: Browser, n
     node.queue("empty").purge()
 
 
+def test_messages_are_chosen_by_condition_and_taken_moved_and_deleted_one_by_one(
+    browser: Browser, node: warren.Node
+) -> None:
+    mended = node.queue("mended", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "died"})
+    died = node.queue("died")
+    for number in range(6):
+        mended.publish(b"m%d" % number, headers={"n": number}).wait()
+    (first,) = mended.get_many(1)
+    first.reject()
+
+    def previews() -> list[str]:
+        script = "return [...document.querySelectorAll('summary .preview')].map((one) => one.textContent)"
+        found: list[str] = browser.execute_script(script)
+        return found
+
+    def this_one(button: str) -> None:
+        waited(browser, "summary .preview").click()
+        _click(browser, button)
+
+    _eventually(browser, lambda: len(died) == 1)
+    _eventually(browser, lambda: "mended" in browser.find_element(By.CSS_SELECTOR, "tbody").text)
+    waited(browser, "tbody th a", "mended").click()
+    condition = waited(browser, "input[name=condition]")
+    condition.send_keys("headers['n'] BETWEEN 2 AND 4", Keys.ENTER)
+    _eventually(browser, lambda: previews() == ["m2", "m3", "m4"])
+    this_one("Take it")
+    waited(browser, "main [role=status]", "The message was taken off the queue.")
+    assert [one.body for one in mended.browse()] == [b"m1", b"m3", b"m4", b"m5"]
+    _click(browser, "Browse")
+    _eventually(browser, lambda: previews() == ["m3", "m4"])
+    this_one("Move it…")
+    _dialog(browser, "Move", to="empty")
+    waited(browser, "main [role=status]", "The message was moved to empty.")
+    _eventually(browser, lambda: previews() == ["m4"])
+    this_one("Delete it…")
+    _dialog(browser, "Delete the message")
+    _eventually(browser, lambda: previews() == [])
+    assert [one.body for one in mended.browse()] == [b"m1", b"m5"]
+    condition.send_keys(Keys.CONTROL + "a" + Keys.NULL, "n =", Keys.ENTER)
+    _eventually(browser, lambda: "character" in browser.find_element(By.CSS_SELECTOR, "main [role=status]").text)
+    _click(browser, "Remove…")
+    _dialog(browser, "Delete these messages", where=Keys.CONTROL + "a" + Keys.NULL + "body = 'm5'")
+    waited(browser, "main [role=status]", "1 messages were deleted.")
+    waited(browser, "main a", "All queues").click()
+    waited(browser, "tbody th a", "died").click()
+    _click(browser, "Requeue…")
+    _dialog(browser, "Send back")
+    waited(browser, "main [role=status]", "1 dead letters were sent back.")
+    assert [one.body for one in mended.browse()] == [b"m1", b"m0"]
+    node.queue("empty").purge()
+
+
 def test_names_and_messages_are_texts(browser: Browser) -> None:
     waited(browser, "tbody th a", HOSTILE).click()
     waited(browser, "h2", HOSTILE)

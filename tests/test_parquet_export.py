@@ -21,10 +21,10 @@ from tests.support.rabbitmq_golden import QUORUM, V1, V2, archives, name_of
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.arrow.parquet_export import MESSAGES, RECORDS, parquet_rows
 from warren.pipeline.jobs.export_columns import columns_of, schema_of
-from warren.pipeline.places import Kind
 from warren.salvage.export import Selection, export_source, export_to
 from warren.salvage.names import to_json
 from warren.salvage.source import open_source
+from warren.tables.places import Kind
 
 Json = dict[str, Any]
 
@@ -45,7 +45,9 @@ def as_row(line: Json) -> Json:
     row = {name: text(value) for name, value in line.items()}
     for name in ("properties", "headers"):
         row[name] = None if line[name] is None else to_json(line[name]).decode()
-    return {"delivery_count": None, "acked": None, "orphan": None} | row | {"body": base64.b64decode(line["body"])}
+    for name in ("body", "encoded_properties"):
+        row[name] = base64.b64decode(row[name]) if name in row else None
+    return {"delivery_count": None, "acked": None, "orphan": None} | row
 
 
 @pytest.mark.parametrize(

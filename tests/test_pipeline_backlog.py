@@ -23,9 +23,9 @@ from warren.pipeline.jobs import backlog_plots as plots
 from warren.pipeline.jobs import backlog_tables as tables
 from warren.pipeline.jobs.backlog import newest_ms, run
 from warren.pipeline.jobs.backlog_page import page
-from warren.pipeline.places import find_nodes
 from warren.pipeline.schemas import MESSAGES, OFFSETS, RECORDS
 from warren.storage.errors import WarrenError
+from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

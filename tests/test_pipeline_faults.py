@@ -16,9 +16,9 @@ from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node
 from tests.support.waiting import wait_until
 from warren.pipeline import PipelineError
 from warren.pipeline.jobs.running import check_out, spark_errors, staged
-from warren.pipeline.places import find_nodes
 from warren.pipeline.spark_errors import said_by
 from warren.storage.errors import DataError
+from warren.tables.places import find_nodes
 
 PROJECT = Path(__file__).parent.parent
 DRIVER = [sys.executable, str(Path(__file__).parent / "support" / "spark_faults.py")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections import Counter
@@ -20,14 +19,12 @@ from typer.testing import CliRunner
 from tests.support import pipeline_exports
 from tests.support.pipeline_exports import expected_lines, exported, lines
 from tests.support.pipeline_reports import by_a_task, expected_rows, on_one_machine
-from tests.support.pipeline_tools import GOLDEN, Row, check_messages, noted, read_rows, unpacked
+from tests.support.pipeline_tools import GOLDEN, Row, check_messages, golden_node, noted, read_rows
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
-from warren.pipeline.places import find_nodes
-from warren.pipeline.tables import bodies
 from warren.queue_index import index_v2_format as v2
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import as_text, split_level, to_text
@@ -35,19 +32,13 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import open_source
 from warren.storage.errors import DataError
 from warren.storage.settings import Settings
+from warren.tables import bodies
+from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 V2_ARCHIVES, QUORUM_ARCHIVES = archives(V2), archives(QUORUM)
-
-
-@cache
-def node_of(archive: Path) -> str:
-    """The unpacked data directory; not to be changed."""
-    name = archive.name.removesuffix(".tar.gz")
-    place = Path(unpacked(archive, f"{archive.parent.name}-{hashlib.md5(bytes(archive)).hexdigest()[:6]}-{name}"))
-    return str(place / "node" if (place / "node").is_dir() else place)
 
 
 def each(found: list[Path]) -> pytest.MarkDecorator:
@@ -63,7 +54,7 @@ every, most = each(V2_ARCHIVES + QUORUM_ARCHIVES), each(V2_ARCHIVES + QUICK + LO
 
 
 def the_one(folder: str, name: str) -> str:
-    return node_of(GOLDEN / folder / f"{name}.tar.gz")
+    return golden_node(GOLDEN / folder / f"{name}.tar.gz")
 
 
 @cache
@@ -107,7 +98,7 @@ def verified(path: str) -> list[Row]:
 
 @every
 def test_messages_are_the_lines_of_the_export(path: Path) -> None:
-    node = node_of(path)
+    node = golden_node(path)
     rows = rows_of("messages", node)
     check_messages(rows, node)
     assert {row["delivery_count"] is None for row in rows} <= {path.parent.name == V2}
@@ -116,13 +107,13 @@ def test_messages_are_the_lines_of_the_export(path: Path) -> None:
 @each(V2_ARCHIVES + QUICK)
 def test_any_partitions_give_the_same_rows(path: Path) -> None:
     for table in ("messages", "index"):
-        rows = rows_of(table, node_of(path))
-        assert read_rows(table, node_of(path), partition_bytes=1, batch_bytes=5000) == rows
+        rows = rows_of(table, golden_node(path))
+        assert read_rows(table, golden_node(path), partition_bytes=1, batch_bytes=5000) == rows
 
 
 @most
 def test_queues_are_those_of_inspect(path: Path) -> None:
-    node = node_of(path)
+    node = golden_node(path)
     rows, expected = rows_of("queues", node), inspected(node)
     assert [(row["dir"], row["kind"]) for row in rows] == [(queue["dir"], queue["kind"]) for queue in expected]
     for row, queue in zip(rows, expected, strict=True):
@@ -136,12 +127,12 @@ def test_queues_are_those_of_inspect(path: Path) -> None:
 
 @most
 def test_findings_are_those_of_verify(path: Path) -> None:
-    assert read_rows("findings", node_of(path)) == verified(node_of(path))
+    assert read_rows("findings", golden_node(path)) == verified(golden_node(path))
 
 
 @each(V2_ARCHIVES)
 def test_the_index_of_version_2_has_the_numbers_of_inspect(path: Path) -> None:
-    node = node_of(path)
+    node = golden_node(path)
     rows = rows_of("index", node)
     for queue in inspected(node):
         bare, level = split_level(queue["name"].encode("utf-8", "surrogateescape"))
@@ -164,7 +155,7 @@ def test_the_index_of_version_2_has_the_numbers_of_inspect(path: Path) -> None:
 
 @each(QUICK + LONG[:1])
 def test_the_index_of_a_quorum_queue_says_what_is_left_in_it(path: Path) -> None:
-    node = node_of(path)
+    node = golden_node(path)
     rows = rows_of("index", node)
     messages = {(row["vhost"], row["queue"], row["seq_id"]): row for row in rows_of("messages", node)}
     left = {(row["vhost"], row["queue"], row["seq_id"]): row for row in rows if not row["acked"]}
@@ -299,7 +290,7 @@ def test_a_quorum_folder_alone_is_a_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
 def test_an_export_of_all_nodes_has_the_lines_of_the_single_machine(tmp_path: Path, partition_bytes: int) -> None:
-    nodes = [*(node_of(path) for path in V2_ARCHIVES + QUICK), all_kinds()]
+    nodes = [*(golden_node(path) for path in V2_ARCHIVES + QUICK), all_kinds()]
     out = tmp_path / "out"
     summary = exported(out, *nodes, partition_bytes=partition_bytes)
     found = lines(out)

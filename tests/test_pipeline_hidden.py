@@ -23,11 +23,11 @@ from warren.msg_store import hole_search, store_reader
 from warren.msg_store.rdq_format import HEADER, encode_record
 from warren.pipeline.jobs import compact, verify_parts
 from warren.pipeline.jobs.spreading import Numbered
-from warren.pipeline.places import find_nodes
-from warren.pipeline.tables import bodies
-from warren.pipeline.tables.bodies import hidden_in
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File
+from warren.tables import bodies
+from warren.tables.bodies import hidden_in
+from warren.tables.places import find_nodes
 
 COUNT = 40
 PARTITIONS = pytest.mark.parametrize("partition_bytes", [1, 1 << 30])

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.support.pipeline_tools import GOLDEN, Row, rabbitmq_node, read_rows, rocketmq_node
 from tests.support.s3_tools import BUCKET, ENVIRONMENT, S3, s3_server
-from warren.pipeline import arrow_files
-from warren.pipeline.arrow_files import BLOCK_BYTES, ArrowFileSystem
 from warren.pipeline.jobs.running import load
-from warren.pipeline.places import Kind, Node, find_nodes
-from warren.pipeline.tables import TABLES
 from warren.storage.errors import DataError, StorageError, WarrenError
+from warren.tables import arrow_files
+from warren.tables.arrow_files import BLOCK_BYTES, ArrowFileSystem
+from warren.tables.catalog import TABLES
+from warren.tables.places import Kind, Node, find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

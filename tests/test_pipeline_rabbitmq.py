@@ -29,9 +29,8 @@ from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, noted, rabbitmq_node, read_batches, read_rows
 from tests.support.vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
 from warren.msg_store.rdq_format import encode_record, scan
-from warren.pipeline.places import find_nodes
+from warren.pipeline.schemas import as_spark
 from warren.pipeline.source import WarrenSource
-from warren.pipeline.tables import TABLES, bodies
 from warren.queue_index import directory as disk
 from warren.queue_index.message_format import decode_message
 from warren.salvage.inspect import inspect_source
@@ -39,6 +38,9 @@ from warren.salvage.names import split_level, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import RealFileSystem
+from warren.tables import bodies
+from warren.tables.catalog import SCHEMAS
+from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +50,8 @@ NAMES = ("queues", "index", "store", "messages")
 
 def only(table: str, *columns: str) -> StructType:
     """The schema of some columns."""
-    return StructType([TABLES[table].schema[column] for column in columns])
+    columns_of = as_spark(SCHEMAS[table])
+    return StructType([columns_of[column] for column in columns])
 
 
 # ── all golden directories ───────────────────────────────────────────────────────────────────────────────────────────
@@ -536,4 +539,4 @@ def test_the_page_of_tables_has_every_column() -> None:
     page = (Path(__file__).parent.parent / "docs" / "spark-tables.md").read_text(encoding="utf-8")
     for table in NAMES:
         section = page.partition(f"\n### `{table}`\n")[2].partition("\n### ")[0]
-        assert [name for name in TABLES[table].schema.names if f"`{name}`" not in section] == []
+        assert [name for name in SCHEMAS[table].names if f"`{name}`" not in section] == []

@@ -23,8 +23,6 @@ from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, encode, header_bytes
 from warren.msg_store.record_finder import RecordFinder
 from warren.pipeline.jobs.rebuild import RebuiltNode, folder_names, rebuild, run
-from warren.pipeline.log_ranges import layout_of, ranges
-from warren.pipeline.places import Node, find_nodes
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import compare
@@ -33,6 +31,8 @@ from warren.salvage.rocketmq.store import index_names, open_rocketmq
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
+from warren.tables.log_ranges import layout_of, ranges
+from warren.tables.places import Node, find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,12 +35,8 @@ from warren.msg_store.record_search import RecordSearch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import load
 from warren.pipeline.jobs.surveys import survey_node
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import find_nodes
-from warren.pipeline.property_maps import PropertyMaps
+from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import TableReader
-from warren.pipeline.survey import Survey, survey, to_option
-from warren.pipeline.tables import TABLES
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inspecting import inspect_store
 from warren.salvage.rocketmq.message_lines import record_line
@@ -49,6 +45,11 @@ from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
+from warren.tables.catalog import TABLES
+from warren.tables.options import ReadOptions
+from warren.tables.places import find_nodes
+from warren.tables.property_maps import PropertyMaps
+from warren.tables.survey import Survey, survey, to_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -523,7 +524,7 @@ def test_a_filter_on_physical_offsets_opens_no_other_file(store: str, opened: li
     assert rows
     assert set(opened) == {f"{store}/commitlog/{2 * FILE_BYTES:020d}"}
     low = 2 * FILE_BYTES + 6500
-    tasks = TableReader(TABLES["records"], options_of(store, known), TABLES["records"].schema)
+    tasks = TableReader(TABLES["records"], options_of(store, known), RECORDS)
     tasks.pushFilters([EqualTo(("physical_offset",), low)])
     (task,) = tasks.partitions()
     assert [(work.start, work.stop) for work in task.value.work] == [(low, low + 1)]
@@ -600,7 +601,7 @@ def test_a_survey_that_is_none_is_an_error(said: str) -> None:
 
 def test_a_survey_does_not_go_to_the_tasks(store: str) -> None:
     known = surveyed(store)
-    reader = TableReader(TABLES["records"], options_of(store, known), TABLES["records"].schema)
+    reader = TableReader(TABLES["records"], options_of(store, known), RECORDS)
     assert known.encode()[:200] not in pickle.dumps(reader)
 
 

@@ -24,8 +24,6 @@ from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log import Batch
 from warren.pipeline import stream_reader
 from warren.pipeline.live_store import LiveStore, View
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node
 from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
@@ -36,6 +34,8 @@ from warren.steps import run
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
 from warren.topic_record import HERE
 
 ALL = ReadAllAvailable()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
-from warren.pipeline.places import Node, find_nodes
-from warren.pipeline.survey import survey
-from warren.pipeline.survey_memory import remembered
+from warren.tables.places import Node, find_nodes
+from warren.tables.survey import survey
+from warren.tables.survey_memory import remembered
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node,
 from warren.cli import app
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs import compact, verify
-from warren.pipeline.places import find_nodes
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.storage.settings import Settings
+from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

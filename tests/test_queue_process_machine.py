@@ -16,6 +16,7 @@ from tests.support.users_queue import EITHER, Entry, Taker, UsersQueue, body_of,
 from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.effects import Delivered, Effects
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
+from warren.actors.looking import browse, wanted_of
 from warren.storage.settings import Settings
 
 CHANNELS = ["red", "blue"]
@@ -151,6 +152,20 @@ class Machine(RuleBasedStateMachine):
         got = self.model.get(channel, count, ack_required=ack_required)
         expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
         self.compare(self.queue.get_many(channel, count, ack_required=ack_required), expected)
+
+    @precondition(lambda self: self.model.ready)
+    @rule(channel=st.sampled_from(CHANNELS), data=st.data(), keep=st.booleans())
+    def take(self, channel: str, data: st.DataObject, keep: bool) -> None:
+        """Some from wherever they stand."""
+        chosen = data.draw(st.lists(st.sampled_from(self.model.ready), min_size=1, max_size=4, unique_by=place))
+        bodies = {sent.body for sent in chosen}
+        wanted = wanted_of(one.id for one in browse(self.queue, 1 << 20, None) if one.browsed.message.body in bodies)
+        if not keep:
+            assert self.queue.remove(wanted) == self.model.drop(chosen)
+            return
+        got = self.model.pick(channel, chosen)
+        expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
+        self.compare(self.queue.get_many(channel, 0, ack_required=True, wanted=wanted), expected)
 
     @rule(
         channel=st.sampled_from(CHANNELS),

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.effort import times
 from tests.support.index_tools import SIZE, msg_id, number_of, run_of, term
+from warren.queue_index.acking import tag_ranges
 from warren.queue_index.pending_acks import PendingAcks
 from warren.queue_index.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, UnencodedTerms, open_batch
 from warren.queue_index.run_queue import RunQueue
@@ -235,6 +236,21 @@ class QueueMachine(RuleBasedStateMachine):
         del self.model[-len(taken) :]
         self.out += taken
 
+    @precondition(lambda self: self.model)
+    @rule(
+        chosen=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), min_size=1, max_size=6),
+        sparse=st.booleans(),
+    )
+    def remove(self, chosen: list[tuple[int, int]], sparse: bool) -> None:
+        """What is held of some stretches, or of every second message of them, from wherever it stands."""
+        wanted = {self.model[0] - 5 + low + n * (1 + sparse) for low, count in chosen for n in range(count)}
+        ranges = tag_ranges(sorted(wanted))
+        found = all_of(self.queue.within(ranges))
+        assert found == [n for n in self.model if n in wanted]
+        self.queue.remove(ranges)
+        self.model = [n for n in self.model if n not in wanted]
+        self.out += found
+
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def merge(self, data: st.DataObject) -> None:
@@ -259,6 +275,13 @@ class QueueMachine(RuleBasedStateMachine):
         if self.model:
             assert (self.queue.first_seq_id, self.queue.last_seq_id) == (self.model[0], self.model[-1])
         self.queue.check_invariants(SEGMENT)
+
+
+def test_what_is_cut_out_of_the_middle_leaves_windows_and_few_of_them_keep_a_large_batch() -> None:
+    queue = RunQueue([run_of(0, 100), run_of(100, 10)])
+    queue.remove([range(20, 25), range(99, 101)])
+    assert [(run.start, run.end) for run in queue] == [(0, 20), (25, 99), (101, 110)]
+    assert [run.batch.count for run in queue] == [20, 100, 10], "copied out, a window on most, and a small one"
 
 
 # Pending acks

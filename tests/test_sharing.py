@@ -32,6 +32,7 @@ from warren.errors import (
     AccessRefusedError,
     BlockedError,
     ClosedError,
+    DefinitionsError,
     DirectoryLockedError,
     NotFoundError,
     PreconditionFailedError,
@@ -367,6 +368,15 @@ def test_definitions_and_vhosts_are_changed_from_outside(host: Node, guest: Node
     wait_until(lambda: [one.name for one in host.vhost("other").queues()] == ["q"], "it did not come to that")
     guest.delete_vhost("other")
     assert host.vhosts() == ["/"]
+
+
+def test_every_reason_that_definitions_are_refused_for_is_told_outside(host: Node, guest: Node) -> None:
+    document = {"queues": [{"vhost": "/", "name": "q"}, {"vhost": "missing", "name": "r"}]}
+    with pytest.raises(DefinitionsError) as here:
+        host.import_definitions(document)
+    with pytest.raises(DefinitionsError) as there:
+        guest.import_definitions(document)
+    assert there.value.problems == here.value.problems != ()
 
 
 def test_users_and_policies_are_kept_from_outside(host: Node, guest: Node) -> None:

@@ -534,3 +534,16 @@ def test_what_failed_or_was_held_for_too_long_is_seen_to_come_again(node: TestNo
     ]
     node.messages("dead").wait_for()
     assert taken(dead).body == b"job"
+
+
+def test_what_is_mended_is_seen(node: TestNode) -> None:
+    queue = node.queue("jobs")
+    node.queue("other")
+    queue.publish_many([b"removed", b"moved", b"stays"]).wait()
+    assert queue.remove(where="body = 'removed'") == 1
+    assert queue.move("other", where="body = 'moved'") == 1
+    queue.sync()
+    [seen] = node.messages("jobs").of("removed")
+    assert seen.body == b"removed"
+    assert [one.body for one in node.messages("other").wait_for()] == [b"moved"]
+    assert len(node._log.of("/", "jobs").ready) == 1

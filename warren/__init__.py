@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from warren.topic import Topic
     from warren.topic_reader import Reader, TopicRecord
     from warren.transaction import Transaction
+    from warren.transfers import export_messages, import_messages
 
 __all__ = [
     "AppendConfirm",
@@ -54,6 +55,8 @@ __all__ = [
     "Transaction",
     "Vhost",
     "WarrenError",
+    "export_messages",
+    "import_messages",
     "open",
 ]
 
@@ -80,6 +83,8 @@ _HOMES: Final = {
     "Transaction": "warren.transaction",
     "Vhost": "warren.node",
     "WarrenError": "warren.storage.errors",
+    "export_messages": "warren.transfers",
+    "import_messages": "warren.transfers",
     "open": "warren.node",
 }
 """Where each name is defined."""

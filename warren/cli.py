@@ -33,6 +33,11 @@ COMMANDS: Final = (
         "Say what in a broker's directory is damaged, and what is only left over.",
     ),
     ListedCommand(
+        "sql",
+        "warren.commands.sql:sql",
+        "Answer SQL over broker's directories, by DuckDB: messages, queues, index, store, findings, records, …",
+    ),
+    ListedCommand(
         "shovel",
         "warren.shovel.command:shovel",
         "Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.",
@@ -55,9 +60,46 @@ COMMANDS: Final = (
         "Write the messages of a queue to stdout, each body on a line, and take them off the queue.",
     ),
     ListedCommand(
+        "tail",
+        "warren.commands.tail:tail",
+        "Write the last messages of a queue or a topic to stdout, and with -f those that come. Nothing is taken.",
+    ),
+    ListedCommand(
         "queues",
         "warren.commands.queues:queues",
         "List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.",
+    ),
+    ListedCommand(
+        "import",
+        "warren.commands.import_messages:import_messages",
+        "Publish exported messages into a node's directory, which is made where it is missing and may be shared by "
+        "others.",
+    ),
+    ListedCommand(
+        "browse",
+        "warren.commands.mend:browse",
+        "Write the messages of a queue to stdout, each with its id, key and body on a line, and leave them where they "
+        "are.",
+    ),
+    ListedCommand(
+        "take",
+        "warren.commands.mend:take",
+        "Write messages of a queue to stdout, by their ids, and take them off the queue, from wherever they stand.",
+    ),
+    ListedCommand(
+        "move",
+        "warren.commands.mend:move",
+        "Move messages of a queue to another queue, or to an exchange, in order, from wherever they stand.",
+    ),
+    ListedCommand(
+        "remove",
+        "warren.commands.mend:remove",
+        "Delete messages of a queue, permanently, from wherever they stand. Those that consumers have stay.",
+    ),
+    ListedCommand(
+        "requeue",
+        "warren.commands.mend:requeue",
+        "Move the dead letters of a queue back to the queues that they died in, as they were there.",
     ),
     ListedCommand("purge", "warren.commands.queues:purge", "Delete every message of a queue, permanently."),
     ListedCommand(
@@ -84,13 +126,56 @@ COMMANDS: Final = (
 
 TOPIC: Final = new_group(
     "topic",
-    "The topics of a stopped RocketMQ's store folder, or of a warren's: messages, entries, the index.",
+    "Topics: append, consume, groups and how far behind they are, on a node that runs or not; and what is in the files "
+    "of a stopped RocketMQ's store folder, or of a warren's.",
     (
+        ListedCommand(
+            "append",
+            "warren.commands.topic_messages:append",
+            "Append messages to a topic, and come back when they are safe.",
+        ),
+        ListedCommand(
+            "consume",
+            "warren.commands.topic_messages:consume",
+            "Write the messages that a group has not read to stdout, each body on a line; they count as read then.",
+        ),
+        ListedCommand(
+            "list",
+            "warren.commands.topic_groups:list_topics",
+            "List the topics: how many queues and messages each has, and how many groups read it.",
+        ),
+        ListedCommand(
+            "stats",
+            "warren.commands.topic_groups:stats",
+            "Say of each queue of a topic where it begins and ends, and when its last message was stored.",
+        ),
+        ListedCommand(
+            "groups",
+            "warren.commands.topic_groups:groups",
+            "List the groups: which topics each reads, with how many members, and how far behind it is.",
+        ),
+        ListedCommand(
+            "lag",
+            "warren.commands.topic_groups:lag",
+            "Say of a group, queue by queue, where the queue ends, where the group is, and how many messages are "
+            "between.",
+        ),
+        ListedCommand(
+            "reset-offset",
+            "warren.commands.topic_groups:reset_offset",
+            "Let a group go on somewhere else in a topic. Its members may be at work: what they have read counts no "
+            "more.",
+        ),
         ListedCommand(
             "read",
             "warren.commands.topic:read",
-            "Write out the messages of one queue of a topic, in order, a JSON object on a line each (with --json or "
-            "without).",
+            "Write out the messages of one queue of a topic, in order, a JSON object on a line each, or as --format "
+            "says.",
+        ),
+        ListedCommand(
+            "message",
+            "warren.commands.topic:message",
+            "Write out the message with an id, as a JSON object unless --format says else.",
         ),
         ListedCommand(
             "scan",
@@ -111,8 +196,8 @@ TOPIC: Final = new_group(
         ListedCommand(
             "offset-at",
             "warren.commands.topic:offset_at",
-            "Say which message of a queue was stored at a time, as the original answers: by the files' modification "
-            "times.",
+            "Say which message of a queue was stored at a time: of files as the original answers, by their "
+            "modification times; of a node that runs the first one that was stored then or later.",
         ),
         ListedCommand(
             "hash",
@@ -124,6 +209,57 @@ TOPIC: Final = new_group(
             "rebuild",
             "warren.commands.topic:rebuild_command",
             "Make ConsumeQueue and index files anew, from the CommitLog alone.",
+        ),
+    ),
+)
+
+MQADMIN: Final = new_group(
+    "mqadmin",
+    "RocketMQ's mqadmin: its names and options for what warren topic does. A directory stands where it has -n and an "
+    "address.",
+    (
+        ListedCommand("topicList", "warren.commands.mqadmin:topic_list", "As topic list: the topics."),
+        ListedCommand(
+            "topicStatus",
+            "warren.commands.mqadmin:topic_status",
+            "As topic stats: where a topic's queues begin and end.",
+        ),
+        ListedCommand(
+            "updateTopic", "warren.commands.mqadmin:update_topic", "Declare a topic, or give one more queues."
+        ),
+        ListedCommand(
+            "consumerProgress",
+            "warren.commands.mqadmin:consumer_progress",
+            "As topic lag, of a group; without one as topic groups, of all.",
+        ),
+        ListedCommand(
+            "resetOffsetByTime",
+            "warren.commands.mqadmin:reset_offset_by_time",
+            "As topic reset-offset: let a group go on at a time.",
+        ),
+        ListedCommand(
+            "skipAccumulatedMessage",
+            "warren.commands.mqadmin:skip_accumulated_message",
+            "As topic reset-offset --to latest: let a group go on behind everything that is there.",
+        ),
+        ListedCommand(
+            "queryMsgByKey",
+            "warren.commands.mqadmin:query_msg_by_key",
+            "As topic query: the messages with a key, newest first, each as a JSON object unless --format says else.",
+        ),
+        ListedCommand(
+            "queryMsgById", "warren.commands.mqadmin:query_msg_by_id", "As topic message: the message with an id."
+        ),
+        ListedCommand(
+            "queryMsgByOffset",
+            "warren.commands.mqadmin:query_msg_by_offset",
+            "As topic read --max 1: the message with a number.",
+        ),
+        ListedCommand("sendMessage", "warren.commands.mqadmin:send_message", "As topic append: append a message."),
+        ListedCommand(
+            "consumeMessage",
+            "warren.commands.mqadmin:consume_message",
+            "As topic consume, for a group; without one as topic read: nothing counts as read.",
         ),
     ),
 )
@@ -220,7 +356,7 @@ class Warren(Group):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for command in (*COMMANDS, TOPIC, SPARK, SIMULATE):
+        for command in (*COMMANDS, TOPIC, MQADMIN, SPARK, SIMULATE):
             self.add_command(command)
 
 

@@ -31,6 +31,7 @@ from warren.actors.node_errors import ForeignDirectoryError, TopicsDownError, Un
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.client.calls import NotFromOutsideError
 from warren.exchange_verbs import UnroutableError
+from warren.mending import NotMovedError
 from warren.running_broker import BrokerRunningError
 from warren.running_node import ClosedError
 from warren.storage.errors import (
@@ -43,6 +44,7 @@ from warren.storage.errors import (
     StorageError,
     WarrenError,
 )
+from warren.where import WhereError
 
 __all__ = [
     "AccessRefusedError",
@@ -62,6 +64,7 @@ __all__ = [
     "MessageError",
     "NotFoundError",
     "NotFromOutsideError",
+    "NotMovedError",
     "PreconditionFailedError",
     "PublishRefusedError",
     "QueueDownError",
@@ -79,5 +82,6 @@ __all__ = [
     "UnroutableError",
     "UnsavedError",
     "WarrenError",
+    "WhereError",
     "WrongProcessError",
 ]

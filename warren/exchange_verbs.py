@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey
+from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.messages import PublishArguments, as_bodies, publish_key
-from warren.publishing import Receiver, publishing, settled_confirm
+from warren.publishing import AsTheyWere, Receiver, outcomes_of, publishing, settled_confirm
+from warren.queue_index.properties import decode_properties
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps
-from warren.storage.errors import WarrenError
+from warren.storage.errors import MessageError, WarrenError
 
 _CACHED_KEYS = 256
 
@@ -66,14 +68,31 @@ class ExchangeVerbs:
             return settled_confirm()
         headers = properties.get("headers")
         confirm: Confirm | None = yield publishing(
-            self.node, lambda: self._route(routing_key, headers), key, found, block=block, timeout=timeout
+            self.node, lambda: self.route(routing_key, headers), key, found, block=block, timeout=timeout
         )
         if confirm is not None:
             return confirm
-        where = f"routing key '{routing_key}' of exchange '{self.declaration.name}'"
-        return settled_confirm(UnroutableError(f"no queue for {where}") if mandatory else None)
+        return settled_confirm(self._unroutable(routing_key) if mandatory else None)
 
-    def _route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        """As a queue's verb of that name does; the exchange is this one, and a group that leads nowhere is refused."""
+        confirms: list[Confirm | WarrenError] = []
+        for group in groups:
+            try:
+                key, headers = group.key(self.declaration.vhost), decode_properties(group.properties).headers
+                routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
+                confirm: Confirm | None = yield publishing(
+                    self.node, partial(self.route, routing_key, headers), key, group.bodies
+                )
+                confirms.append(self._unroutable(routing_key) if confirm is None else confirm)
+            except (MessageError, PublishRefusedError) as error:
+                confirms.append(error)
+        return (yield from outcomes_of(confirms))
+
+    def _unroutable(self, routing_key: str) -> UnroutableError:
+        return UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{self.declaration.name}'")
+
+    def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
         """The queues that such a message goes to now."""
         self.node.check_process()
         vhost = self.node.vhost(self.declaration.vhost)

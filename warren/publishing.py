@@ -7,19 +7,46 @@ where there are several, so that a body that is large is stored once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from warren.actors.admission import Admission
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.queue_actor import QueueActor
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import decode_properties
 from warren.running_node import RunningNode
+from warren.steps import Steps
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
 
 Receiver: TypeAlias = "QueueActor | Stream"
 """What takes messages."""
+
+
+class AsTheyWere(NamedTuple):
+    """Messages that are published as they stood somewhere: nothing but their bodies differs."""
+
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    """The messages' own first, then those of CC and BCC."""
+    properties: bytes
+    """AMQP's, encoded: they stay as they are."""
+    bodies: list[bytes]
+
+    def key(self, vhost: str) -> PublishKey:
+        """What goes around the bodies. Raises :class:`MessageError` where the properties cannot be read."""
+        said = decode_properties(self.properties)
+        expiration = said.expiration
+        is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdigit()
+        encoded_vhost = vhost.encode("utf-8", "surrogateescape")
+        return PublishKey(
+            Envelope(encoded_vhost, self.exchange, self.routing_keys, self.properties, True),
+            int(expiration) if is_time and expiration else None,
+            said.priority or 0,
+        )
 
 
 def publishing(
@@ -86,6 +113,21 @@ def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
             actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
 
     return Admission(find, lambda _: 1, give_back, timeout=timeout)
+
+
+def outcomes_of(confirms: Sequence[Confirm | WarrenError]) -> Steps[list[str | None]]:
+    """Wait for confirms; of each why it failed, or ``None``."""
+    found: list[str | None] = []
+    for confirm in confirms:
+        if isinstance(confirm, WarrenError):
+            found.append(str(confirm))
+            continue
+        try:
+            yield confirm
+            found.append(None)
+        except WarrenError as error:
+            found.append(str(error))
+    return found
 
 
 def settled_confirm(error: BaseException | None = None) -> Confirm:

@@ -9,27 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import Unpack
 
 from warren.actors.future import Confirm
-from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_actor import QueueActor
 from warren.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.messages import PublishArguments, ReceivedMessage, as_body
-from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
+from warren.mending_verbs import PAGE, BrowsedDelivery, Where
+from warren.messages import PublishArguments, as_body
+from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
-
-
-class BrowsedDelivery(ReceivedMessage):
-    """A message that was looked at and left where it is."""
-
-    __slots__ = ("seq_id", "unacked")
-
-    def __init__(self, browsed: BrowsedMessage) -> None:
-        super().__init__((browsed.browsed.term,))
-        self.seq_id = browsed.browsed.seq_id
-        """Its number in the queue; in a priority queue, in its level."""
-        self.unacked = browsed.browsed.unacked
-        """Whether a consumer has it."""
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -113,17 +100,35 @@ class Queue(QueueHandle):
         """
         return Consumer(self._verbs.consumer(prefetch, **arguments))
 
-    def browse(self, limit: int | None = None) -> Iterator[BrowsedDelivery]:
-        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile."""
+    def browse(self, limit: int | None = None, where: Where | None = None) -> Iterator[BrowsedDelivery]:
+        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile.
+
+        ``where``: at those that a condition is true of (``"priority > 3"``), or a function of a message.
+        """
         after: tuple[int, int] | None = None
         while limit is None or limit > 0:
-            count = BROWSE_PAGE if limit is None else min(limit, BROWSE_PAGE)
-            page = run(self._verbs.page(count, after))
-            yield from map(BrowsedDelivery, page)
-            if len(page) < count:
+            count = PAGE if limit is None or where is not None else min(limit, PAGE)
+            page, after = run(self._verbs.browse_page(where, count, after))
+            yield from page[:limit]
+            if after is None:
                 return
-            after = page[-1].level, page[-1].browsed.seq_id
-            limit = None if limit is None else limit - count
+            limit = None if limit is None else limit - len(page)
+
+    take = blocking(QueueVerbs.take, _delivery)
+    move = blocking(QueueVerbs.move)
+    remove = blocking(QueueVerbs.remove)
+    requeue_dead_letters = blocking(QueueVerbs.requeue_dead_letters)
+
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        try:
+            run(tail.begin(last))
+            while page := run(tail.next_page(timeout)):
+                yield from map(BrowsedDelivery, page)
+        finally:
+            run(tail.close())
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

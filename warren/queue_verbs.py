@@ -4,8 +4,8 @@ the node starts a new one from the queue's files, and the handle finds it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Unpack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 
@@ -15,12 +15,12 @@ from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.future import Confirm, CountDown
-from warren.actors.handing_over import PublishKey
-from warren.actors.looking import BrowsedMessage
-from warren.actors.queue_actor import QueueActor
+from warren.actors.handing_over import PublishKey, PublishRefusedError
+from warren.actors.looking import wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
+from warren.mending_verbs import MendingVerbs
 from warren.messages import (
     NOTHING_SHARED,
     SHARED,
@@ -34,13 +34,16 @@ from warren.messages import (
     publish_key,
     publish_values,
 )
-from warren.publishing import publishing, room, settled_confirm
+from warren.publishing import AsTheyWere, outcomes_of, publishing, room, settled_confirm
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, asked, call
+from warren.storage.errors import MessageError, WarrenError
 
-BROWSE_PAGE: Final = 256
+if TYPE_CHECKING:
+    from warren.tail_verbs import TailVerbs
+
 _CACHED_KEYS: Final = 16
 _OWN: Final = frozenset({"headers", "message_id", "correlation_id", "timestamp"})
 _numbers = itertools.count(1)
@@ -49,26 +52,16 @@ Got = tuple[Channel, list[Delivered]]
 """Messages that were fetched, and the channel that settles them."""
 
 
-class QueueVerbs:
+class QueueVerbs(MendingVerbs):
     """The verbs of one queue."""
 
     def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
-        self.node = node
-        self.entry = entry
+        super().__init__(node, entry)
         self.plain = self._new_key({})
         """What goes around a body that has no properties."""
         self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
         self._content_keys: dict[Shared, PublishKey] = {}
         self._channel: Channel | None = None
-
-    def __str__(self) -> str:
-        return repr(self.entry.declaration.name)
-
-    @property
-    def actor(self) -> QueueActor:
-        """The queue's actor of the moment; raises why there is none."""
-        self.node.check_process()
-        return self.entry.actor
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,6 +101,19 @@ class QueueVerbs:
             )
             confirms.append(confirm)
         return confirms[0] if len(confirms) == 1 else CountDown([*confirms]) if confirms else settled_confirm()
+
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        """Publish messages with the exchange, the keys and the very properties that they had, and wait until they are
+        safe. Of each group why it was refused, or ``None``."""
+        confirms: list[Confirm | WarrenError] = []
+        for group in groups:
+            try:
+                key = group.key(self.entry.declaration.vhost)
+                confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, group.bodies)
+                confirms.append(confirm)
+            except (MessageError, PublishRefusedError) as error:
+                confirms.append(error)
+        return (yield from outcomes_of(confirms))
 
     def _parts(self, bodies: list[bytes], properties: Mapping[str, Any]) -> Iterator[tuple[PublishKey, list[bytes]]]:
         """Messages as they can be handed over together: their key, and their bodies or contents."""
@@ -220,6 +226,14 @@ class QueueVerbs:
             batches = [attrs.evolve(delivered, first_tag=0) for delivered in batches]
         return channel, batches
 
+    def take(self, id: str) -> Steps[Got]:
+        """Take one message by what :meth:`browse` says is its ``id``, from wherever it stands; ``None`` where it is
+        gone, or a consumer has it. It is settled like one that was got."""
+        from warren.mending import take  # noqa: PLC0415 - few take messages so
+
+        channel = self.own_channel()
+        return channel, (yield from take(channel, wanted_of([id])))
+
     def get_early(self) -> tuple[Channel, Delivered] | None:
         """What :meth:`get` brings, if that is at hand without a turn of the queue."""
         channel = self._channel
@@ -263,11 +277,11 @@ class QueueVerbs:
         )
         return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
 
-    def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
-        """Look at messages behind a place."""
-        actor = self.actor
-        page: list[BrowsedMessage] = yield call(actor, lambda: actor.browse(count, after))
-        return page
+    def tail(self) -> TailVerbs:
+        """The verbs of one who reads along at the end; he begins when he says so."""
+        from warren.tail_verbs import TailVerbs  # noqa: PLC0415 - few look
+
+        return TailVerbs(self)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -291,11 +305,6 @@ class QueueVerbs:
         actor = self.actor
         purged: int = yield call(actor, actor.purge)
         return purged
-
-    def sync(self) -> Steps[None]:
-        """Wait until everything that was published before is safe, and everything that was acked surely gone."""
-        actor = self.actor
-        yield call(actor, actor.sync)
 
     def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
         """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""

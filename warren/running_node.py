@@ -136,8 +136,14 @@ class RunningNode:
             raise
         self.opened_s = time.monotonic()
         """When it was opened, in seconds of the monotonic clock."""
-        self._status = StatusServer.start(path, lambda: _session(self)) if attach else None
+        self._status = StatusServer.start(path, lambda: _session(self), self._let_in) if attach else None
         open_nodes.opened(self)
+
+    def _let_in(self, connection: socket.socket) -> None:
+        """Another process of the directory's user speaks AMQP at the node's socket."""
+        from warren.server.guests import let_in  # noqa: PLC0415 - nobody may come
+
+        let_in(self, connection)
 
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
         for tell in list(self.on_deleted):
@@ -344,12 +350,12 @@ class RunningNode:
             self._ended.settled()
             return
         self.check_process()
+        if self._status is not None:
+            self._status.stop()  # first: nobody comes in any more
         for hosted in list(self.hosted):
             hosted.stop()
         self._closed = True
         try:
-            if self._status is not None:
-                self._status.stop()
             call(self.actor, self.actor.close).get()
         finally:
             self._let_go()

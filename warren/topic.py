@@ -10,12 +10,18 @@ from typing import Unpack
 
 from warren.actors.commit_log_actor import AppendConfirm
 from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
 from warren.topic_record import Moment
+from warren.topic_tail import is_behind, last_of, places_before_end
 from warren.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 from warren.transaction import Transaction
+
+
+def _records(found: list[PackedRecords]) -> list[TopicRecord]:
+    return [TopicRecord(one) for one in found]
 
 
 class Topic(TopicHandle):
@@ -72,6 +78,17 @@ class Topic(TopicHandle):
         with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
             yield from reader.records(max_records, timeout)
 
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
+        """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
+        seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
+        bounds = self.offsets()
+        found: list[TopicRecord] = []
+        with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
+            while not is_behind(reader.positions, bounds) and (batch := reader.read()):
+                found += batch
+            yield from last_of(found, bounds, last)
+            yield from reader.records(timeout=timeout)
+
     def find(
         self,
         key: str,
@@ -86,9 +103,10 @@ class Topic(TopicHandle):
         ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
         among them, and a message can come twice.
         """
-        return [TopicRecord(one) for one in self._verbs.find_here(key, begin, end, limit, exact)]
+        return _records(self._verbs.find_here(key, begin, end, limit, exact))
 
     get = blocking(TopicVerbs.get, TopicRecord)
+    pull = blocking(TopicVerbs.pull, _records)
     message_at = blocking(TopicVerbs.message_at, TopicRecord)
     view_message = blocking(TopicVerbs.view_message, TopicRecord)
 

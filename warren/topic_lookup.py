@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 import attrs
+import numpy as np
 
 from warren.actors.engines.topics.consumer_group import Taken
 from warren.actors.engines.topics.names import TAGS
@@ -27,6 +28,8 @@ from warren.storage.errors import DataError, StorageError
 from warren.storage.java_hash import index_hash, java_hash
 from warren.topic_record import Moment, to_ms
 
+PULLED_BYTES: Final = 1 << 20
+"""About so much is read at a time."""
 _SECOND_MS: Final = 1000
 
 
@@ -85,6 +88,20 @@ def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: i
         for record in read_packed(running.store.commit_log, queue.entries(queue_offset, 1)):
             return record
     raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
+
+
+def records_from(
+    running: RunningTopics, topic: str, queue_id: int, queue_offset: int, max_records: int
+) -> list[PackedRecords]:
+    """Messages of a queue from a number on, or from the first that there is; one at least, where there are any, and
+    not more than about :data:`PULLED_BYTES`."""
+    queue = running.store.queues.get((topic, queue_id))
+    if queue is None or max_records < 1:
+        return []
+    entries = queue.entries(max(queue_offset, queue.min_offset), max_records)
+    ends = entries["size"].astype(np.int64).cumsum()
+    few = entries[: max(int(np.searchsorted(ends, PULLED_BYTES, "right")), 1)]
+    return [one.take([row]) for one in read_packed(running.store.commit_log, few) for row in range(len(one))]
 
 
 def message_at(running: RunningTopics, topic: str, physical_offset: int) -> PackedRecords:

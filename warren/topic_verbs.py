@@ -32,7 +32,7 @@ from warren.steps import Handle, Reading, Steps, call, run
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.topic_append import AppendManyConfirm
-from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at
+from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at, records_from
 from warren.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
 from warren.transaction_verbs import TransactionVerbs
 
@@ -383,6 +383,15 @@ class TopicVerbs:
         """One message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
         found: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
+        return found
+
+    def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
+        """Messages of a queue from a number on, or from the first that there is: one at least unless it has no more,
+        and fewer than so many where they are large. No group has anything to do with it."""
+        running = yield from self.node.caught_up()
+        found: list[PackedRecords] = yield Reading(
+            lambda: records_from(running, self.name, queue_id, queue_offset, max_records)
+        )
         return found
 
     def message_at(self, physical_offset: int) -> Steps[PackedRecords]:

@@ -30,7 +30,12 @@ Reason = Literal["expired", "rejected", "maxlen", "delivery_limit"]
 T = TypeVar("T")
 
 DEATHS: Final = "x-death"
-_FIRST: Final = {"x-first-death-reason": "reason", "x-first-death-queue": "queue", "x-first-death-exchange": "exchange"}
+FIRST_DEATH: Final = {
+    "x-first-death-reason": "reason",
+    "x-first-death-queue": "queue",
+    "x-first-death-exchange": "exchange",
+}
+"""What repeats the first event of all: headers, and fields of ``x-death``."""
 
 Table = Mapping[str, Any]
 
@@ -108,7 +113,7 @@ def death_headers(
         expiration = properties.expiration
         event["original-expiration"] = LongString(expiration) if isinstance(expiration, bytes) else expiration
     if DEATHS not in headers:
-        headers |= {name: event[field] for name, field in _FIRST.items()}
+        headers |= {name: event[field] for name, field in FIRST_DEATH.items()}
         headers[DEATHS] = [{"count": LongInteger(1), **event}]
     elif isinstance(headers[DEATHS], list):
         headers[DEATHS] = _with_event(headers[DEATHS], event)

@@ -7,7 +7,8 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -17,6 +18,9 @@ from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.queue_settlements import QueueSettlements
 from warren.queue_index.fetching import Fetched, FetchedAgain, fetched_alone
 from warren.queue_index.message_format import Envelope
+
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
@@ -28,8 +32,12 @@ class QueueDeliveries(QueueSettlements):
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
-        """At most ``count`` messages from the head for one who asks. They do not show in the effects.
+    def get_many(
+        self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, Wanted] | None = None
+    ) -> list[Delivered]:
+        """At most ``count`` messages from the head for one who asks, or those ``wanted``, by level, that are ready.
+
+        They do not show in the effects.
 
         Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` where that is no number of messages.
         """
@@ -37,7 +45,8 @@ class QueueDeliveries(QueueSettlements):
             raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
         self._used_at_us = self._wall_clock()
         delivered: list[Delivered] = []
-        for level, fetched in self._take(count, ack_required=ack_required):
+        taken = self._take(count, ack_required=ack_required) if wanted is None else self._take_wanted(wanted)
+        for level, fetched in taken:
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
             if first and (timeout_ms := self.arguments.consumer_timeout_ms) is not None:
                 self._limit_time(channel, first, fetched.count, timeout_ms)
@@ -46,6 +55,33 @@ class QueueDeliveries(QueueSettlements):
                 self.counts.got += fetched.count if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        """Delete those messages that are ready, wherever they stand; returns how many there were."""
+        self._used_at_us = self._wall_clock()
+        self.tick()
+        held = [
+            (level, part) for level, some in self._of_levels(wanted) for part in self.backing.level(level).remove(some)
+        ]
+        if self._retries is not None:
+            self._retries.forget(held)
+        removed = sum(len(part) for _, part in held)
+        if self.counts is not None:
+            self.counts.purged += removed
+        return removed
+
+    def _take_wanted(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Fetched]]:
+        """Those messages that are ready, wherever they stand; by level."""
+        self.tick()
+        taken = [
+            (level, one) for level, some in self._of_levels(wanted) for one in self.backing.level(level).take(some)
+        ]
+        return self._counted(taken, True) if self._remembers else taken
+
+    def _of_levels(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
+        """What is wanted of levels that have messages, highest first."""
+        levels = (level for level in self.backing.numbers if level in wanted and self.backing.length_of(level))
+        return [(level, wanted[level]) for level in levels]
 
     def hand_off(self, envelope: Envelope, body: bytes) -> Delivered | None:
         """Give a message straight to a consumer that acks unseen, past the empty queue; ``None``: publish it.

@@ -29,6 +29,7 @@ class QueueEarly(QueueDeliveries):
     _pending_confirms: PendingConfirms | None = attrs.field(init=False, default=None)
     is_plain: bool = attrs.field(init=False)
     """Nothing to be looked at when messages come: no time to live of its own, no limits, no levels."""
+    _is_watched: bool = attrs.field(init=False, default=False)
 
     @property
     def takes_early(self) -> bool:

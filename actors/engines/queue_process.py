@@ -51,12 +51,20 @@ class QueueProcess(QueueEarly):
         QueueEarly.__attrs_post_init__(self)
         self._note_arguments()
 
-    def _note_arguments(self) -> None:
-        expiry, arguments = self._expiry, self.arguments
+    def watch(self, *, is_watched: bool) -> None:
+        """Whether somebody wants to see every message: then none goes past it."""
+        self._is_watched = is_watched
+        self._note_plain()
+
+    def _note_plain(self) -> None:
+        expiry = self._expiry
         self.is_plain = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
-        self.is_plain = self.is_plain and arguments.consumer_timeout_ms is None
+        self.is_plain = self.is_plain and self.arguments.consumer_timeout_ms is None and not self._is_watched
+
+    def _note_arguments(self) -> None:
+        self._note_plain()
         if self._retries is not None:
-            self._retries.arguments = arguments
+            self._retries.arguments = self.arguments
         mode = self.arguments.set_queue_mode
         if mode is not None and self.backing.mode != mode:
             self.backing.set_mode(mode)

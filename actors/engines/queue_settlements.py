@@ -90,7 +90,7 @@ class QueueSettlements:
             self._effects = Effects()
         return self._effects
 
-    def watch(self, watcher: DeathWatcher) -> None:
+    def tell_deaths_to(self, watcher: DeathWatcher) -> None:
         """Tell somebody which messages die, and how, and which were held for too long."""
         self._expiry.watcher = watcher
 

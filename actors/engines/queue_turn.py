@@ -29,8 +29,8 @@ a confirm are told at once that their messages are not safe; consumers go on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, Final
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -45,6 +45,9 @@ from warren.actors.engines.read_ahead import MOST_AHEAD, ReadAhead
 from warren.actors.engines.sync_group import SyncGroup
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import NoRoomError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
 
 BUFFER: Final = 1000
 """Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""
@@ -185,6 +188,18 @@ class QueueTurn:
         elif self.process.retries is not None:  # what was fetched may have to wait, for which it needs a timer
             self.worked = True
         return found
+
+    def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
+        """Messages by level and seq_id, wherever they stand, for one who asks."""
+        self.hand_out()
+        self.worked = True
+        return self.process.get_many(channel, 0, ack_required=True, wanted=wanted)
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        """Remove messages by level and seq_id; returns how many of them were ready."""
+        self.hand_out()
+        self.worked = self.settled = True
+        return self.process.remove(wanted)
 
     def read_ahead(self) -> ReadAhead | None:
         """At a turn's end: messages at the head for one who gets them one by one and may ask for more; the next turn,

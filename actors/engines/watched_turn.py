@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import attrs
 
@@ -26,9 +26,12 @@ from warren.queue_index.properties import Properties, decode_properties
 from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.errors import MessageError, WarrenError
 
+if TYPE_CHECKING:
+    from warren.queue_index.taking import Wanted
+
 Event = Literal[
     "published", "refused", "delivered", "acked", "requeued", "retried", "timed_out", "rejected", "expired", "dropped",
-    "delivery_limit", "purged", "dead_lettered",
+    "delivery_limit", "purged", "removed", "dead_lettered",
 ]  # fmt: skip
 """What becomes of a message. ``dropped``: the queue's limits left no room for it."""
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
@@ -116,7 +119,7 @@ class WatchedTurn(QueueTurn):
         declaration = self.process.declaration
         self._log = self.log_of(declaration.vhost, declaration.name)
         self._log.begin()
-        self.process.watch(self)
+        self.process.tell_deaths_to(self)
 
     # ── no short ways ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,6 +205,12 @@ class WatchedTurn(QueueTurn):
             self._note_delivered(delivered)
         return found
 
+    def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
+        found = super().take(channel, wanted)
+        for delivered in found:
+            self._note_delivered(delivered)
+        return found
+
     def _hand_over_deliveries(self, effects: Effects) -> None:
         for delivered in effects.deliveries[self._handed_over :]:
             self._note_delivered(delivered)
@@ -260,6 +269,16 @@ class WatchedTurn(QueueTurn):
         purged = super().purge()
         self._log.note(gone, "purged")
         return purged
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        removed = super().remove(wanted)
+        left = {one.msg_id for _, queue in self.process.backing.awake() for one in queue.browse()}
+        gone = [msg_id for some in wanted.values() for msg_id in some.values() if msg_id in self._log.ready]
+        gone = [msg_id for msg_id in gone if msg_id not in left]
+        for msg_id in gone:
+            del self._log.ready[msg_id]
+        self._log.note(gone, "removed")
+        return removed
 
 
 def _message(envelope: Envelope, msg_id: bytes, body: bytes) -> Message:

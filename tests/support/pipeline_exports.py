@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.cli_tools import warren
 from warren.pipeline.jobs.export import Exported, Order, export_nodes
-from warren.pipeline.places import find_nodes
+from warren.tables.places import find_nodes
 
 
 def one_by_one(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:

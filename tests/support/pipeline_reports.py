@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from warren.cli import app
 from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC, inspect_node
 from warren.pipeline.jobs.spreading import Numbered
-from warren.pipeline.places import find_nodes
+from warren.tables.places import find_nodes
 
 Report = dict[str, Any]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import json
 import tarfile
 import tempfile
@@ -17,12 +18,12 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from warren.pipeline.places import find_nodes
 from warren.pipeline.source import WarrenSource
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.storage.filesystem import FileSystem
+from warren.tables.places import find_nodes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RABBITMQ = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))
@@ -43,6 +44,14 @@ def rabbitmq_node(scenario: str) -> str:
 def rocketmq_node(scenario: str) -> str:
     """The store folder of a golden RocketMQ; not to be changed."""
     return str(Path(unpacked(GOLDEN / "rocketmq" / f"{scenario}.tar.gz", f"rocketmq-{scenario}")) / "store")
+
+
+@functools.cache
+def golden_node(archive: Path) -> str:
+    """The unpacked data directory of a golden archive of any kind of RabbitMQ's; not to be changed."""
+    name = archive.name.removesuffix(".tar.gz")
+    place = Path(unpacked(archive, f"{archive.parent.name}-{hashlib.md5(bytes(archive)).hexdigest()[:6]}-{name}"))
+    return str(place / "node" if (place / "node").is_dir() else place)
 
 
 def unpacked(archive: Path, name: str) -> str:

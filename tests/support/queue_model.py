@@ -98,6 +98,8 @@ class QueueModel:
     lost: set[int] = attrs.Factory(set)
     next_seq_id: int = 0
     next_deliver_seq_id: int = 0
+    taken_to: int = 0
+    """Behind the last message that was taken before it was its turn."""
     forgotten: list[Sent] = attrs.Factory(list)
     """Purged pending acks: all counters keep them."""
 
@@ -138,6 +140,12 @@ class QueueModel:
         else:
             self._remove(sent)
 
+    def take(self, sent: Sent, *, pending: bool) -> None:
+        """A message went, from wherever it stood."""
+        if sent.seq_id > self.next_deliver_seq_id:
+            self.taken_to = max(self.taken_to, sent.seq_id + 1)
+        self.deliver(sent, pending=pending)
+
     def may_be_redelivered(self, sent: Sent) -> set[bool]:
         """What the redelivered flag may say if the message is taken now."""
         if sent.seq_id < self.next_deliver_seq_id:
@@ -175,6 +183,9 @@ class QueueModel:
             (self.pending.pop(seq_id) for seq_id in set(seq_ids) if seq_id in self.pending), key=lambda s: s.seq_id
         )
         self.ready.update((sent.seq_id, sent) for sent in back)
+        if self.deliver_with_publish and back and self.next_deliver_seq_id < self.taken_to:
+            # Nothing on disk says which of those before the last one were delivered: all may be, from now on.
+            self.next_deliver_seq_id = max(self.next_deliver_seq_id, back[-1].seq_id + 1)
         return back
 
     def _remove(self, sent: Sent) -> None:
@@ -203,6 +214,9 @@ class QueueModel:
         kept = {sent.seq_id: sent for sent in self.everything if self.survives(sent)}
         self.lost |= (self.ready.keys() | self.pending.keys()) - kept.keys()
         self.ready, self.pending, self.forgotten = kept, {}, []
+        if self.deliver_with_publish:
+            self.next_deliver_seq_id = max(self.next_deliver_seq_id, self.taken_to)
+        self.taken_to = 0
         self.safe()
 
     def check_promises(self, found: list[Sent]) -> None:
@@ -222,5 +236,5 @@ class QueueModel:
         self.ready, self.pending, self.forgotten = {sent.seq_id: sent for sent in found}, {}, []
         self.gone = {n: sent for n, sent in self.gone.items() if n not in self.ready and n < next_seq_id}
         self.confirmed &= self.ready.keys()
-        self.lost, self.delivered, self.taken = set(), set(), set()
+        self.lost, self.delivered, self.taken, self.taken_to = set(), set(), set(), 0
         self.next_seq_id = self.next_deliver_seq_id = next_seq_id

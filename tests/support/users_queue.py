@@ -206,6 +206,25 @@ class UsersQueue:
             self.expire()
         return got
 
+    def pick(self, channel: str, chosen: list[Any]) -> list[tuple[int, Any, frozenset[bool]]]:
+        """Messages that are asked for by what they are, wherever they stand; those of them that are not due by then."""
+        self.shed()
+        self.expire()
+        taken = [entry for entry in self.ready if entry in chosen]
+        self.ready = [entry for entry in self.ready if entry not in chosen]
+        flags = [entry.redelivered for entry in taken]
+        return [(self.note(channel, entry, None), entry, flag) for entry, flag in zip(taken, flags, strict=True)]
+
+    def drop(self, chosen: list[Any]) -> int:
+        """Messages that are deleted by what they are, wherever they stand."""
+        self.shed()
+        self.expire()
+        gone = [entry for entry in self.ready if entry in chosen]
+        self.ready = [entry for entry in self.ready if entry not in chosen]
+        for entry in gone:
+            self.remove(entry)
+        return len(gone)
+
     def note(self, channel: str, entry: Any, taker: Taker | None) -> int:
         """A message waits for its ack; returns the delivery tag."""
         self.next_tag[channel] += 1

@@ -250,6 +250,35 @@ class VhostMachine(RuleBasedStateMachine):
         if expected is not None:
             model.deliver(expected, pending=ack_required)
 
+    @precondition(lambda self: any(model.ready for model in self.models.values()))
+    @rule(name=names, seed=seeds, keep=mostly_true)
+    def take(self, name: bytes, seed: int, keep: bool) -> None:
+        """Some from wherever they stand; with a few that are not there, or are others than the ones that are meant."""
+        queue, model = self.both(name)
+        rng = random.Random(seed)
+        ready = model.in_order
+        if ready and rng.randrange(2):
+            chosen = rng.sample(ready, rng.randint(1, len(ready)))
+        else:
+            low = rng.randrange(len(ready) + 1)
+            chosen = ready[low : low + rng.randint(1, 20)]
+        wanted = {sent.seq_id: sent.msg_id for sent in chosen}
+        for seq_id in rng.sample(range(model.next_seq_id + 3), min(3, model.next_seq_id)):
+            wanted[seq_id] = bytes(16)
+        expected = [sent for sent in ready if wanted.get(sent.seq_id) == sent.msg_id]
+        if keep:
+            flags = [model.may_be_redelivered(sent) for sent in expected]
+            fetched = queue.take(wanted)
+            self.compare(expected, [part.bodies() for part in fetched], [part.msg_ids for part in fetched])
+            assert [seq_id for part in fetched for seq_id in part.seq_ids] == [sent.seq_id for sent in expected]
+            redelivered = [part.redelivered for part in fetched for _ in part.seq_ids]
+            assert all(flag in may for flag, may in zip(redelivered, flags, strict=True))
+        else:
+            removed = queue.remove(wanted)
+            assert [n for part in removed for n in part] == [sent.seq_id for sent in expected]
+        for sent in expected:
+            model.take(sent, pending=keep)
+
     def compare(self, expected: list[Sent], bodies: list[list[bytes]], msg_ids: list[list[bytes]]) -> None:
         assert [body for part in bodies for body in part] == [sent.body for sent in expected]
         assert [msg_id for part in msg_ids for msg_id in part] == [sent.msg_id for sent in expected]

@@ -8,7 +8,7 @@ that messages which a cancelled get would have brought go back to their places.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Unpack
 
 from warren import queue
@@ -17,9 +17,9 @@ from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
 from warren.consumer_verbs import ConsumeArguments, spread
 from warren.delivery_batch import DeliveryBatch, settle_many
+from warren.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.messages import PublishArguments
-from warren.queue import BrowsedDelivery
-from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
+from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -76,18 +76,37 @@ class Queue(QueueHandle):
         """
         return Consumer(self._verbs.consumer(prefetch, **arguments))
 
-    async def browse(self, limit: int | None = None) -> AsyncIterator[BrowsedDelivery]:
-        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile."""
+    async def browse(self, limit: int | None = None, where: Where | None = None) -> AsyncIterator[BrowsedDelivery]:
+        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile.
+
+        ``where``: at those that a condition is true of (``"priority > 3"``), or a function of a message.
+        """
         after: tuple[int, int] | None = None
         while limit is None or limit > 0:
-            count = BROWSE_PAGE if limit is None else min(limit, BROWSE_PAGE)
-            page = await run(self._verbs.page(count, after))
-            for message in page:
-                yield BrowsedDelivery(message)
-            if len(page) < count:
+            count = PAGE if limit is None or where is not None else min(limit, PAGE)
+            page, after = await run(self._verbs.browse_page(where, count, after))
+            for message in page[:limit]:
+                yield message
+            if after is None:
                 return
-            after = page[-1].level, page[-1].browsed.seq_id
-            limit = None if limit is None else limit - count
+            limit = None if limit is None else limit - len(page)
+
+    take = awaited(QueueVerbs.take, _delivery)
+    move = awaited(QueueVerbs.move)
+    remove = awaited(QueueVerbs.remove)
+    requeue_dead_letters = awaited(QueueVerbs.requeue_dead_letters)
+
+    async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[BrowsedDelivery, None]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        try:
+            await run(tail.begin(last))
+            while page := await run(tail.next_page(timeout)):
+                for message in page:
+                    yield BrowsedDelivery(message)
+        finally:
+            await run(tail.close())
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -24,6 +24,7 @@ from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.topic_append import AppendResults
 from warren.topic_record import Moment
+from warren.topic_tail import is_behind, last_of, places_before_end
 from warren.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
 
 
@@ -106,8 +107,22 @@ class Topic(TopicHandle):
             async for record in reader.records(max_records, timeout):
                 yield record
 
+    async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[TopicRecord, None]:
+        """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
+        seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
+        bounds = await self.offsets()
+        found: list[TopicRecord] = []
+        async with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
+            while not is_behind(reader.positions, bounds) and (batch := await reader.read()):
+                found += batch
+            for record in last_of(found, bounds, last):
+                yield record
+            async for record in reader.records(timeout=timeout):
+                yield record
+
     find = awaited(TopicVerbs.find, _records)
     get = awaited(TopicVerbs.get, TopicRecord)
+    pull = awaited(TopicVerbs.pull, _records)
     message_at = awaited(TopicVerbs.message_at, TopicRecord)
     view_message = awaited(TopicVerbs.view_message, TopicRecord)
 

@@ -18,6 +18,7 @@ KINDS: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
     "binary": pa.binary(),
     "array<string>": pa.list_(pa.field("element", pa.string())),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 """Types as Spark's SQL names them."""
 

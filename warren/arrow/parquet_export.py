@@ -33,7 +33,8 @@ GROUP_ROWS: Final = 1 << 16
 MESSAGES: Final[pa.Schema] = schema_of(
     "node string, position long, vhost string, queue string, seq_id long, msg_id string, persistent boolean, "
     "redelivered boolean, expiry_us long, delivery_count long, size long, exchange string, "
-    "routing_keys array<string>, properties string, headers string, body binary, body_sha256 string"
+    "routing_keys array<string>, properties string, headers string, encoded_properties binary, body binary, "
+    "body_sha256 string"
 )
 """The columns of an export of queues, in order."""
 
@@ -120,6 +121,7 @@ class ParquetRows:
             "routing_keys": [envelope.routing_keys],
             "properties": envelope.properties,
             "headers": envelope.headers,
+            "encoded_properties": [envelope.unsaid],
             "body": [body],
             "body_sha256": sha256(body).hexdigest(),
             "orphan": True,
@@ -150,17 +152,22 @@ class ParquetRows:
 
 @contextmanager
 def parquet_rows(
-    write: Callable[[bytes], object], node: str, *, include_acked: bool = False, orphans: bool = False
+    write: Callable[[bytes], object],
+    node: str,
+    *,
+    include_acked: bool = False,
+    orphans: bool = False,
+    records: bool = False,
 ) -> Iterator[ParquetRows]:
-    """What writes messages of a node as a Parquet file, whose bytes are handed to ``write``.
+    """What writes messages of a node as a Parquet file, whose bytes are handed to ``write``; ``records``: of topics.
 
     ``include_acked``, ``orphans``: there may be such messages; a column marks them. Where this ends with an exception,
     nothing of the file's end is written: nobody takes what is there for all.
     """
-    sink = _Sink(write)
+    sink = Sink(write)
     more = [*([ACKED] if include_acked else ()), *([ORPHAN] if orphans else ())]
     try:
-        file = ParquetFile(pa.PythonFile(sink, mode="w"), pa.schema([*MESSAGES, *more]))
+        file = ParquetFile(pa.PythonFile(sink, mode="w"), RECORDS if records else pa.schema([*MESSAGES, *more]))
         rows = ParquetRows(file, node)
         yield rows
         rows.flush()
@@ -170,7 +177,7 @@ def parquet_rows(
 
 
 @attrs.define(slots=False)
-class _Sink(io.RawIOBase):
+class Sink(io.RawIOBase):
     """A file, as pyarrow wants one, that can only be written."""
 
     _write: Callable[[bytes], object] | None

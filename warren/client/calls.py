@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 from pamqp.base import Frame as Method
 
+from warren.actors.engines.definitions_json import DefinitionsError
 from warren.amqp.own_methods import Call, CallError, CallOk
 from warren.client.errors import ServerError
 from warren.steps import Steps
@@ -44,9 +45,11 @@ _DIFFERENT: Final = (1 << 32) - 1
 
 def refusal_of(error: Exception) -> CallError:
     """What says to a client that its call has raised this."""
-    details = {}
+    details: dict[str, Any] = {}
     if isinstance(error, DataError):
         details = {"path": error.path, "offset": error.offset, "reason": error.reason}
+    elif isinstance(error, DefinitionsError):
+        details = {"problems": list(error.problems)}
     return CallError(type(error).__name__, str(error), details)
 
 
@@ -55,6 +58,8 @@ def error_of(said: CallError) -> Exception:
     from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
 
     name, text = said.type, said.text
+    if "problems" in said.details:
+        return DefinitionsError(said.details["problems"])
     if said.details:
         return DataError(**said.details)
     if name in _BUILTINS:

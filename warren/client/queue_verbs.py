@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 from pamqp import commands as c
@@ -18,25 +18,30 @@ from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey, QueueGoneError
 from warren.actors.leading import Later
-from warren.actors.looking import BrowsedMessage
+from warren.actors.looking import BrowsedMessage, wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Call, Credit
 from warren.channel import DeliveredMessage
-from warren.client.calls import call
+from warren.client.calls import call, packed
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
+from warren.mending_verbs import Place, Selected, Where
 from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
-from warren.publishing import settled_confirm
+from warren.publishing import AsTheyWere, settled_confirm
 from warren.queue_index.browsing import Browsed
 from warren.queue_index.fetching import MessageProperties
 from warren.queue_verbs import Got, QueueVerbs
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.mending import Done, Target
+    from warren.tail_verbs import TailVerbs
 
 GETS_AT_ONCE: Final = 10_000
 """More messages than that are got in several calls; and in more, where they are large."""
@@ -116,6 +121,13 @@ class RemoteQueueVerbs(QueueVerbs):
             confirms.append((yield from self._publish(key, [body], block, timeout)))
         return CountDown([*confirms]) if confirms else settled_confirm()
 
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        said = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
+        found: list[str | None] = yield from call(
+            self.remote, "queue.publish_as_they_were", name=self.name, groups=said
+        )
+        return found
+
     def _publish(self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None) -> Steps[Confirm]:
         return self.remote.publish(key, self._method, bodies, self._gone, block=block, timeout=timeout)
 
@@ -159,6 +171,17 @@ class RemoteQueueVerbs(QueueVerbs):
             delivered = [attrs.evolve(one, first_tag=0) for one in delivered]
         return channel, delivered  # type: ignore[return-value]
 
+    def take(self, id: str) -> Steps[Got]:
+        wanted_of([id])
+        channel = yield from self._open_own_channel()
+        asked = channel.slot.ask(Call("queue.take", {"name": self.name, "id": id}))
+        try:
+            found = got_of(channel, self.remote.name, (yield asked))
+        except BaseException:
+            asked.on_done(channel.give_back)
+            raise
+        return channel, list[Delivered](found)  # type: ignore[return-value]
+
     def own_channel(self) -> Any:
         channel = self._channel
         if channel is None or not channel.alive:
@@ -197,14 +220,33 @@ class RemoteQueueVerbs(QueueVerbs):
         return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
 
     def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
-        found = yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)
-        return [
-            BrowsedMessage(
-                one.pop("level"),
-                Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
-            )
-            for one in found
-        ]
+        return browsed_of((yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)))
+
+    def tail(self) -> TailVerbs:
+        from warren.client.tail_verbs import RemoteTailVerbs  # noqa: PLC0415 - few look
+
+        return RemoteTailVerbs(self)
+
+    def ends(self) -> Steps[dict[int, int]]:
+        found: dict[int, int] = yield from call(self.remote, "queue.ends", name=self.name)
+        return found
+
+    def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+        if not isinstance(where, str):  # a function of this process
+            return (yield from super().select(where, after, ends))
+        ids, looked, place = yield from call(
+            self.remote, "queue.select", name=self.name, where=where, after=after, ends=ends
+        )
+        return Selected(ids, looked, None if place is None else (place[0], place[1]))
+
+    def remove_ids(self, ids: list[str]) -> Steps[Done]:
+        removed, why = yield from call(self.remote, "queue.remove", name=self.name, ids=ids)
+        return removed, why
+
+    def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
+        yield from self.remote.flush()
+        moved, why = yield from call(self.remote, "queue.move", name=self.name, ids=ids, to=to)
+        return moved, why
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +275,17 @@ class RemoteQueueVerbs(QueueVerbs):
         self.remote.topology.delete_queue(self.name)
         found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
         return int(found.message_count or 0)
+
+
+def browsed_of(found: list[dict[str, Any]]) -> list[BrowsedMessage]:
+    """Messages that were looked at, out of an answer (:func:`warren.server.tails.browsed_to_send`)."""
+    return [
+        BrowsedMessage(
+            one.pop("level"),
+            Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
+        )
+        for one in found
+    ]
 
 
 class Subscription(DeliverySlot):

@@ -38,7 +38,7 @@ from warren.client.remote import RemoteVhost
 from warren.config import Config
 from warren.running_node import ClosedError, RunningNode
 from warren.steps import run
-from warren.storage.errors import DirectoryLockedError
+from warren.storage.errors import DirectoryLockedError, WarrenError
 from warren.storage.lock_file import LOCK_FILE, SHARED
 from warren.storage.lock_holder import lock_holder
 
@@ -50,14 +50,19 @@ GRACE_S: Final = 1.0
 _NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)
 
 
+class NotLetInError(WarrenError):
+    """Nobody who has the directory lets this process in, or he does so no more."""
+
+
 class SharedDirectory:
     """What :class:`warren.Node` stands on where a directory is shared."""
 
     forked: Final = False
     """A forked child uses it as a client of its own."""
 
-    def __init__(self, path: str, config: Config, host: Callable[[], RunningNode]) -> None:
-        """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` where somebody else does."""
+    def __init__(self, path: str, config: Config, host: Callable[[], RunningNode] | None) -> None:
+        """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` where somebody else does.
+        ``None``: somebody has the directory for himself, and this process is his guest for as long as he has it."""
         import warren.server  # noqa: PLC0415 - now: nobody waits for it when this process becomes host
 
         self.path = path
@@ -70,7 +75,7 @@ class SharedDirectory:
         self._begin()
         self.local: RunningNode | None = None
         """The node that handles work on directly."""
-        if lock_holder(self._lock_path) is None:
+        if host is not None and lock_holder(self._lock_path) is None:
             with contextlib.suppress(DirectoryLockedError):
                 self.local = self._become_host()
         self.node = self.new_remote("/")
@@ -91,6 +96,8 @@ class SharedDirectory:
         self._remotes: list[RemoteVhost] = []
         self._ended = Future()
         self._election = -1
+        self._met: list[RemoteVhost] = []
+        """Of a guest of one who does not share: what has been connected."""
 
     # ── host or client ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +122,8 @@ class SharedDirectory:
             fcntl.flock(self._election, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if lock_holder(self._lock_path) is not None:
                 raise DirectoryLockedError(f"{self._lock_path}: in use")
+            if self._host is None:
+                raise RuntimeError("a guest cannot host")
             return self._host()
         except BlockingIOError:
             raise DirectoryLockedError(f"{self._lock_path}: another process is just opening it") from None
@@ -144,7 +153,7 @@ class SharedDirectory:
             if remote not in self._remotes:  # it was released, and is used again
                 self.check_process()
                 self._remotes.append(remote)
-            return self._connect(stopped)
+            return self._connect(stopped) if self._host is not None else self._attached(remote)
 
         remote = RemoteVhost(lambda: Link(connect, Login(vhost)), vhost, self.path, self._forget_remote)
         self._remotes.append(remote)
@@ -178,6 +187,19 @@ class SharedDirectory:
                 return connection
             time.sleep(RETRY_S)
         raise LinkLostError("nobody wants the connection any more")
+
+    def _attached(self, remote: RemoteVhost) -> socket.socket:
+        """A socket to the one who has the directory for himself: once, for who comes after him is another."""
+        if remote in self._met or self._closed:
+            raise NotLetInError(f"{self.path}: the process that has it has closed it, or this connection")
+        self._met.append(remote)
+        try:
+            connection = _connected(self.path)
+        except LinkLostError as error:
+            raise NotLetInError(str(error)) from error
+        if connection is None:
+            raise NotLetInError(f"{self.path}: the process that has it lets nobody in")
+        return connection
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -115,6 +115,9 @@ class RemoteTopicVerbs(TopicVerbs):
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         return packed((yield from self._call("get", queue_id, queue_offset)))
 
+    def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
+        return list(map(packed, (yield from self._call("pull", queue_id, queue_offset, max_records))))
+
     def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
         return packed((yield from self._call("message_at", physical_offset)))
 

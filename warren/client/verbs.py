@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pamqp import commands as c
@@ -20,12 +21,13 @@ from warren.client.calls import call
 from warren.client.queue_verbs import RemoteQueueVerbs
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
-from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs, UnroutableError
+from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
-from warren.publishing import settled_confirm
+from warren.publishing import AsTheyWere, outcomes_of, settled_confirm
 from warren.queue_verbs import QueueHandle
 from warren.retry import Retry, arguments_with
 from warren.steps import Steps, run
+from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
 from warren.user_verbs import UserVerbs
 from warren.vhost_verbs import NodeVerbs, VhostVerbs
@@ -55,17 +57,34 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         key, found = self._key(routing_key, properties), as_bodies(bodies)
         if not found:
             return settled_confirm()
-        where = f"routing key '{routing_key}' of exchange '{self.declaration.name}'"
         return (
             yield from self.remote.publish(
                 key,
                 c.Basic.Publish(0, self.declaration.name, routing_key, mandatory),
                 found,
-                (lambda: UnroutableError(f"no queue for {where}")) if mandatory else None,
+                (lambda: self._unroutable(routing_key)) if mandatory else None,
                 block=block,
                 timeout=timeout,
             )
         )
+
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        confirms: list[Confirm | WarrenError] = []
+        for group in groups:
+            routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
+            try:
+                confirm = yield from self.remote.publish(
+                    group.key(self.declaration.vhost),
+                    c.Basic.Publish(0, self.declaration.name, routing_key, True),
+                    group.bodies,
+                    partial(self._unroutable, routing_key),
+                    block=True,
+                    timeout=None,
+                )
+                confirms.append(confirm)
+            except MessageError as error:
+                confirms.append(error)
+        return (yield from outcomes_of(confirms))
 
     def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
         # The host makes copies of what the headers say, and takes the blind ones off.

@@ -17,12 +17,14 @@ from warren.actors.node_errors import ForeignDirectoryError
 from warren.actors.pool import HandPool
 from warren.config import Config
 from warren.data_directory import Kind, refuse_part
-from warren.node import MEMORY, Node, Vhost, is_shared
+from warren.node import MEMORY, Node, Vhost
 from warren.node import open as open_node
 from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
+from warren.storage.lock_file import LOCK_FILE, SHARED
+from warren.storage.lock_holder import lock_holder
 from warren.storage.overlay import OverlayFileSystem
 from warren.top.attached import Attached, NotAttachedError
 from warren.vhost_verbs import VhostVerbs
@@ -54,20 +56,36 @@ def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bo
 
 
 @contextmanager
-def opened_node(path: str, *, adopt: bool = False, make: bool = False) -> Iterator[Node]:
-    """The node of a directory, for as long as the command needs it; where it is shared, together with others."""
+def opened_node(path: str, *, adopt: bool = False, make: bool = False, share: bool = False) -> Iterator[Node]:
+    """The node of a directory, for as long as the command needs it: one that another process has open, shared or not,
+    or one of our own.
+
+    ``share``: the command may take long, and others are to get in meanwhile.
+    """
     check_directory(path, adopt=adopt, make=make)
-    try:
-        node = open_node(path, adopt=adopt, share=is_shared(path))
-    except BrokerRunningError:
-        raise
-    except DirectoryLockedError as error:
-        raise DirectoryLockedError(
-            f"{error}; this command needs the directory for itself. `warren top {path} --attach` looks at the node "
-            "that runs there"
-        ) from error
+    lock = os.path.join(path, LOCK_FILE)
+    holder = lock_holder(lock)
+    if holder is not None and not holder.endswith(SHARED):
+        node = _guest(path, f"{lock}: in use by {holder or 'another process'}")
+    else:
+        try:
+            node = open_node(path, adopt=adopt, share=share or holder is not None)
+        except BrokerRunningError:
+            raise
+        except DirectoryLockedError as locked:  # just now
+            node = _guest(path, str(locked))
     with node:
         yield node
+
+
+def _guest(path: str, locked: str) -> Node:
+    """The node of a process that has the directory for itself. Raises :class:`DirectoryLockedError`."""
+    from warren.client.shared_directory import NotLetInError, SharedDirectory  # noqa: PLC0415 - most need no guest
+
+    try:
+        return Node(SharedDirectory(os.path.abspath(path), Config.of(None), None))
+    except NotLetInError as error:
+        raise DirectoryLockedError(f"{locked}, and this command is not let in: {error}") from error
 
 
 @contextmanager

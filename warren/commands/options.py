@@ -1,6 +1,6 @@
 """Arguments and options that several commands have, and the checks of what was said.
 
-A command takes its parameters from here wherever another command has the same one. The module imports nothing but
+A command takes its parameters from here wherever another command has the same one. The module imports little but
 Typer: what the options mean is looked up by the commands.
 """
 
@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from warren.salvage.formats import Format
 from warren.storage.errors import SettingsError, WarrenError
 
 EXIT_DAMAGE: Final = 1
@@ -58,6 +59,8 @@ OnlyVhostOption = Annotated[str | None, typer.Option("--vhost", help="Only this 
 QueueOption = Annotated[list[str] | None, typer.Option(help="Only queues of this name. Can be repeated.")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
 QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")]
 OffsetOption = Annotated[
     int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
 ]
@@ -79,8 +82,38 @@ SetOption = Annotated[
 StartOption = Annotated[
     bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
 ]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever; Ctrl-C ends it.")]
 CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+# ── messages that are written ────────────────────────────────────────────────────────────────────────────────────────
+
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Only messages of which this is true, as in SQL: \"routing_key LIKE 'order.%' AND headers['n'] > 3\".",
+    ),
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", "--max", metavar="N", min=0, help="At most so many.")]
+OutFileOption = Annotated[
+    str | None,
+    typer.Option("--out", metavar="FILE", help="Write to FILE, and to stdout how many; -: the messages to stdout."),
+]
+MessageFormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="A JSON object on a line for each message, CSV, Parquet, or the bodies alone, one a line (into a file "
+        "each, where FILE ends in a slash); default: as FILE ends in .csv or .parquet, else jsonl.",
+    ),
+]
+TextOption = Annotated[
+    bool,
+    typer.Option("--text", help='In jsonl and csv: bodies that are UTF-8 as text, marked "body_encoding": "string".'),
+]
 
 
 # ── what was said ────────────────────────────────────────────────────────────────────────────────────────────────────

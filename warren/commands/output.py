@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
 import uuid
@@ -55,24 +56,51 @@ def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
 
 
 @contextlib.contextmanager
-def opened(out: str | None, source: str) -> Iterator[Callable[[bytes | bytearray], None]]:
+def opened(out: str | None, source: str | None) -> Iterator[Callable[[bytes | bytearray], None]]:
     """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
 
-    The file may not lie in ``source``, which is only read. It has its name, and replaces one of that name, when all of
-    it is there; of what ends with an exception nothing is left.
+    The file may not lie in ``source`` (``None``: that was seen to), which is only read. It has its name, and replaces
+    one of that name, when all of it is there; of what ends with an exception nothing is left.
     """
     if out is None:
         with _buffered(sys.stdout.buffer.write) as write:
             yield write
         sys.stdout.buffer.flush()
         return
-    if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
-        raise StorageError(f"{out}: lies in {source}, which is not to be changed")
+    if source is not None:
+        check_outside(out, source)
     try:
         with _whole(out) as name, open(name, "wb") as file, _buffered(file.write) as write:
             yield write
     except OSError as error:
         raise StorageError(f"{out}: {error.strerror or error}") from error
+
+
+def check_outside(out: str, source: str) -> None:
+    """Raise :class:`StorageError` where the file ``out`` would lie in the directory ``source``."""
+    if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
+        raise StorageError(f"{out}: lies in {source}, which is not to be changed")
+
+
+@contextlib.contextmanager
+def opened_folder(out: str, source: str) -> Iterator[str]:
+    """A folder to write files to, which becomes ``out`` (a new one, or an empty one) when all is there.
+
+    Raises :class:`StorageError`; of what ends with an exception nothing is left.
+    """
+    check_outside(out, source)
+    target = os.path.realpath(out)
+    partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
+    try:
+        if os.path.lexists(target) and os.listdir(target):
+            raise StorageError(f"{out}: there is something in it; bodies go into a new folder, or an empty one")
+        os.makedirs(partial)
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        raise StorageError(f"{out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import IO, Annotated, Final
+from collections.abc import Callable
+from typing import Annotated, Any
 
-import attrs
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Confirm
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, JsonOption, NodePath, UsageError, VhostOption, pairs
-from warren.commands.output import print_json
+from warren.commands.sending import (
+    PATIENCE_S,
+    Bodies,
+    CountOption,
+    FileOption,
+    KeyDelimiterOption,
+    LinesOption,
+    Published,
+)
 from warren.messages import PublishArguments
 from warren.node import Vhost
-from warren.storage.errors import StorageError
 
-PATIENCE_S: Final = 60.0
-"""A store that takes nothing for so long, for want of memory or disk, is an error."""
-
-_MANY: Final = 10_000
-"""From so many messages on, a terminal gets a progress bar."""
-
-Send = Callable[[bytes], Confirm]
+Send = Callable[[str | None, bytes], Confirm]
+"""Given a routing key of the message's own, and the body."""
+PROPERTIES = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "type", "user_id",
+    "app_id",
+)  # fmt: skip
+"""Those that ``--property`` knows; others have options of their own."""
 
 
 def publish(
@@ -38,9 +39,16 @@ def publish(
         typer.Argument(metavar="QUEUE [BODY]...", help="Where to, and one message for each BODY; none: from stdin."),
     ] = None,
     *,
-    file: Annotated[str | None, typer.Option(metavar="FILE", help="The body, or with --lines the bodies.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of the file, or of stdin, is a message.")] = False,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A header; several times.")] = None,
+    file: FileOption = None,
+    lines: LinesOption = False,
+    key_delimiter: KeyDelimiterOption = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=TEXT", help="A header; several times.")
+    ] = None,
+    property: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="One of AMQP's properties, as content_type; several times."),
+    ] = None,
     expiration: Annotated[float | None, typer.Option(metavar="S", help="Dead after so many seconds.")] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=255, help="In a queue with priorities.")] = None,
     transient: Annotated[bool, typer.Option("--transient", help="Need not survive a stop.")] = False,
@@ -51,20 +59,24 @@ def publish(
     declare: Annotated[
         bool, typer.Option("--declare", help="Make the queue, durable, where it is missing; and the directory too.")
     ] = False,
-    count: Annotated[int, typer.Option(min=1, help="Publish each so many times.")] = 1,
+    count: CountOption = 1,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Publish messages, and come back when they are safe."""
-    queue, bodies = _said(words or [], exchange, file)
+    if exchange is None and not words:
+        raise UsageError("to which QUEUE? Or to which --exchange?")
+    queue, words = ("", words or []) if exchange is not None or not words else (words[0], words[1:])
+    bodies = Bodies.of(words, file, lines=lines, key_delimiter=key_delimiter)
     if exchange is None and routing_key:
         raise UsageError("--routing-key goes with --exchange; without one the key is the queue's name")
+    if exchange is None and key_delimiter is not None:
+        raise UsageError("--key-delimiter goes with --exchange: a key says where a message goes")
     if exchange is not None and declare:
         raise UsageError("--declare makes queues; an exchange is declared with `warren definitions --import`")
-    if lines and bodies:
-        raise UsageError("--lines is for --file and for stdin")
     properties: PublishArguments = {
+        **_properties(property),  # type: ignore[typeddict-item]
         "headers": pairs("--header", header, "NAME=TEXT", may_be_empty=True) or None,
         "persistent": not transient,
         "expiration": expiration,
@@ -72,29 +84,22 @@ def publish(
     }
     with opened_node(path, adopt=adopt, make=declare) as node:
         send = _sender(vhost_of(node, vhost), queue, exchange, routing_key, properties, declare=declare)
-        published = _Published()
-        known = len(bodies) * count if bodies else count if not lines else None
-        with _Progress(None if as_json else known) as step:
-            for body in _bodies(bodies, file, lines=lines):
-                for _ in range(count):
-                    published.add(send(body), len(body))
-                    step()
-            published.finish()
-    if as_json:
-        print_json({"published": published.messages, "bytes": published.payload_bytes})
-    else:
-        noun = "message" if published.messages == 1 else "messages"
-        print(f"{published.messages:,} {noun} published, {published.payload_bytes:,} bytes")
+        published = Published()
+        published.send_all(bodies, send, count, shows=not as_json)
+    published.say("published", as_json=as_json)
 
 
-def _said(words: list[str], exchange: str | None, file: str | None) -> tuple[str, list[bytes]]:
-    """Queue and bodies; an exchange is in place of a queue."""
-    if exchange is None and not words:
-        raise UsageError("to which QUEUE? Or to which --exchange?")
-    queue, bodies = ("", words) if exchange is not None else (words[0], words[1:])
-    if bodies and file is not None:
-        raise UsageError("either BODY or --file")
-    return queue, [os.fsencode(body) for body in bodies]
+def _properties(said: list[str] | None) -> dict[str, Any]:
+    """As a publish takes them. Raises :class:`UsageError`."""
+    found: dict[str, Any] = dict(pairs("--property", said, "NAME=TEXT", may_be_empty=True))
+    if unknown := found.keys() - set(PROPERTIES):
+        raise UsageError(f"--property {', '.join(sorted(unknown))}: there are {', '.join(PROPERTIES)}")
+    if "timestamp" in found:
+        try:
+            found["timestamp"] = int(found["timestamp"])
+        except ValueError:
+            raise UsageError(f"--property timestamp={found['timestamp']}: wants seconds since 1970") from None
+    return found
 
 
 def _sender(
@@ -102,76 +107,13 @@ def _sender(
 ) -> Send:
     if exchange is not None:
         target = vhost.exchange(exchange)
-        return lambda body: target.publish(body, routing_key, mandatory=True, timeout=PATIENCE_S, **properties)
+        return lambda key, body: target.publish(
+            body, routing_key if key is None else key, mandatory=True, timeout=PATIENCE_S, **properties
+        )
     try:
         handle = vhost.queue(queue, passive=True)
     except NotFoundError as error:
         if not declare:
             raise NotFoundError(f"{error}; --declare makes it") from error
         handle = vhost.queue(queue)
-    return lambda body: handle.publish(body, timeout=PATIENCE_S, **properties)
-
-
-def _bodies(said: list[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
-    """What is to be published, one after the other; a line without its line end."""
-    if said:
-        yield from said
-    elif file is None:
-        yield from _read(sys.stdin.buffer, lines=lines)
-    else:
-        try:
-            with open(file, "rb") as source:
-                yield from _read(source, lines=lines)
-        except OSError as error:
-            raise StorageError(f"{file}: {error.strerror or error}") from error
-
-
-def _read(source: IO[bytes], *, lines: bool) -> Iterator[bytes]:
-    if lines:
-        for line in source:
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
-    else:
-        yield source.read()
-
-
-@attrs.define
-class _Published:
-    """What was handed over, and the confirms that are still to come."""
-
-    messages: int = 0
-    payload_bytes: int = 0
-    _open: deque[Confirm] = attrs.Factory(deque)
-
-    def add(self, confirm: Confirm, size: int) -> None:
-        """One more; raises what became of an earlier one."""
-        self.messages += 1
-        self.payload_bytes += size
-        if not self._open or self._open[-1] is not confirm:  # messages that go together share one
-            self._open.append(confirm)
-        while self._open[0].done and len(self._open) > 1:
-            self._open.popleft().wait()
-
-    def finish(self) -> None:
-        """Wait until all are safe."""
-        while self._open:
-            self._open.popleft().wait()
-
-
-class _Progress:
-    """A bar on stderr, where that is a terminal and there is something to wait for; gives what moves it on."""
-
-    def __init__(self, total: int | None) -> None:
-        console = Console(stderr=True)
-        shown = total is not None and total >= _MANY and console.is_terminal
-        columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        self._bars = Progress(*columns, console=console, disable=not shown)
-        self._task = self._bars.add_task("", total=total)
-
-    def __enter__(self) -> Callable[[], None]:
-        self._bars.start()
-        if self._bars.disable:
-            return lambda: None
-        return lambda: self._bars.advance(self._task)
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+    return lambda _, body: handle.publish(body, timeout=PATIENCE_S, **properties)

@@ -33,6 +33,11 @@ class TakenOutput:
         """The reader has gone away; nothing more can be written."""
 
     @property
+    def number(self) -> int:
+        """The pipe's descriptor, -1 where it is no pipe."""
+        return -1 if self._descriptor is None else self._descriptor
+
+    @property
     def is_pipe(self) -> bool:
         return self._descriptor is not None
 

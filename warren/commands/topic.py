@@ -1,44 +1,55 @@
-"""The commands ``warren topic …``: what is in the topics of a stopped RocketMQ's store folder, or of a warren's.
+"""The commands ``warren topic …`` that look into topics: those of a stopped RocketMQ's store folder, or of a warren's.
 
-The store is opened read-only, and every answer is the one that the original would give after its recovery; what that
-cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Exit code 1: something could not be read
-(stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be answered.
+Where a node runs on a directory, those commands that it can answer ask it (:mod:`warren.commands.topic_sources`).
+Otherwise the store is opened read-only, and every answer is the one that the original would give after its recovery;
+what that cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Exit code 1: something could not
+be read (stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be
+answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
+from warren.commands.exporting import RecordOutput, opened_records
+from warren.commands.message_lines import JSON, FormatOption, topic_lines
 from warren.commands.options import (
     EXIT_DAMAGE,
     CheckOption,
     JsonOption,
+    LimitOption,
     OffsetOption,
+    OutFileOption,
     QueueIdOption,
     SetOption,
     StartOption,
     StorePath,
+    TextOption,
     TopicOption,
+    WhereOption,
     parse_settings,
 )
 from warren.commands.output import opened, print_json, report_error
+from warren.commands.topic_sources import NoTopicError, StoredTopics, opened_source
 from warren.msg_store.commit_log_format import Blank, Record
 from warren.msg_store.record_check import WRONG_CRC
+from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import Json, printable, to_json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.message_lines import blank_line, record_line
-from warren.salvage.rocketmq.progress import reading_bar
-from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, salvaged_records, scan_records
+from warren.salvage.rocketmq.message_lines import blank_line
+from warren.salvage.rocketmq.progress import counting_bar, reading_bar
+from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
+from warren.salvage.rocketmq.selecting import WantedRecords
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.salvage.source import open_place
-from warren.storage.errors import DataError
 from warren.storage.java_hash import index_hash, java_hash
 
 _LAST_MS: Final = (1 << 63) - 1
@@ -82,23 +93,42 @@ def read(
     queue_id: QueueIdOption,
     *,
     offset: OffsetOption = None,
-    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many messages.")] = None,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    out: OutFileOption = None,
+    format: FormatOption = None,
+    with_text: TextOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the messages of one queue of a topic, in order, a JSON object on a line each (with --json or without).
+    """Write out the messages of one queue of a topic, in order, a JSON object on a line each, or as --format says.
 
-    Exit code 1: some could not be read; stderr says which and why, and all the others are there.
+    A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
+    and all the others are there.
     """
-    findings = _Findings()
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        findings.cut(store)
-        queue = store.queue(topic, queue_id)
-        if offset is not None and offset < queue.min_offset:
-            report_error(f"the queue begins at {queue.min_offset}")
-        for item in queue_messages(store, queue, offset, limit):
-            _write_item(item, write, findings)
+    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    with (
+        opened_source(path, setting, start=start) as source,
+        opened_records(out, path, format, with_text=with_text) as output,
+    ):
+        if isinstance(source, StoredTopics):
+            findings.cut(source.opened)
+        at_most = limit if where is None else None
+        items = source.messages(topic, queue_id, offset, at_most)
+        first, end = source.bounds(topic).get(queue_id, (0, 0))
+        if offset is not None and offset < first:
+            report_error(f"the queue begins at {first}")
+        left = max(end - max(offset or 0, first), 0)
+        count = left if at_most is None else min(left, at_most)
+        with counting_bar("Reading", lambda: count, is_shown=output.may_show) as passed:
+            for number, item in enumerate(items, 1):
+                _write_item(item, output, wanted, findings)
+                passed(number)
+                if wanted.is_done:
+                    break
+        output.writer.flush()
+    _say_written(output, wanted)
     findings.exit()
 
 
@@ -111,39 +141,66 @@ def scan(
             "--salvage", help="All that is whole in the CommitLog as it lies, before recovery, behind damage too."
         ),
     ] = False,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    out: OutFileOption = None,
+    format: FormatOption = None,
+    with_text: TextOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
 
-    The filler at the end of a file is marked "blank": true. Exit code 1: there is damage in between; stderr says where
-    and what, and it goes on at the next file; with --salvage at the next record, and without fillers.
+    The filler at the end of a file is marked "blank": true; in lines of JSON, and where no condition is said. Exit code
+    1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage at the
+    next record, and without fillers.
     """
-    findings = _Findings()
-    if salvage:
-        with open_place(path) as place, opened(None, path) as write:
+    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    with ExitStack() as closing:
+        items: Iterator[Record | Blank | Finding]
+        if salvage:
+            place = closing.enter_context(open_place(path))
             directory = place.store()
             settings, _, _ = infer(place.files, directory, parse_settings(setting))
-            for whole in salvaged_records(place.files, directory, settings):
-                _write_item(whole, write, findings)
-        findings.exit()
-        return
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        findings.cut(store)
-        for item in scan_records(store):
-            _write_item(item, write, findings)
+            items = salvaged_records(place.files, directory, settings)
+            bar = partial(counting_bar, "Reading the CommitLog", lambda: None)
+        else:
+            store = closing.enter_context(opened_topics(path, setting, start=start))
+            findings.cut(store)
+            items = scan_records(store)
+            bar = partial(reading_bar, store.store.commit_log, "Reading the CommitLog")
+        output = closing.enter_context(opened_records(out, path, format, with_text=with_text))
+        passed = closing.enter_context(bar(is_shown=output.may_show))
+        for number, item in enumerate(items, 1):
+            _write_item(item, output, wanted, findings)
+            if salvage:
+                passed(number)
+            elif not isinstance(item, Finding):
+                passed(item.physical_offset)
+            if wanted.is_done:
+                break
+        output.writer.flush()
+    _say_written(output, wanted)
     findings.exit()
 
 
-def _write_item(item: Record | Blank | Finding, write: Callable[[bytes], object], findings: _Findings) -> None:
+def _write_item(
+    item: Record | Blank | Finding, output: RecordOutput, wanted: WantedRecords, findings: _Findings
+) -> None:
     match item:
-        case Record():
-            write(record_line(item))
-        case Blank():
-            write(blank_line(item))
+        case Record() if wanted.takes(item):
+            output.writer.record(wanted.records - 1, item)
+        case Blank() if isinstance(output.writer, JsonLines) and wanted.where is None and not wanted.is_done:
+            output.writer.line(blank_line(item))
         case Finding():
             findings.add(item)
+
+
+def _say_written(output: RecordOutput, wanted: WantedRecords) -> None:
+    if output.out is not None:
+        size = f"{wanted.payload_bytes:,} bytes of payload"
+        print(f"{wanted.records:,} messages, {size}, in {printable(output.out)}")
 
 
 def entries(
@@ -184,6 +241,7 @@ def query(
     is_exact: Annotated[
         bool, typer.Option("--exact", help="Read the messages, leave out other keys of the same hash, name each once.")
     ] = False,
+    format: FormatOption = None,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -194,25 +252,44 @@ def query(
     could not be read; stderr says which and why.
     """
     findings = _Findings()
-    with opened_topics(path, setting, start=start) as store:
-        damage: list[DataError] = []
-        found = store.store.query(topic, key, limit, begin, end, damage=damage)
-        for error in damage:
-            findings.add(Finding("damaged index", "damage", error.path, error.offset, error.reason))
-        if is_exact:
-            kept = []
-            for one in exact(store, topic, key, found):
-                if isinstance(one, Finding):
-                    findings.add(one)
-                else:
-                    kept.append(one)
-            found = kept
+    asked = topic, key, limit, begin, end
+    lines = None if format is None else topic_lines(format)
+    found: list[int] = []
+    with opened_source(path, setting, start=start) as source, opened(None, path) as write:
+        answers = source.query(*asked) if is_exact or lines is not None else source.index_answers(*asked)
+        for one in answers:
+            if isinstance(one, Finding):
+                findings.add(one)
+            elif lines is not None and isinstance(one, Record):
+                write(b"".join(lines(one)))
+            else:
+                found.append(one.physical_offset if isinstance(one, Record) else one)
+    if lines is not None:
+        findings.exit()
+        return
     if as_json:
         print_json({"physical_offsets": found})
     else:
         for physical_offset in found:
             print(physical_offset)
     findings.exit()
+
+
+def message(
+    path: StorePath,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="RocketMQ's offsetMsgId, as read writes it.")],
+    *,
+    format: FormatOption = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out the message with an id, as a JSON object unless --format says else."""
+    lines = topic_lines(format or JSON)
+    with opened_source(path, setting) as source, opened(None, path) as write:
+        try:
+            write(b"".join(lines(source.message(message_id))))
+        except LookupError as error:
+            raise NoTopicError(str(error)) from error
 
 
 def offset_at(
@@ -225,10 +302,10 @@ def offset_at(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which message of a queue was stored at a time, as the original answers: by the files' modification times."""
-    with opened_topics(path, setting, start=start) as store:
-        store.queue(topic, queue_id)
-        found = store.store.offset_by_time(topic, queue_id, timestamp)
+    """Say which message of a queue was stored at a time: of files as the original answers, by their modification times;
+    of a node that runs the first one that was stored then or later."""
+    with opened_source(path, setting, start=start) as source:
+        found = source.offset_at(topic, queue_id, timestamp)
     if as_json:
         print_json({"offset": found})
     else:

@@ -11,6 +11,7 @@ from warren.management import (
     exchanges,
     health,
     live,
+    mending,
     messages,
     overview,
     policies,
@@ -70,8 +71,9 @@ def _routes() -> Iterator[Route]:
     yield route("/queues/:vhost/:queue/contents", "vhost", delete=queues.purge)
     yield route("/queues/:vhost/:queue/actions", "admin", post=queues.act)
     yield route("/queues/:vhost/:queue/get", "vhost", post=messages.get)
-    yield route("/queues/:vhost/:queue/browse", "vhost", get=messages.browse)
-    yield route("/queues/:vhost/:queue/move", "vhost", post=messages.move)
+    yield route("/queues/:vhost/:queue/browse", "vhost", get=mending.browse)
+    for verb in (mending.take, mending.move, mending.remove, mending.requeue):
+        yield route(f"/queues/:vhost/:queue/{verb.__name__}", "vhost", post=verb)
     yield route("/rebalance/queues", "admin", post=health.rebalance)
 
     yield route("/exchanges", "any", get=exchanges.exchanges)

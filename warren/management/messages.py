@@ -1,4 +1,4 @@
-"""Messages: published to an exchange, taken from a queue, moved to another one, looked at."""
+"""Messages: published to an exchange, and taken from a queue, as RabbitMQ's API has it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import (
     NotFoundError,
     PreconditionFailedError,
@@ -18,23 +17,20 @@ from warren.actors.engines.errors import (
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.node_context import BlockedError
-from warren.actors.queue_entry import QueueEntry
+from warren.addressing import address
 from warren.aio import bridge
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
 from warren.management.call import Call
 from warren.management.http import HttpError, bad_request, closed_with, integer, not_found, refused_in_channel, required
-from warren.management.queues import check_owner, find, find_classic
-from warren.messages import ReceivedMessage
+from warren.management.queues import check_owner, find_classic
 from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
-from warren.queue_index.properties import NAMES, Properties, decode_properties
+from warren.queue_index.properties import NAMES, Properties
 from warren.queue_verbs import QueueVerbs
-from warren.server.addressing import address
-from warren.storage.errors import MessageError
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    pass
 
 ACK_MODES: Final[Mapping[str, str]] = {
     "ack_requeue_true": "requeue",
@@ -237,113 +233,3 @@ def payload_json(body: bytes, encoding: str, limit: int | None) -> dict[str, str
         except UnicodeDecodeError:
             pass
     return {"payload": base64.b64encode(shown).decode(), "payload_encoding": "base64"}
-
-
-# ── what RabbitMQ's API has not ───────────────────────────────────────────────────────────────────────────────────────
-
-BROWSE_AT_MOST: Final = 500
-_BROWSED_BYTES: Final = 16_384
-
-
-async def browse(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/browse``: messages as they stand, none taken; those of consumers are ``unacked``.
-
-    ``count``: how many; ``after``: behind which place (``next`` of the answer before); ``truncate``: bytes of a body.
-    """
-    there = find(call)
-    declaration = there.declaration
-    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
-    count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
-    limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
-    if not isinstance(there, QueueEntry):
-        return await _browse_stream(call, there, count, limit)
-    entry = find_classic(call, "browsing")
-    page = await call.managed.run(QueueVerbs(call.node, entry).page(count, _place(call.query.get("after"))))
-    found = []
-    for one in page:
-        message = ReceivedMessage((one.browsed.term,))
-        shown: dict[str, Any] = {"seq_id": one.browsed.seq_id, "level": one.level, "unacked": one.browsed.unacked}
-        try:
-            shown |= {
-                "exchange": message.exchange,
-                "routing_key": message.routing_key,
-                "properties": properties_json(message.properties),
-                "payload_bytes": len(message.body),
-                **payload_json(message.body, "auto", limit),
-            }
-        except MessageError as error:
-            shown["error"] = str(error)
-        found.append(shown)
-    last = page[-1] if len(page) == count else None
-    return {"messages": found, "next": None if last is None else f"{last.level}.{last.browsed.seq_id}"}
-
-
-async def _browse_stream(call: Call, stream: Stream, count: int, limit: int) -> Any:
-    """The same of a stream, whose places are offsets."""
-    start = integer(call.query.get("after") or -1) + 1
-    await call.managed.run(call.node.caught_up())
-    page = await bridge.in_thread(lambda: stream.read(max(start, stream.bounds().start), count))
-    found = [
-        {
-            "offset": one.offset,
-            "exchange": one.exchange,
-            "routing_key": one.routing_key,
-            "properties": properties_json(decode_properties(one.properties)),
-            "payload_bytes": len(one.body),
-            **payload_json(one.body, "auto", limit),
-        }
-        for one in page
-    ]
-    return {"messages": found, "next": str(page[-1].offset) if page else None}
-
-
-def _place(said: str | None) -> tuple[int, int] | None:
-    if not said:
-        return None
-    level, _, seq_id = said.partition(".")
-    return integer(level), integer(seq_id)
-
-
-async def move(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/move``: the messages at the head go to another queue of the vhost.
-
-    ``to``, ``count``. Each is acked once it is safe there: none is lost; a crash in between leaves it in both.
-    """
-    entry = find_classic(call, "moving")
-    to, count = required(await call.body(), "to", "count")
-    vhost, name = entry.declaration.vhost, entry.declaration.name
-    users, user = call.managed.users, call.user.name
-    users.check(user, vhost, "queue", name, "read")
-    users.check(user, vhost, "exchange", "", "write")
-    target = call.node.vhost(vhost).queues.get(str(to))
-    if target is None:
-        raise not_found(f"no queue '{to}' in vhost '{vhost}'")
-    if target is entry:
-        raise bad_request("a queue's messages are moved to another one")
-    verbs, left, moved = QueueVerbs(call.node, entry), max(0, integer(count)), 0
-    try:
-        while left > 0:
-            channel, batches = await call.managed.run(verbs.get_many(min(MOVED_TOGETHER, left)))
-            if not batches:
-                break
-            for batch in batches:
-                await _move(call, vhost, str(to), channel, batch)
-                moved += batch.count
-                left -= batch.count
-    except PublishRefusedError:
-        raise bad_request(f"queue '{to}' takes no more; {moved} messages were moved") from None
-    finally:
-        await call.managed.run(verbs.release())
-    return {"moved": moved}
-
-
-async def _move(call: Call, vhost: str, to: str, channel: Channel, batch: Delivered) -> None:
-    confirms = [
-        await _hand_over(call, vhost, "", to, properties=message.properties, body=message.body)
-        for message in spread(DeliveredMessage, channel, batch)
-    ]
-    for confirm in confirms:
-        if confirm is None:
-            raise not_found(f"no queue '{to}' in vhost '{vhost}'")
-        await bridge.safe(confirm)
-    channel.settle_all("ack", batch.tags)

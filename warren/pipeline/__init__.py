@@ -12,11 +12,8 @@ Spark comes with ``pip install "warrenmq[spark]"``; without it everything else o
 =========================================  ==============================================================
 :mod:`~warren.pipeline.sessions`           a session that has what it needs, Java included
 :mod:`~warren.pipeline.source`             ``format("warren")``: what Spark asks, handed on to tables
-:mod:`~warren.pipeline.schemas`            every table's columns
-:mod:`~warren.pipeline.places`             what paths name: the directories, each one's kind
-:mod:`~warren.pipeline.table`              what a table is: how it is planned, how a task reads its part
-``warren.pipeline.tables``                 the tables, a module each
 ``warren.pipeline.jobs``                   the jobs, a module each
+:mod:`warren.tables`                       the tables, which do without Spark, too
 =========================================  ==============================================================
 """
 

@@ -17,8 +17,6 @@ from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
 from warren.actors.engines.topics.topic_store import QueueKey
 from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
-from warren.pipeline.log_ranges import LogLayout
-from warren.pipeline.packing import counts, packed
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.queue_index.index_file import IndexFile
 from warren.queue_index.index_file_format import Header, Layout, name_after
@@ -29,6 +27,8 @@ from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import file_name
 from warren.storage.topic_settings import TopicSettings
+from warren.tables.log_ranges import LogLayout
+from warren.tables.packing import counts, packed
 
 _KEYS_AT_ONCE: Final = 1 << 15
 

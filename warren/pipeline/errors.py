@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from warren.storage.errors import WarrenError
+from warren.tables.errors import PipelineError
 
-
-class PipelineError(WarrenError):
-    """A job, a table or an option that cannot be; the text says why."""
+__all__ = ["MissingSparkError", "PipelineError"]
 
 
 class MissingSparkError(PipelineError):

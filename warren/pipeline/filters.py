@@ -1,17 +1,9 @@
-"""What of a table is wanted: the filters that Spark hands down, as bounds and choices for each column.
-
-They only ever leave files and ranges out that cannot match. Spark looks at every row again, so a bound that is too wide
-costs time and is never wrong.
-"""
+"""The filters that Spark hands down, as bounds of single columns; all else that they may say is left to Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
 
-import attrs
-import numpy as np
-import numpy.typing as npt
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -23,100 +15,16 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-
-@attrs.frozen
-class Bounds:
-    """The values of a column that are wanted; ``None``: no such limit. Limits belong to what is wanted."""
-
-    low: Any = None
-    high: Any = None
-    choice: frozenset[Any] | None = None
-
-    def allows(self, value: Any) -> bool:
-        """Whether a row with this value is wanted."""
-        return self.overlaps(value, value) and (self.choice is None or value in self.choice)
-
-    def overlaps(self, low: Any, high: Any) -> bool:
-        """Whether rows with values from ``low`` to ``high`` (``None``: not known) may be wanted."""
-        if self.low is not None and high is not None and high < self.low:
-            return False
-        if self.high is not None and low is not None and low > self.high:
-            return False
-        if self.choice is None:
-            return True
-        return any((low is None or one >= low) and (high is None or one <= high) for one in self.choice)
-
-    def and_(self, other: Bounds) -> Bounds:
-        """What both want."""
-        lows = [one.low for one in (self, other) if one.low is not None]
-        highs = [one.high for one in (self, other) if one.high is not None]
-        choices = [one.choice for one in (self, other) if one.choice is not None]
-        choice = frozenset.intersection(*choices) if choices else None
-        return Bounds(max(lows, default=None), min(highs, default=None), choice)
-
-    def within(self, column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of these numbers may be wanted."""
-        mask = np.ones(len(column), np.bool_)
-        if self.low is not None:
-            mask &= column >= self.low
-        if self.high is not None:
-            mask &= column <= self.high
-        if self.choice is not None:
-            mask &= np.isin(column.astype(np.int64), np.array(sorted(self.choice), np.int64))
-        return mask
-
-    def narrowed(self, start: int, stop: int) -> tuple[int, int]:
-        """Of the numbers ``start`` … ``stop`` - 1 the first that may be wanted, and the one behind the last."""
-        lows, highs = [start], [stop]
-        if self.low is not None:
-            lows.append(int(self.low))
-        if self.high is not None:
-            highs.append(int(self.high) + 1)
-        if self.choice is not None:
-            inside = [one for one in self.choice if start <= one < stop]
-            lows.append(min(inside, default=stop))
-            highs.append(max(inside, default=start) + 1)
-        low, high = max(lows), min(highs)
-        return low, max(low, high)
+from warren.tables.filters import Bounds
 
 
-EVERYTHING = Bounds()
-
-
-@attrs.frozen
-class Wanted:
-    """Bounds by column."""
-
-    bounds: Mapping[str, Bounds] = attrs.Factory(dict)
-    columns: frozenset[str] | None = None
-    """The columns that are asked for; ``None``: all."""
-
-    @classmethod
-    def of(cls, filters: Iterable[Filter], columns: frozenset[str] | None = None) -> Self:
-        """What filters that all must hold say of single columns; all else they may say is left to Spark."""
-        found: dict[str, Bounds] = {}
-        for one in filters:
-            path: tuple[str, ...] = getattr(one, "attribute", ())
-            bounds = _bounds(one)
-            if len(path) == 1 and bounds is not None:
-                found[path[0]] = found.get(path[0], EVERYTHING).and_(bounds)
-        return cls(found, columns)
-
-    def asks(self, column: str) -> bool:
-        """Whether that column is asked for."""
-        return self.columns is None or column in self.columns
-
-    def of_column(self, column: str) -> Bounds:
-        """What is wanted of a column."""
-        return self.bounds.get(column, EVERYTHING)
-
-    def allows(self, column: str, value: Any) -> bool:
-        """Whether a row with this value in that column may be wanted."""
-        return self.of_column(column).allows(value)
-
-    def overlaps(self, column: str, low: Any, high: Any) -> bool:
-        """Whether rows with values from ``low`` to ``high`` in that column may be wanted."""
-        return self.of_column(column).overlaps(low, high)
+def bounds_of(filters: Iterable[Filter]) -> Iterator[tuple[str, Bounds]]:
+    """What filters that all must hold say of single columns."""
+    for one in filters:
+        path: tuple[str, ...] = getattr(one, "attribute", ())
+        bounds = _bounds(one)
+        if len(path) == 1 and bounds is not None:
+            yield path[0], bounds
 
 
 def _bounds(one: Filter) -> Bounds | None:

@@ -34,7 +34,6 @@ from warren.actors.engines.topics.topic_store import QueueKey, commit_log_direct
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import Blank
 from warren.msg_store.record_columns import RecordColumns
-from warren.pipeline.places import Node
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import ENTRY_BYTES, are_good, is_filler
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -44,6 +43,7 @@ from warren.storage.errors import DataError, StorageError
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.mapped_files import MappedFiles, parse_file_name
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
+from warren.tables.places import Node
 
 
 @attrs.frozen(eq=False)

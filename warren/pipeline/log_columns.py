@@ -25,9 +25,9 @@ from warren.arrow.arrays import schema_of
 from warren.msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
 from warren.msg_store.record_columns import RecordColumns
 from warren.pipeline.jobs.parallel import task_output
-from warren.pipeline.log_ranges import Outcome, Range, RangeWalk
 from warren.queue_index.key_index import is_put
 from warren.storage.strided import stable_order
+from warren.tables.log_ranges import Outcome, Range, RangeWalk
 
 _ENTRIES: Final = schema_of("queue int, queue_offset long, physical_offset long, size int, tags_code long")
 _KEYS: Final = schema_of("key_hash int, physical_offset long, store_timestamp long")

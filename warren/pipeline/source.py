@@ -17,15 +17,16 @@ from pyspark.sql.types import StructType
 
 from warren.arrow.columns import as_batch
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.filters import Wanted
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import find_nodes
-from warren.pipeline.schemas import RECORDS
+from warren.pipeline.filters import bounds_of
+from warren.pipeline.schemas import RECORDS, as_spark
 from warren.pipeline.stream_options import StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
-from warren.pipeline.table import Table, Task
-from warren.pipeline.tables import TABLES
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
+from warren.tables.catalog import TABLES
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import find_nodes
+from warren.tables.table import Table, plan
 
 
 class WarrenSource(DataSource):
@@ -37,7 +38,7 @@ class WarrenSource(DataSource):
 
     def schema(self) -> StructType:
         is_stream = "table" not in self.options  # or a table that is not said, which the reader reports
-        return RECORDS if is_stream else self._table().schema
+        return RECORDS if is_stream else as_spark(self._table().schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TableReader(self._table(), ReadOptions.of(self.options), schema)
@@ -64,7 +65,7 @@ class TableReader(DataSourceReader):
     """One reading of one table."""
 
     def __init__(self, table: Table, options: ReadOptions, schema: StructType) -> None:
-        check_columns(table.name, table.schema, schema)
+        check_columns(table.name, as_spark(table.schema), schema)
         self._table, self._options, self._schema = table.name, options, schema
         self._wanted = Wanted(columns=frozenset(schema.names))
 
@@ -73,11 +74,11 @@ class TableReader(DataSourceReader):
         return {**self.__dict__, "_options": attrs.evolve(self._options, survey="")}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted = Wanted.of(filters, frozenset(self._schema.names))
+        self._wanted = Wanted.of(bounds_of(filters), frozenset(self._schema.names))
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        tasks = plan(TABLES[self._table], self._options, self._wanted)
+        tasks = plan(TABLES[self._table], find_nodes(self._options.paths), self._options, self._wanted)
         return [InputPartition(task) for task in tasks] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,16 +99,3 @@ def check_columns(name: str, columns: StructType, wanted: StructType) -> None:
         if columns[field.name].dataType != field.dataType:
             said = columns[field.name].dataType.simpleString()
             raise PipelineError(f"the column {field.name} of {name} is {said}")
-
-
-def plan(table: Table, options: ReadOptions, wanted: Wanted) -> list[Task]:
-    """The tasks of all nodes; raises :class:`PipelineError` where a node is of a kind that has no such table."""
-    tasks: list[Task] = []
-    for node in find_nodes(options.paths):
-        contents = node.contents()
-        if not contents.kinds & table.kinds:
-            what = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
-            raise PipelineError(f"{node.name}: is {what}, which has no table {table.name}")
-        if wanted.allows("node", node.name):
-            tasks += table.plan(contents, options, wanted)
-    return tasks

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 import attrs
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import OptionTexts, ReadOptions
+from warren.tables.options import OptionTexts, ReadOptions
 
 DEFAULT_PARTITION_BYTES: Final = 64 << 20
 """Of a micro-batch, less than of a table: it shall keep several cores busy."""

@@ -38,11 +38,11 @@ from warren.actors.engines.topics.topic_store import QueueKey
 from warren.arrow.columns import as_batch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.live_store import LiveStore, View, place_of
-from warren.pipeline.places import Node, find_nodes
 from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.storage.errors import DataError, StorageError
+from warren.tables.places import Node, find_nodes
 
 Offsets = dict[str, dict[str, dict[str, int]]]
 """By node, topic and queue id: the number of the next message."""

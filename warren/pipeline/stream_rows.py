@@ -18,11 +18,11 @@ from warren.arrow.columns import Rows
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_search import RecordSearch
-from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node
-from warren.pipeline.record_rows import RecordRows, Whence
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
+from warren.tables.record_rows import RecordRows, Whence
 
 _GAP_BYTES: Final = 64 << 10
 """Read in vain rather than a second read begun."""

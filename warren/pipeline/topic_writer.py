@@ -38,7 +38,6 @@ from warren.config import Config
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import Record
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import OptionTexts
 from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -46,6 +45,7 @@ from warren.salvage.rocketmq.places import store_at
 from warren.steps import call
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
+from warren.tables.options import OptionTexts
 
 _KNOWN: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")
 _QUERY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)

@@ -27,9 +27,9 @@ from typing import Any, Final, Self
 
 import attrs
 
-from warren.pipeline.intervals import merged
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem, write_file
+from warren.tables.intervals import merged
 
 DIRECTORY: Final = "writes"
 _VERSION: Final = 1

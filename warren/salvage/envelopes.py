@@ -13,15 +13,18 @@ last templates is decoded.
 
 from __future__ import annotations
 
+import base64
 import struct
+from contextlib import suppress
 from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 import attrs
 
-from warren.queue_index.message_format import Message, decode_message, locate_parts
+from warren.queue_index.message_format import Message, decode_message, encoded_properties_of, locate_parts
 from warren.queue_index.properties import NAMES, Properties, decode_properties
+from warren.queue_index.properties import from_json as properties_from_json
 from warren.queue_index.properties import to_json as properties_to_json
 from warren.salvage.names import as_text, to_json, to_text
 from warren.storage.errors import MessageError
@@ -48,7 +51,12 @@ class Envelope(NamedTuple):
     headers: bytes | None
     """JSON; ``None``: it has none."""
     json: bytes
-    """These four as the members of a JSON object, each with a comma behind it."""
+    """These four as the members of a JSON object, each with a comma behind it; and what JSON leaves unsaid."""
+    encoded: bytes | None
+    """The properties with the headers as AMQP encodes them; ``None``: it cannot."""
+    unsaid: bytes | None
+    """The same where JSON does not say all of it (of which type a header is, say), and cannot be turned back into it;
+    ``None``: it can."""
 
 
 class _Address(NamedTuple):
@@ -95,8 +103,10 @@ class _Template:
         known = self.envelopes.get(properties)
         if known is None:
             plain = _plain_json(properties)
-            texts = _properties_json(decode_properties(properties)) if plain is None else (plain, None)
-            known = _envelope(self.address, *texts)
+            if plain is None:
+                known = _decoded_envelope(self.address, decode_properties(properties), properties)
+            else:
+                known = _envelope(self.address, plain, None, properties, None)
             if len(self.envelopes) >= MAX_ENVELOPES:
                 self.envelopes.clear()
             self.envelopes[properties] = known
@@ -124,7 +134,10 @@ class Envelopes:
         message = decode_message(encoded)
         address = _address(message)
         self._learn(address, encoded)
-        return _envelope(address, *_properties_json(message.properties)), message.body
+        properties = None
+        with suppress(MessageError):
+            properties = encoded_properties_of(encoded, message)
+        return _decoded_envelope(address, message.properties, properties), message.body
 
     def _learn(self, address: _Address, encoded: bytes) -> None:
         """Remember the template of a message, if it has one and a body to show where the body stands."""
@@ -170,15 +183,19 @@ def _members(flags: bytes) -> list[tuple[str, int]]:
     Raises :class:`warren.storage.errors.MessageError` for flags that are cut short or that set the headers.
     """
     names = [name for bit, name in enumerate(NAMES) if int.from_bytes(flags) & 0x8000 >> bit]
-    if len(flags) < 2 or "headers" in names:
+    if len(flags) < 2 or flags[1] & 3 or "headers" in names:  # the last two bits stand for nothing that JSON could say
         raise MessageError("not plain")
     widths = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
     return [(f'"{name}": ', widths.get(name, 0)) for name in names]
 
 
-def _properties_json(properties: Properties) -> tuple[bytes, bytes | None]:
+def _decoded_envelope(address: _Address, properties: Properties, encoded: bytes | None) -> Envelope:
     plain, headers = properties_to_json(properties)
-    return to_json(plain), None if headers is None else to_json(headers)
+    unsaid = encoded
+    with suppress(MessageError):
+        if encoded == properties_from_json(plain, headers):
+            unsaid = None
+    return _envelope(address, to_json(plain), None if headers is None else to_json(headers), encoded, unsaid)
 
 
 def _address(message: Message) -> _Address:
@@ -187,7 +204,11 @@ def _address(message: Message) -> _Address:
     return _Address(as_text(exchange), [as_text(key) for key in keys], json)
 
 
-def _envelope(address: _Address, properties: bytes, headers: bytes | None) -> Envelope:
+def _envelope(
+    address: _Address, properties: bytes, headers: bytes | None, encoded: bytes | None, unsaid: bytes | None
+) -> Envelope:
     exchange, routing_keys, json = address
     json = b'%b"properties": %b, "headers": %b, ' % (json, properties, headers or b"null")
-    return Envelope(exchange, routing_keys, properties, headers, json)
+    if unsaid is not None:
+        json += b'"encoded_properties": "%b", ' % base64.b64encode(unsaid)
+    return Envelope(exchange, routing_keys, properties, headers, json, encoded, unsaid)

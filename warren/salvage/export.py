@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
@@ -30,6 +30,10 @@ from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 from warren.storage.errors import DataError, MessageError, WarrenError
 
+if TYPE_CHECKING:
+    from warren.salvage.selecting import SavedMessage
+    from warren.where import Where
+
 BATCH_BYTES: Final = 1 << 17
 """Of messages, about, that are turned into lines together."""
 
@@ -45,6 +49,19 @@ class Selection:
     """None named: all."""
     include_acked: bool = False
     orphans: bool = False
+    where: str | None = None
+    """A condition (:mod:`warren.where`) on the fields of :data:`warren.salvage.selecting.SAVED_FIELDS`."""
+    limit: int | None = None
+    """At most so many messages."""
+
+    def condition(self) -> Where[SavedMessage] | None:
+        """What ``where`` says; raises :class:`warren.where.WhereError`."""
+        if self.where is None:
+            return None
+        from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - few exports have one
+        from warren.where import compile_where  # noqa: PLC0415 - as above
+
+        return compile_where(self.where, SAVED_FIELDS)
 
 
 @attrs.define
@@ -61,29 +78,51 @@ def export_source(source: Source, selection: Selection, write: Write, report: Re
     return export_to(source, selection, JsonLines(write), report)
 
 
-def export_to(source: Source, selection: Selection, writer: MessageWriter, report: Report) -> Exported:
-    """Hand every message to ``writer``, and to ``report`` what could not be exported, and why.
+def export_to(
+    source: Source,
+    selection: Selection,
+    writer: MessageWriter,
+    report: Report,
+    passed: Callable[[int], object] = lambda _: None,
+) -> Exported:
+    """Hand every message that is wanted to ``writer``, and to ``report`` what could not be exported, and why.
 
-    Raises :class:`WarrenError` where the selection names a vhost or a queue that is not there.
+    ``passed`` is told again and again how many messages of the queues were looked at, wanted or not. Raises
+    :class:`WarrenError` where the selection names a vhost or a queue that is not there, and
+    :class:`warren.where.WhereError`.
     """
     vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
     if selection.vhost is not None and not vhosts:
         raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
     there = {name for vhost in vhosts for name, _ in chosen_queues(vhost, selection.queues)}
     check_found(source.path, selection, there)
-    exporter = Exporter(writer, report)
+    exporter = Exporter.of(selection, writer, report, passed)
     for vhost in vhosts:
         for name, directories in chosen_queues(vhost, selection.queues):
             exporter.position = 0
             for directory in directories:
-                exporter.messages(vhost.name, name, directory.message_runs(include_acked=selection.include_acked))
-        if selection.orphans and vhost.knows_needs:
+                if not exporter.is_done:
+                    exporter.messages(vhost.name, name, directory.message_runs(include_acked=selection.include_acked))
+        if selection.orphans and vhost.knows_needs and not exporter.is_done:
             for store in STORES:
                 _orphans(exporter, vhost, store)
         for problem in problems_of(vhost, selection.queues):
             exporter.problem(problem)
     writer.flush()
     return exporter.exported
+
+
+def count_chosen(source: Source, selection: Selection) -> int:
+    """About how many messages :func:`export_to` will look at; no body is read for it."""
+    every = range(1 << 62)
+    count = sum(
+        directory.count(every)
+        for vhost in source.vhosts
+        if selection.vhost in (None, to_text(vhost.name))
+        for _, directories in chosen_queues(vhost, selection.queues)
+        for directory in directories
+    )
+    return count if selection.limit is None or selection.where is not None else min(count, selection.limit)
 
 
 def check_found(where: str, selection: Selection, there: Container[bytes]) -> None:
@@ -114,7 +153,17 @@ def problems_of(vhost: Vhost, queues: Sequence[str] = ()) -> Iterator[Finding]:
             yield problem
 
 
-class MessageWriter(Protocol):
+class RecordWriter(Protocol):
+    """What writes records of topics."""
+
+    def record(self, position: int, record: Record) -> None:
+        """A record of a topic."""
+
+    def flush(self) -> None:
+        """Write what is held back."""
+
+
+class MessageWriter(RecordWriter, Protocol):
     """What an export writes messages with."""
 
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
@@ -125,12 +174,6 @@ class MessageWriter(Protocol):
     ) -> None:
         """A stored message that no queue needs."""
 
-    def record(self, position: int, record: Record) -> None:
-        """A record of a topic."""
-
-    def flush(self) -> None:
-        """Write what is held back."""
-
 
 @attrs.define
 class Exporter:
@@ -140,20 +183,75 @@ class Exporter:
     _report: Report
     position: int = 0
     """Of the next message."""
+    where: Where[SavedMessage] | None = None
+    limit: int | None = None
+    _passed: Callable[[int], object] = lambda _: None
     exported: Exported = attrs.Factory(Exported)
+    _looked_at: int = 0
     _batcher: Batcher = attrs.Factory(partial(Batcher, BATCH_BYTES))
+
+    @classmethod
+    def of(
+        cls, selection: Selection, writer: MessageWriter, report: Report, passed: Callable[[int], object]
+    ) -> Exporter:
+        """Of what is wanted; raises :class:`warren.where.WhereError`."""
+        return cls(writer, report, where=selection.condition(), limit=selection.limit, passed=passed)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more messages are wanted."""
+        return self.limit is not None and self.exported.messages >= self.limit
 
     def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | MessageRun | Finding]) -> None:
         """Some of the messages of a queue, in order."""
         self._batcher.position = self.position
+        wanted = self._wanted(to_text(vhost), to_text(queue))
         for one in self._batcher.batches(found):
             if isinstance(one, Finding):
                 self.problem(one)
-            else:
-                self.exported.messages += len(one)
-                self.exported.payload_bytes += one.payload_bytes
-                self.writer.messages(vhost, queue, one)
+                continue
+            self._looked_at += len(one)
+            if (batch := wanted(one)) is not None:
+                self.exported.messages += len(batch)
+                self.exported.payload_bytes += batch.payload_bytes
+                self.writer.messages(vhost, queue, batch)
+            self._passed(self._looked_at)
+            if self.is_done:
+                break
         self.position = self._batcher.position
+
+    def _wanted(self, vhost: str, queue: str) -> Callable[[MessageBatch], MessageBatch | None]:
+        """What tells of a batch of a queue which of its messages are wanted; ``None``: none."""
+        if self.where is None and self.limit is None:
+            return lambda batch: batch
+        if self.where is None:
+            return self._limited
+        from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
+
+        chosen = Selector(self.where, vhost=vhost, queue=queue).chosen
+
+        def wanted(batch: MessageBatch) -> MessageBatch | None:
+            found = chosen(batch)
+            return None if found is None else self._limited(found)
+
+        return wanted
+
+    def _limited(self, batch: MessageBatch) -> MessageBatch:
+        return batch if self.limit is None else batch.first(self.limit - self.exported.messages)
+
+    def orphan(
+        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
+    ) -> None:
+        """A stored message that no queue needs."""
+        if self.where is not None:
+            from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
+
+            known = {"vhost": to_text(vhost), "msg_id": msg_id.hex(), "persistent": persistent, "orphan": True}
+            if not Selector(self.where).wants(envelope, body, known):
+                return
+        self.exported.messages += 1
+        self.exported.payload_bytes += len(body)
+        self.writer.orphan(vhost, msg_id, persistent, envelope, body)
 
     def record(self, record: Record) -> None:
         """The next record of a topic store."""
@@ -179,6 +277,6 @@ def _orphans(exporter: Exporter, vhost: Vhost, store_name: str) -> None:
             path = below(below(vhost.path, store_name), file)
             exporter.problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
             continue
-        exporter.exported.messages += 1
-        exporter.exported.payload_bytes += len(body)
-        exporter.writer.orphan(vhost.name, record.msg_id, store_name == PERSISTENT_STORE, envelope, body)
+        exporter.orphan(vhost.name, record.msg_id, store_name == PERSISTENT_STORE, envelope, body)
+        if exporter.is_done:
+            return

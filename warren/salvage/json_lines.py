@@ -11,7 +11,11 @@ message came back; it is not put into the headers.
 ``msg_id`` (null in a quorum queue) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds
 since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null.
 What JSON has no word for stands there as :func:`warren.queue_index.properties.to_json` says it; names:
-:mod:`warren.salvage.names`.
+:mod:`warren.salvage.names`. Where the properties cannot be made from that again, byte for byte, ``encoded_properties``
+stands behind the headers: all of them as AMQP encodes them, in base64.
+
+With text, ``body_encoding`` stands behind the body: ``string`` for a body that is UTF-8 and stands there as it is, and
+else ``base64``.
 
 The lines of a uniform batch differ in five columns: seq_id, msg_id, expiry, body and digest, and in ``position`` where
 lines have one. They are written as a matrix of text, a row a line. A matrix wants numbers of as many digits in all of
@@ -33,7 +37,7 @@ from warren.msg_store.commit_log_format import Record
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
 from warren.salvage.names import to_json, to_text
-from warren.salvage.rocketmq.message_lines import record_line
+from warren.salvage.rocketmq.message_lines import body_text, record_line
 
 Text = npt.NDArray[np.uint8]
 Write = Callable[[bytes | bytearray], object]
@@ -55,20 +59,24 @@ _BEFORE_ID: Final = b', "msg_id": "'
 
 
 class JsonLines:
-    """Writes lines, perhaps in pieces. ``node``: what its lines begin with, and their positions; ``None``: neither."""
+    """Writes lines, perhaps in pieces. ``node``: what its lines begin with, and their positions; ``None``: neither.
 
-    def __init__(self, write: Write, node: str | None = None) -> None:
+    ``with_text``: bodies that are UTF-8 are written as text, and every line says how its body is written.
+    """
+
+    def __init__(self, write: Write, node: str | None = None, *, with_text: bool = False) -> None:
         self._write = write
+        self._with_text = with_text
         self._node = None if node is None else b'{"node": %b, "position": ' % to_json(node)
 
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
         """Messages of a queue."""
         begin = b"{" if self._node is None else b", "
         head = b'%b"vhost": %b, "queue": %b, "seq_id": ' % (begin, to_json(to_text(vhost)), to_json(to_text(queue)))
-        if isinstance(batch, UniformBatch):
+        if isinstance(batch, UniformBatch) and not self._with_text:
             self._uniform(head, batch)
         else:
-            self._mixed(head, batch)
+            self._mixed(head, batch.mixed())
 
     def orphan(
         self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
@@ -76,42 +84,35 @@ class JsonLines:
         """A stored message that no queue needs; it has no position."""
         head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost))
         flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[persistent]
-        for piece in json_line((head, hexlify(msg_id), flags), envelope, body, b'", "orphan": true}\n'):
+        end = b'", "orphan": true}\n'
+        for piece in json_line((head, hexlify(msg_id), flags), envelope, body, end, with_text=self._with_text):
             self._write(piece)
 
     def record(self, position: int, record: Record) -> None:
         """A record of a topic."""
-        line = record_line(record)
+        line = record_line(record, with_text=self._with_text)
         self._write(line if self._node is None else b"%b%d, %b" % (self._node, position, line[1:]))
+
+    def line(self, line: bytes) -> None:
+        """A line that is no message."""
+        self._write(line)
 
     def flush(self) -> None:
         """Nothing is held back."""
 
     def _mixed(self, head: bytes, batch: MixedBatch) -> None:
         node, write = self._node, self._write
-        columns = zip(
-            batch.positions,
-            batch.seq_ids,
-            batch.msg_ids,
-            batch.persistent,
-            batch.redelivered,
-            batch.acked,
-            batch.expiries_us,
-            batch.delivery_counts,
-            batch.envelopes,
-            batch.bodies,
-            strict=True,
-        )
-        for position, seq_id, msg_id, persistent, redelivered, acked, expiry_us, deliveries, envelope, body in columns:
+        for row in batch.rows():
             start = (
-                head if node is None else b"%b%d%b" % (node, position, head),
-                b"%d" % seq_id,
-                *((_BEFORE_ID, hexlify(msg_id)) if msg_id else (b', "msg_id": null',)),
-                FLAGS[persistent, redelivered] if msg_id else _FLAGS_WITHOUT_ID[persistent, redelivered],
-                b"%d" % expiry_us if expiry_us else b"null",
-                b"" if deliveries is None else b', "delivery_count": %d' % deliveries,
+                head if node is None else b"%b%d%b" % (node, row.position, head),
+                b"%d" % row.seq_id,
+                *((_BEFORE_ID, hexlify(row.msg_id)) if row.msg_id else (b', "msg_id": null',)),
+                (FLAGS if row.msg_id else _FLAGS_WITHOUT_ID)[row.persistent, row.redelivered],
+                b"%d" % row.expiry_us if row.expiry_us else b"null",
+                b"" if row.delivery_count is None else b', "delivery_count": %d' % row.delivery_count,
             )
-            for piece in json_line(start, envelope, body, b'", "acked": true}\n' if acked else b'"}\n'):
+            end = b'", "acked": true}\n' if row.acked else b'"}\n'
+            for piece in json_line(start, row.envelope, row.body, end, with_text=self._with_text):
                 write(piece)
 
     def _uniform(self, head: bytes, batch: UniformBatch) -> None:
@@ -140,9 +141,16 @@ class JsonLines:
             self._write(_side_by_side(len(bodies), columns))
 
 
-def json_line(start: tuple[bytes, ...], envelope: Envelope, body: bytes | memoryview, end: bytes) -> Iterable[bytes]:
+def json_line(
+    start: tuple[bytes, ...], envelope: Envelope, body: bytes | memoryview, end: bytes, *, with_text: bool = False
+) -> Iterable[bytes]:
     """A message as a line, in pieces, between ``start`` and ``end``."""
     size = len(body)
+    if with_text:
+        said, encoding = body_text(body)
+        start = (*start, b', "size": %d, ' % size, envelope.json, b'"body": ', to_json(said))
+        middle_of_end = b', "body_encoding": "%b", "body_sha256": "' % encoding.encode()
+        return (b"".join((*start, middle_of_end, sha256(body).hexdigest().encode(), end)),)
     start = (*start, b', "size": %d, ' % size, envelope.json, b'"body": "')
     end = b"".join((b'", "body_sha256": "', sha256(body).hexdigest().encode(), end))
     if size <= PIECE_BYTES:

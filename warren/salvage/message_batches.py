@@ -10,8 +10,9 @@ batch: so positions can be told without reading messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -59,6 +60,31 @@ class UniformBatch:
         octets = b"".join([sha256(body).digest() for body in bodies])
         return np.frombuffer(octets, np.uint8).reshape(len(bodies), -1)
 
+    def first(self, count: int) -> UniformBatch:
+        """At most so many of them."""
+        if count >= len(self):
+            return self
+        return attrs.evolve(self, run=self.run.first(count), bodies=self.bodies[:count])
+
+    def mixed(self) -> MixedBatch:
+        """The same messages one by one."""
+        run, count = self.run, len(self)
+        return MixedBatch(
+            positions=list(range(self.first_position, self.first_position + count)),
+            seq_ids=run.seq_ids.tolist(),
+            msg_ids=[msg_id.tobytes() for msg_id in run.msg_ids],
+            persistent=[True] * count,
+            redelivered=[run.redelivered] * count,
+            acked=[False] * count,
+            expiries_us=run.expiries_us.tolist(),
+            delivery_counts=[None] * count,
+            paths=[run.path] * count,
+            offsets=run.offsets.tolist(),
+            envelopes=[self.envelope] * count,
+            sizes=[self.size] * count,
+            bodies=[body.tobytes() for body in self.bodies],
+        )
+
 
 @attrs.define(eq=False, repr=False)
 class MixedBatch:
@@ -88,6 +114,59 @@ class MixedBatch:
     @property
     def payload_bytes(self) -> int:
         return sum(self.sizes)
+
+    def first(self, count: int) -> MixedBatch:
+        """At most so many of them."""
+        return self if count >= len(self) else self.chosen(range(count))
+
+    def mixed(self) -> MixedBatch:
+        return self
+
+    def chosen(self, which: Sequence[int]) -> MixedBatch:
+        """Some of them."""
+        found = MixedBatch()
+        for column, wanted in zip(self._columns(), found._columns(), strict=True):
+            wanted += [column[at] for at in which]
+        return found
+
+    def rows(self) -> Iterator[MessageRow]:
+        """One by one, where bodies are there."""
+        return map(MessageRow._make, zip(*self._columns(), strict=True))
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        return (
+            self.positions,
+            self.seq_ids,
+            self.msg_ids,
+            self.persistent,
+            self.redelivered,
+            self.acked,
+            self.expiries_us,
+            self.delivery_counts,
+            self.paths,
+            self.offsets,
+            self.envelopes,
+            self.sizes,
+            self.bodies,
+        )
+
+
+class MessageRow(NamedTuple):
+    """A message of a mixed batch, whose columns say what these are."""
+
+    position: int
+    seq_id: int
+    msg_id: bytes
+    persistent: bool
+    redelivered: bool
+    acked: bool
+    expiry_us: int
+    delivery_count: int | None
+    path: str
+    offset: int
+    envelope: Envelope
+    size: int
+    body: Body
 
 
 MessageBatch = UniformBatch | MixedBatch

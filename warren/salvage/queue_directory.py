@@ -78,6 +78,11 @@ class MessageRun:
     path: str
     offsets: npt.NDArray[np.int64]
 
+    def first(self, count: int) -> MessageRun:
+        """So many of them."""
+        columns = ("seq_ids", "msg_ids", "expiries_us", "encoded", "offsets")
+        return attrs.evolve(self, **{name: getattr(self, name)[:count] for name in columns})
+
     def messages(self) -> Iterator[StoredMessage]:
         """One by one."""
         columns = zip(self.seq_ids.tolist(), self.expiries_us.tolist(), self.offsets.tolist(), strict=True)

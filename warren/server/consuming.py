@@ -28,6 +28,7 @@ from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.queue_turn import LOST
 from warren.actors.future import Future
+from warren.actors.looking import wanted_of
 from warren.actors.queue_actor import QueueActor
 from warren.actors.shared_prefetch import SharedPrefetch
 from warren.aio import bridge
@@ -205,6 +206,14 @@ class ChannelConsumers:
         got = asked(actor, take)
         got.send()
         return self._batch_of(through, got.get()) if got.done else self._batch_when(through, got)
+
+    async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
+        """One message by its id, from wherever it stands, as :meth:`get_batch` has it."""
+        from warren.mending import take  # noqa: PLC0415 - few clients take messages so
+
+        refuse_get(self._channel, name)
+        through = self._through_for(find_queue(self._channel, name).actor)
+        return self._batch_of(through, await bridge.run(take(through, wanted_of([id]))))
 
     async def _batch_when(self, through: Channel, got: Future) -> list[tuple[Any, ...]]:
         return self._batch_of(through, await bridge.answer(got))

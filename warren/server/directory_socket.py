@@ -50,13 +50,14 @@ class DirectorySocket:
             listener = self._socket.listen(BACKLOG)
         except (OSError, ValueError) as error:
             raise StorageError(f"{self._socket.path}: no socket can be made: {error}") from error
-        return await self._server.loop.create_unix_server(self._guest, sock=listener)
+        return await self._server.loop.create_unix_server(self.guest, sock=listener)
 
     def remove(self) -> None:
         """Remove the file: nobody else finds in."""
         self._socket.remove()
 
-    def _guest(self) -> asyncio.Protocol:
+    def guest(self) -> asyncio.Protocol:
+        """The protocol of one who has come in."""
         return _Guest(self._server, self)
 
     def describe(self, process: int) -> Peer:

@@ -17,14 +17,16 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
-from warren.client.calls import plain, refusal_of, restored
+from warren.client.calls import plain, refusal_of, restored, unpacked
 from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
 from warren.msg_store.packed_records import PackedRecords
+from warren.publishing import AsTheyWere
 from warren.queue_verbs import QueueVerbs
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
+from warren.server.tails import ChannelTail, browsed_to_send
 from warren.server.topology import find_queue
 from warren.storage.errors import WarrenError
 from warren.topic_verbs import TopicVerbs, hand_over
@@ -51,13 +53,13 @@ class Later:
 
 
 class OwnCalls:
-    """What a channel keeps between its calls: answers in their order, and the reader that it stands for."""
+    """What a channel keeps between its calls: answers in their order, and the reader or tail that it stands for."""
 
     def __init__(self, channel: ServerChannel) -> None:
         self._channel = channel
         self._line: deque[Method | Later] = deque()
         self._told: list[asyncio.Future[None]] = []
-        self.reader: ChannelReader | None = None
+        self.reader: ChannelReader | ChannelTail | None = None
 
     def answer(self, found: Method | Later) -> None:
         """Answer a call, once those before it are answered."""
@@ -156,18 +158,29 @@ def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
 
 def _browse(channel: ServerChannel, name: str, count: int, after: list[int] | None) -> Any:
     page = yield from _queue(channel, name).page(count, None if after is None else (after[0], after[1]))
-    return [
-        {
-            "level": one.level,
-            "seq_id": one.browsed.seq_id,
-            "msg_id": one.browsed.msg_id,
-            "unacked": one.browsed.unacked,
-            "expiry_us": one.browsed.properties.expiry_us,
-            "size": one.browsed.properties.size,
-            "term": one.browsed.term,
-        }
-        for one in page
+    return browsed_to_send(page)
+
+
+def _tail(channel: ServerChannel, name: str, last: int) -> Any:
+    tail = ChannelTail(channel, _queue(channel, name))
+    channel.own_calls().reader = tail
+    return tail.join(last)
+
+
+def _select(channel: ServerChannel, name: str, where: str, after: list[int] | None, ends: dict[int, int]) -> Any:
+    return _queue(channel, name).select(where, None if after is None else (after[0], after[1]), ends)
+
+
+def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | None) -> Any:
+    return _queue(channel, name).move_ids(ids, None if to is None else (to[0], to[1]))
+
+
+def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[str, Any]]) -> Any:
+    found = [
+        AsTheyWere(one["exchange"], tuple(one["routing_keys"]), one["properties"], unpacked(one["bodies"]))
+        for one in groups
     ]
+    return _queue(channel, name).publish_as_they_were(found)
 
 
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,9 +258,10 @@ def _join(channel: ServerChannel, **arguments: Any) -> Any:
 
 def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
     reader = channel.own_calls().reader
-    if reader is None or verb not in READER_VERBS:
+    found = getattr(reader, verb, None) if verb in READER_VERBS else None
+    if found is None:
         raise NotFoundError(f"no verb '{verb}' of a reader")
-    return getattr(reader, verb)(**arguments)
+    return found(**arguments)
 
 
 VERBS: Final[dict[str, Verb]] = {
@@ -260,6 +274,12 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.sync": lambda channel, name: _queue(channel, name).sync(),
     "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
     "queue.browse": _browse,
+    "queue.ends": lambda channel, name: _queue(channel, name).ends(),
+    "queue.select": _select,
+    "queue.remove": lambda channel, name, ids: _queue(channel, name).remove_ids(ids),
+    "queue.move": _move,
+    "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
+    "queue.publish_as_they_were": _publish_as_they_were,
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queues": lambda channel, vhost: [
@@ -280,12 +300,26 @@ VERBS: Final[dict[str, Verb]] = {
     "node.pending_transactions": _pending,
     "reader.join": _join,
     "reader": _reader,
+    "tail.join": _tail,
     "any": _any,
 }
 """By name."""
 
 TOPIC_VERBS: Final = frozenset(
-    ("queues", "sync", "find", "get", "message_at", "view_message", "offsets", "offset_at", "seek", "lag", "groups")
+    (
+        "queues",
+        "sync",
+        "find",
+        "get",
+        "pull",
+        "message_at",
+        "view_message",
+        "offsets",
+        "offset_at",
+        "seek",
+        "lag",
+        "groups",
+    )
 )
 """Of a topic: what goes by plain values and messages."""
 READER_VERBS: Final = frozenset(("take", "commit", "take_back", "send_back", "queues", "leave"))

@@ -20,13 +20,13 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
+from warren.addressing import address, text_of
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
 from warren.publishing import Receiver, publishing
 from warren.queue_index.properties import decode_properties, encode_properties
-from warren.server.addressing import address, text_of
 from warren.server.confirms import Confirms
 from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -69,6 +69,7 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._socket: DirectorySocket | None = None
         self._idle: asyncio.Event | None = None
+        self._taking: set[asyncio.Task[Any]] = set()
         self._before_flush: list[Callable[[], None]] = []
         self._to_flush: set[ClientConnection] = set()
 
@@ -220,6 +221,16 @@ class Server:
                 os.close(number)
         self.thread = None
         _OF_PARENTS.append(self)
+
+    def take(self, connection: socket.socket, by: DirectorySocket) -> None:
+        """Serve a connection that somebody else has accepted; for any thread."""
+
+        def begin() -> None:
+            task = self.loop.create_task(self.loop.connect_accepted_socket(by.guest, connection))
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+        self.post(begin)
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────
 

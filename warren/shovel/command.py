@@ -15,23 +15,29 @@ from rich.table import Table
 from rich.text import Text
 
 from warren.commands.findings import FindingReporter
-from warren.commands.options import pairs
+from warren.commands.options import WhereOption, pairs
 from warren.commands.output import print_json, print_text, report_error
+from warren.salvage.formats import Format
 from warren.salvage.names import Json, printable
 from warren.shovel.errors import ShovelError
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.shovel.pump import Moved
-    from warren.shovel.run import Account, Watcher
+    from warren.shovel.run import Account, Orders, Watcher
 
 _EXIT_DAMAGE: Final = 1
 
 _PLACE_HELP = "A data directory (warren's, or a stopped RabbitMQ's), {} or amqp://user:password@host:port/vhost."
+_SOURCE_HELP = _PLACE_HELP.format("an archive of one, what warren export wrote")
+_FORMAT_HELP = "SRC is a file of exported messages of this format; default: as its name ends (.jsonl, .csv, .parquet)."
 
 
 def shovel(
-    source: Annotated[str, typer.Argument(metavar="SRC", help=_PLACE_HELP.format("a .tar.gz of one"))],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SRC", help=_SOURCE_HELP),
+    ],
     destination: Annotated[str, typer.Argument(metavar="DST", help=_PLACE_HELP.format("one that is not there yet"))],
     *,
     queue: Annotated[
@@ -54,6 +60,12 @@ def shovel(
         typer.Option("--stand-ins/--no-stand-ins", help="Make exchanges that a broker lacks for as long as it takes."),
     ] = True,
     prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most so many messages are on the way.")] = 1000,
+    input_format: Annotated[Format | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    where: WhereOption = None,
+    into: Annotated[
+        str | None,
+        typer.Option(metavar="QUEUE", help="All of a file's messages into this queue, whichever they were in."),
+    ] = None,
     state: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where a copy writes down how far it has come.")
     ] = None,
@@ -72,14 +84,27 @@ def shovel(
         destination=destination,
         queues=tuple(dict.fromkeys(queue or [])),
         vhost=vhost,
-        rename=_renames(rename or []),
+        rename=renames_of(rename or []),
         move=move,
         limit=limit,
         as_published=as_published,
         stand_ins=stand_ins,
         window=prefetch,
         state=state,
+        format=input_format,
+        where=where,
+        into=into,
     )
+    run_orders(orders, as_json=as_json)
+
+
+def run_orders(orders: Orders, *, as_json: bool) -> None:
+    """Carry them out, with a bar and a summary.
+
+    Raises :class:`typer.Exit` where something was damaged, and what keeps it from being done.
+    """
+    from warren.shovel import run  # noqa: PLC0415  # as above
+
     account = run.start(orders)
     try:
         with _watching(as_json=as_json) as watcher:
@@ -92,7 +117,7 @@ def shovel(
         raise typer.Exit(_EXIT_DAMAGE)
 
 
-def _renames(said: list[str]) -> dict[str, str]:
+def renames_of(said: list[str]) -> dict[str, str]:
     """What ``--rename`` says."""
     renames = pairs("--rename", said, "OLD=NEW", error=ShovelError)
     if len(renames) < len(said):

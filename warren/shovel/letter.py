@@ -10,13 +10,12 @@ gone by the time it stands in a queue, CC stays.
 
 from __future__ import annotations
 
-import functools
 import struct
 from typing import Final, NamedTuple
 
 from warren.queue_index.amqp_tables import Table
-from warren.queue_index.message_format import Envelope, decode_message
-from warren.queue_index.properties import decode_properties, encode_properties
+from warren.queue_index.message_format import decode_message, encoded_properties_of
+from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
 
 ORIGINAL_EXCHANGE: Final = "x-original-exchange"
@@ -24,7 +23,6 @@ ORIGINAL_EXCHANGE: Final = "x-original-exchange"
 
 _U32 = struct.Struct(">I")
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _EXPIRATION = 0x8000, 0x4000, 0x2000, 0x0100
-_NO_PROPERTIES = _U32.pack(0)
 
 Position = tuple[int, int]
 """Where a letter stands at its source: which part of the queue, and its number in it. Only the source reads it."""
@@ -47,26 +45,8 @@ class Letter(NamedTuple):
 def from_term(term: bytes, expiry_us: int, position: Position) -> Letter:
     """The letter that an encoded message is; raises :class:`MessageError` for what is none."""
     message = decode_message(term)
-    before, behind = _around_properties(message.vhost, message.exchange, message.routing_keys, message.persistent)
-    properties = None
-    if term.startswith(before):
-        start = len(before) + 4
-        end = start + _U32.unpack_from(term, start - 4)[0]
-        if term.startswith(behind, end):
-            properties = term[start:end]
-    if properties is None:
-        properties = message.encoded_properties or encode_properties(message.properties)
+    properties = encoded_properties_of(term, message)
     return Letter(message.exchange, message.routing_keys, properties, message.body, expiry_us, position)
-
-
-@functools.lru_cache(maxsize=1024)
-def _around_properties(
-    vhost: bytes, exchange: bytes, routing_keys: tuple[bytes, ...], persistent: bool
-) -> tuple[bytes, bytes]:
-    """What stands in front of the properties' length, and behind the properties, in such an encoded message."""
-    empty_head = Envelope(vhost, exchange, routing_keys, b"", persistent).template.empty_head
-    before, _, behind = empty_head.rpartition(_NO_PROPERTIES)
-    return before, behind
 
 
 def headers_of(properties: bytes) -> Table:

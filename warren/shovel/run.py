@@ -10,6 +10,9 @@ from contextlib import ExitStack
 
 import attrs
 
+from warren.commands.opening import opened_node
+from warren.node import Node
+from warren.salvage.formats import Format
 from warren.salvage.names import from_text, to_text
 from warren.salvage.queue_directory import Finding
 from warren.shovel.address import Address, is_broker
@@ -18,6 +21,9 @@ from warren.shovel.broker_source import BrokerSource
 from warren.shovel.connection import Connection, Loop
 from warren.shovel.copying import CopySource
 from warren.shovel.errors import ShovelError
+from warren.shovel.exported_files import format_of_file, open_export
+from warren.shovel.file_source import Chosen, FileSource
+from warren.shovel.node_destination import NodeDestination
 from warren.shovel.places import Destination, Source, SourceQueue
 from warren.shovel.progress import Progress, default_path
 from warren.shovel.pump import Moved, Pump
@@ -35,6 +41,8 @@ class Orders:
 
     source: str
     destination: str
+    source_name: str | None = None
+    """What the source is called, where not by its path."""
     queues: Sequence[str] = ()
     vhost: str | None = None
     rename: Mapping[str, str] = attrs.field(factory=dict)
@@ -44,6 +52,29 @@ class Orders:
     stand_ins: bool = True
     window: int = 1000
     state: str | None = None
+    format: Format | None = None
+    """Of a file; ``None``: as its name says."""
+    where: str | None = None
+    """Of a file: only messages of which this is true."""
+    into: str | None = None
+    """Of a file: all into this queue."""
+    into_vhost: str | None = None
+    """And into this vhost."""
+    publish: bool = False
+    """Into a directory: through its node, wherever that runs."""
+    node: Node | None = None
+    """With that: the node, where it is open."""
+    adopt: bool = False
+    """With that: take over the directory of a stopped RabbitMQ."""
+
+    @property
+    def is_of_file(self) -> bool:
+        """Whether the source is a file of exported messages."""
+        if is_broker(self.source):
+            return False
+        if self.publish or self.format is not None:
+            return True
+        return format_of_file(self.source) is not None and not os.path.isdir(self.source)
 
 
 @attrs.define
@@ -109,7 +140,7 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
 
 def start(orders: Orders) -> Account:
     """An account with nothing in it; passwords are left out of names."""
-    return Account(_shown(orders.source), _shown(orders.destination))
+    return Account(orders.source_name or _shown(orders.source), _shown(orders.destination))
 
 
 def _shown(place: str) -> str:
@@ -152,25 +183,39 @@ def _open_source(
     if orders.move:
         if orders.state is not None:
             raise ShovelError("--state is for copies, not for --move")
+        if orders.is_of_file:
+            raise ShovelError(f"{orders.source}: is a file, which can only be copied from; leave --move away")
         names = [from_text(name) for name in orders.queues]
         return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
     if not os.path.exists(orders.source):
         raise StorageError(f"{orders.source}: no such file or directory")
     beside = None if is_broker(orders.destination) else account.destination
     path = orders.state or default_path(account.source, account.destination, beside=beside)
+    if not orders.is_of_file and (orders.where or orders.into):
+        raise ShovelError("--where and --into are for files of exported messages; of a directory export what is wanted")
     account.kind, account.state = "copy", os.path.abspath(path)
-    if _is_inside(account.state, account.source):
+    if _is_inside(account.state, os.path.realpath(orders.source)):
         raise ShovelError(f"{path}: lies in {orders.source}, which is not to be changed; say another with --state")
     progress = Progress.open(RealFileSystem(), account.state, source=account.source, destination=account.destination)
-    return places.enter_context(
-        CopySource.open(
-            orders.source,
-            orders.vhost,
-            progress,
-            lambda name: from_text(_target(orders, to_text(name))),
-            report,
+
+    def rename(name: bytes) -> bytes:
+        return from_text(_target(orders, to_text(name)))
+
+    if orders.is_of_file:
+        chosen = Chosen(
+            where=orders.where,
+            vhost=_name(orders.vhost),
+            into=_name(orders.into),
+            into_vhost=_name(orders.into_vhost),
+            as_published=orders.as_published,
         )
-    )
+        file = open_export(orders.source, orders.format)
+        return FileSource(file, chosen, progress, rename, report)
+    return places.enter_context(CopySource.open(orders.source, orders.vhost, progress, rename, report))
+
+
+def _name(said: str | None) -> bytes | None:
+    return None if said is None else from_text(said)
 
 
 def _open_destination(orders: Orders, account: Account, connect: Connect, places: ExitStack) -> Destination:
@@ -178,8 +223,13 @@ def _open_destination(orders: Orders, account: Account, connect: Connect, places
         return BrokerDestination(
             connect(orders.destination), as_published=orders.as_published, stand_ins=orders.stand_ins
         )
-    if not is_broker(orders.source) and _is_inside(account.destination, account.source):
+    if not is_broker(orders.source) and _is_inside(account.destination, os.path.realpath(orders.source)):
         raise ShovelError(f"{orders.destination}: lies in {orders.source}, from which messages are taken")
+    if orders.publish:
+        node = orders.node
+        if node is None:
+            node = places.enter_context(opened_node(orders.destination, adopt=orders.adopt, make=True))
+        return NodeDestination(node, as_published=orders.as_published)
     return places.enter_context(DirectoryDestination.open(orders.destination, declares=True))
 
 

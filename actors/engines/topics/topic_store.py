@@ -36,6 +36,7 @@ from warren.actors.engines.topics.reput import reput
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
 from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, queue_place, strangers
 from warren.actors.engines.topics.store_recovery import Cut, Recovery
+from warren.actors.engines.topics.topic_table import TopicTable
 from warren.msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
 from warren.msg_store.commit_log_expiry import Hold
 from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
@@ -475,6 +476,14 @@ class TopicStore:
         """Raise ``RuntimeError`` where the parts contradict themselves or each other."""
         self.commit_log.check_invariants()
         self.check_built()
+
+
+def table_of(store: TopicStore) -> TopicTable:
+    """What is declared, and topics that only have files. Raises :class:`DataError`."""
+    table = TopicTable.load(store.files, f"{store.directory}/{CONFIG}")
+    for topic, queue_id in queue_directories(store.files, f"{store.directory}/{CONSUME_QUEUES}"):
+        table.declare(topic, queue_id + 1)
+    return table
 
 
 def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:

@@ -1,4 +1,4 @@
-// One queue: its lists, its course, its messages; publish, get, move, purge.
+// One queue: its lists, its course, its messages; look, publish, get, take, move, delete, send back.
 
 import { change, get, part } from "./api.js";
 import { ask, field, make, setText } from "./dom.js";
@@ -18,6 +18,8 @@ export function queueView(vhost, name) {
   const messages = make("div");
   const said = make("p", { class: "quiet", role: "status" });
   const more = make("button", { type: "button", hidden: true }, "More");
+  const where = make("input", { class: "of-queue", name: "condition", placeholder: "headers['n'] > 3 AND size > 100",
+    "aria-label": "Browse only messages of which this is true", spellcheck: "false" });
   let next = null;
   let begun = false;
 
@@ -26,12 +28,13 @@ export function queueView(vhost, name) {
   async function browse(after) {
     const query = new URLSearchParams({ count: BROWSED });
     if (after) query.set("after", after);
+    if (where.value.trim()) query.set("where", where.value.trim());
     const found = await get(`${path}/browse?${query}`);
     if (!after) messages.replaceChildren();
     messages.append(...found.messages.map((one) => message(one, place(one))));
     next = found.next;
     more.hidden = !next;
-    if (!after) tell(found.messages.length ? "" : "There are no messages.");
+    if (!after) tell(found.messages.length ? "" : where.value.trim() ? "There are no such messages." : "There are no messages.");
   }
 
   async function fetchMessages(values) {
@@ -58,11 +61,26 @@ export function queueView(vhost, name) {
     ], "Publish", publish)),
     action("Move…", () => ask(`Move messages from ${name}`, [
       field("To the queue", make("input", { name: "to", required: true })),
+      condition(),
       field("How many, from the head", make("input", { name: "count", type: "number", min: 1, max: 1000000, value: 100 })),
     ], "Move", async (values) => {
-      const found = await change("POST", `${path}/move`, { to: values.to, count: Number(values.count) });
+      const found = await change("POST", `${path}/move`, { to: values.to, count: Number(values.count), ...those(values) });
       tell(`${number(found.moved)} messages were moved to ${values.to}.`);
     }), "of-queue"),
+    action("Requeue…", () => ask(`Send dead letters of ${name} back?`, [
+      make("p", {}, "Each goes back to the queue that it died in, as it was there. Other messages stay."),
+      condition(),
+    ], "Send back", async (values) => {
+      const found = await change("POST", `${path}/requeue`, those(values));
+      tell(`${number(found.requeued)} dead letters were sent back.` + (found.stayed ? ` ${number(found.stayed)} stayed: where they came from is gone.` : ""));
+    }), "of-queue"),
+    action("Remove…", () => ask(`Remove messages from ${name}?`, [
+      make("p", {}, "They are deleted, permanently, wherever they stand. Those that consumers have stay."),
+      condition(true),
+    ], "Delete these messages", async (values) => {
+      const found = await change("POST", `${path}/remove`, those(values));
+      tell(`${number(found.removed)} messages were deleted.`);
+    }, true), "danger of-queue"),
     action("Purge…", () => ask(`Purge ${name}?`, [
       make("p", {}, "All ready messages are deleted, permanently. Those that consumers have stay."),
     ], "Delete all ready messages", async () => {
@@ -72,11 +90,44 @@ export function queueView(vhost, name) {
     }, true), "danger of-queue"),
   );
 
+  function condition(required = false) {
+    return field("Only those of which this is true", make("input",
+      { name: "where", value: where.value, placeholder: "all", spellcheck: "false", required }));
+  }
+
+  function those(values) { return values.where.trim() ? { where: values.where.trim() } : {}; }
+
+  /** What can be done with one message that was browsed. */
+  function mending(one, element) {
+    if (one.id === undefined || one.unacked) return null;
+    return make("div", { class: "row" },
+      action("Take it", async () => {
+        const found = await change("POST", `${path}/take`, { id: one.id });
+        element().replaceWith(message(found, "taken"));
+        tell("The message was taken off the queue.");
+      }),
+      action("Move it…", () => ask("Move this message", [
+        field("To the queue", make("input", { name: "to", required: true })),
+      ], "Move", async (values) => {
+        const found = await change("POST", `${path}/move`, { to: values.to, ids: [one.id] });
+        if (found.moved) element().remove();
+        tell(found.moved ? `The message was moved to ${values.to}.` : "The message is gone, or a consumer has it.");
+      })),
+      action("Delete it…", () => ask("Delete this message?", [], "Delete the message", async () => {
+        const found = await change("POST", `${path}/remove`, { ids: [one.id] });
+        if (found.removed) element().remove();
+        tell(found.removed ? "The message was deleted." : "The message is gone, or a consumer has it.");
+      }, true), "danger"));
+  }
+
   function action(label, work, kind = "") {
     return make("button", { type: "button", class: kind, onclick: async () => {
       try { await work(); } catch (problem) { tell(problem.message); }
     } }, label);
   }
+  where.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") browse().catch((problem) => tell(problem.message));
+  });
   more.addEventListener("click", () => browse(next).catch((problem) => tell(problem.message)));
 
   async function publish(values) {
@@ -99,7 +150,7 @@ export function queueView(vhost, name) {
         make("span", { class: "quiet" }, one.payload_bytes === undefined ? "" : bytes(one.payload_bytes))),
       make("dl", {}, ...pair("exchange", one.exchange || "(default)"), ...pair("routing key", one.routing_key),
         ...Object.entries(properties).flatMap(([key, value]) => pair(key, typeof value === "object" ? JSON.stringify(value) : String(value)))),
-      make("pre", {}, shown));
+      make("pre", {}, shown), mending(one, () => body));
     return body;
   }
 
@@ -112,7 +163,7 @@ export function queueView(vhost, name) {
         bar.element, means, lists, numbers,
         make("figure", {}, make("figcaption", {}, "ready messages, the last ten minutes"), history.element), about),
       make("section", { class: "panel", "aria-label": "Messages" },
-        make("div", { class: "row spread" }, make("h3", {}, "Messages"), actions), said, messages, more)),
+        make("div", { class: "row spread" }, make("h3", {}, "Messages"), actions), where, said, messages, more)),
     async update() {
       if (!begun) {
         begun = true;
@@ -122,7 +173,7 @@ export function queueView(vhost, name) {
       const found = await get(`snapshot?${new URLSearchParams({ vhost, queue: name })}`);
       const row = found.queue;
       const isStream = row.type === "stream";
-      for (const one of [...actions.querySelectorAll(".of-queue"), lists, means]) one.hidden = isStream;
+      for (const one of [...actions.querySelectorAll(".of-queue"), where, lists, means]) one.hidden = isStream;
       bar.update(row, Math.max(1000, row.ready));
       history.add(row.ready);
       lists.replaceChildren(...LISTS.map((one) => make("li", {}, `${NAMES[one]} `, make("b", {}, number(row[one])))));

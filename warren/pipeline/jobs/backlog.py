@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.backlog_page import page
@@ -38,10 +37,9 @@ from warren.pipeline.jobs.backlog_tables import (
 )
 from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import load, running, staged
-from warren.pipeline.places import Kind, Node
-from warren.pipeline.schemas import OFFSETS
-from warren.pipeline.tables import TABLES
+from warren.pipeline.schemas import OFFSETS, columns_of
 from warren.salvage.names import Json
+from warren.tables.places import Kind, Node
 
 PAGE: Final = "index.html"
 
@@ -139,7 +137,7 @@ def _read(
     """Some columns of a table; no rows where no node has it."""
     if nodes:
         return load(spark, table, nodes, settings, columns=columns)
-    wanted = StructType([TABLES[table].schema[name] for name in columns])
+    wanted = columns_of(table, columns)
     return spark.createDataFrame(to_arrow_schema(wanted).empty_table())
 
 

@@ -32,15 +32,15 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, Numbered, Work, planned
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, node_number, place_number, plan_vhost
-from warren.pipeline.options import DEFAULT_PARTITION_BYTES
-from warren.pipeline.places import Node
-from warren.pipeline.tables.bodies import hidden_in
-from warren.pipeline.tables.queue_parts import QueueOpener
 from warren.salvage.names import Json, as_text
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE
 from warren.storage.errors import DataError
 from warren.storage.settings import Settings
+from warren.tables.bodies import hidden_in
+from warren.tables.options import DEFAULT_PARTITION_BYTES
+from warren.tables.places import Node
+from warren.tables.queue_parts import QueueOpener
 
 SETTINGS: Final = {"msg_store_file_size_limit": int, "msg_store_garbage_fraction": float}
 """What may be set, and its type."""

@@ -42,13 +42,13 @@ from warren.pipeline.jobs.export_plan import (
 from warren.pipeline.jobs.output import check_format
 from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import check_out, running, staged
-from warren.pipeline.log_ranges import Outcome, Range, chain, walked
-from warren.pipeline.options import DEFAULT_PARTITION_BYTES
-from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS
 from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
 from warren.storage.errors import WarrenError
+from warren.tables.log_ranges import Outcome, Range, chain, walked
+from warren.tables.options import DEFAULT_PARTITION_BYTES
+from warren.tables.places import Kind, Node
 
 _PARTS_PER_CORE: Final = 16
 """More parts than cores, so that no core waits long for the last one."""

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from warren.pipeline.places import Kind
 from warren.pipeline.schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS
+from warren.tables.places import Kind
 
 _MESSAGES: Final = to_arrow_schema(EXPORTED_MESSAGES, timezone="UTC")
 _RECORDS: Final = to_arrow_schema(EXPORTED_RECORDS, timezone="UTC")

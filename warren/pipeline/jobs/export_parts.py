@@ -20,9 +20,6 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.export_columns import schema_of
 from warren.pipeline.jobs.export_plan import Chunk, Part
 from warren.pipeline.jobs.parallel import task_output
-from warren.pipeline.log_ranges import Outcome, Range, RangeWalk, walked
-from warren.pipeline.places import Node
-from warren.pipeline.tables.queue_parts import QueuePart
 from warren.salvage.export import Exporter, MessageWriter, Selection, problems_of
 from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import split_level
@@ -31,6 +28,9 @@ from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.rocketmq.walking import bad_record
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
+from warren.tables.log_ranges import Outcome, Range, RangeWalk, walked
+from warren.tables.places import Node
+from warren.tables.queue_parts import QueuePart
 
 WRITE_BYTES: Final = 1 << 20
 """Smaller pieces of a file are written together."""

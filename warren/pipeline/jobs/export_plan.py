@@ -16,15 +16,15 @@ from typing import Final
 
 import attrs
 
-from warren.pipeline.filters import Wanted
-from warren.pipeline.log_ranges import LogLayout, Range, ranges
-from warren.pipeline.places import Kind, Node
-from warren.pipeline.survey import recovered
-from warren.pipeline.tables.queue_parts import QueueCutter, QueuePart
 from warren.salvage.export import Selection, chosen_queues, problems_of
 from warren.salvage.names import split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.walking import gap, gapless_ranges
+from warren.tables.filters import Wanted
+from warren.tables.log_ranges import LogLayout, Range, ranges
+from warren.tables.places import Kind, Node
+from warren.tables.queue_parts import QueueCutter, QueuePart
+from warren.tables.survey import recovered
 
 LEAST_BYTES: Final = 64 << 10
 """What opening a queue costs, however small it is."""

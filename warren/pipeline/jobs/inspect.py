@@ -23,12 +23,12 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, Numbered, kept, numbered, parallel_rows
-from warren.pipeline.places import Node
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import as_text, to_json
 from warren.salvage.rocketmq.inspecting import inspect_store
 from warren.salvage.rocketmq.store import opened_store
 from warren.storage.errors import WarrenError
+from warren.tables.places import Node
 
 QUEUE, TOPIC, STORE_FILE, NODE = "queue", "topic", "store file", "node"
 

@@ -24,10 +24,10 @@ from typing import IO, Final, Self
 import attrs
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.intervals import merged, runs
 from warren.salvage.names import to_json
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem
+from warren.tables.intervals import merged, runs
 
 _KIND: Final = "republish ledger 1"
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import staged
-from warren.pipeline.places import Node
+from warren.tables.places import Node
 
 FORMATS: Final = ("parquet", "jsonl")
 

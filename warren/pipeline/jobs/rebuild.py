@@ -1,6 +1,6 @@
 """``rebuild``: ConsumeQueues and index files made anew from CommitLogs alone, byte for byte as on one machine.
 
-1. The CommitLogs are read in ranges (:mod:`warren.pipeline.log_ranges`); what is to be built of each is written beside
+1. The CommitLogs are read in ranges (:mod:`warren.tables.log_ranges`); what is to be built of each is written beside
    ``--out`` (:mod:`warren.pipeline.log_columns`).
 2. The ranges are put in a chain; those that began in a wrong place are read again, until the chain holds.
 3. Recovery says where each log ends, and what it cuts off: as on one machine, but for the reading that is done.
@@ -36,9 +36,6 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import running, staged
 from warren.pipeline.log_columns import ColumnFiles, read_range
-from warren.pipeline.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges
-from warren.pipeline.places import Node
-from warren.pipeline.survey import recovered
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
@@ -48,6 +45,9 @@ from warren.salvage.rocketmq.walking import bad_record, gap
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import MappedFiles
+from warren.tables.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges
+from warren.tables.places import Node
+from warren.tables.survey import recovered
 
 _LEAST_RANGE_BYTES: Final = 16 << 20
 _MOST_RANGE_BYTES: Final = 128 << 20

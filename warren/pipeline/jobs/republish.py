@@ -25,15 +25,16 @@ from pyspark.sql import functions as F
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.ledger import Ledger, Whose
 from warren.pipeline.jobs.output import check_format
-from warren.pipeline.jobs.rows_in import Rows, answers, exported_rows, format_of, letter_of, name_of, of_table
+from warren.pipeline.jobs.rows_in import Rows, answers, exported_rows, format_of, letter_of, of_table
 from warren.pipeline.jobs.running import load, running
-from warren.pipeline.places import find_nodes
 from warren.salvage.names import Json, as_text, to_text
 from warren.shovel.address import Address
 from warren.shovel.broker_destination import BrokerDestination
 from warren.shovel.connection import Connection, Loop
+from warren.shovel.exported import name_of
 from warren.shovel.letter import Letter, Position
 from warren.shovel.pump import Moved, Pump
+from warren.tables.places import find_nodes
 
 WINDOW: int = 1000
 """Messages of a queue that are on their way at once."""

@@ -1,19 +1,14 @@
 """Exported messages on their way back: read from Parquet, lines of JSON or nodes, as rows of the same columns.
 
-What JSON has no word for is not said in an export, and so does not come back: a decimal among the headers is text then,
-a timestamp a number; numbers have the width that they need. All else of a message is as it was.
+What a row says, and how it becomes a message again, is told in :mod:`warren.shovel.exported`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import functools
 import glob
 import json
 import os
 import pickle
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -24,18 +19,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from warren.arrow.arrays import schema_of
 from warren.pipeline.errors import PipelineError
-from warren.queue_index.amqp_tables import Value
-from warren.queue_index.properties import Properties, encode_properties
-from warren.salvage.names import as_text, from_text, to_json
+from warren.salvage.names import as_text
+from warren.shovel import exported
+from warren.shovel.exported import name_of
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError
 
 _ARROW: Final = schema_of(
     "node string, vhost string, queue string, priority int, position long, expiry_us long, exchange string, "
-    "routing_keys array<string>, properties string, headers string, body binary"
+    "routing_keys array<string>, properties string, headers string, encoded_properties binary, body binary"
 )
 _Answer = TypeVar("_Answer")
-_ESCAPED = re.compile(r"\\udc([89a-f][0-9a-f])")
 
 
 def exported_rows(spark: SparkSession, paths: Sequence[str], input_format: str) -> DataFrame:
@@ -50,6 +44,8 @@ def of_table(table: DataFrame, what: str) -> DataFrame:
     """The columns that matter, of an export's Parquet or of the table ``messages``."""
     if "priority" not in table.columns:  # an export does not say of which level a message was
         table = table.selectExpr("*", "cast(null as int) as priority")
+    if "encoded_properties" not in table.columns:  # of an earlier version
+        table = table.selectExpr("*", "cast(null as binary) as encoded_properties")
     for name in _ARROW.names:
         if name not in table.columns:
             raise PipelineError(f"{what}: no export of queues, it has no column {name}")
@@ -84,21 +80,16 @@ def _row(line: str) -> dict[str, Any]:
         said = json.loads(line)
         if "topic" in said:
             raise PipelineError(f"{said['node']}: messages of topics, which go into no queue")
-        expiry_us = said["expiry_us"]
+        row = exported.row_of_fields(said)
+        expiry_us = row["expiry_us"]
         return {
+            **row,
             "node": as_text(said["node"]),
-            "vhost": as_text(said["vhost"]),
-            "queue": as_text(said["queue"]),
             "priority": None,
             "position": said["position"],
             "expiry_us": expiry_us if expiry_us is None or expiry_us < 1 << 63 else expiry_us - (1 << 64),
-            "exchange": as_text(said["exchange"]),
-            "routing_keys": [as_text(key) for key in said["routing_keys"]],
-            "properties": to_json(said["properties"]).decode(),
-            "headers": None if said["headers"] is None else to_json(said["headers"]).decode(),
-            "body": base64.b64decode(said["body"], validate=True),
         }
-    except (ValueError, TypeError, LookupError) as error:
+    except (MessageError, ValueError, TypeError, LookupError, AttributeError) as error:
         said_of_it = f"{type(error).__name__}: {error}"
         raise PipelineError(f"no line of warren spark export ({said_of_it}): {line[:80]!r}") from error
 
@@ -145,57 +136,7 @@ def queue_of(row: Mapping[str, Any]) -> QueueName:
 
 def letter_of(row: Mapping[str, Any]) -> Letter:
     """The message; raises :class:`PipelineError` where the row's values make none."""
-    if row["body"] is None:
-        raise PipelineError(f"{row['node']}, {row['queue']}, position {row['position']}: the row has no body")
-    return Letter(
-        exchange=name_of(row["exchange"]),
-        routing_keys=tuple(name_of(key) for key in row["routing_keys"]),
-        properties=_encoded(row["properties"], row["headers"]),
-        body=row["body"],
-        expiry_us=(row["expiry_us"] or 0) & 0xFFFF_FFFF_FFFF_FFFF,
-        position=(0, row["position"]),
-    )
-
-
-def name_of(text: str) -> bytes:
-    """The name that a column says: the other way round of :func:`warren.arrow.arrays.as_text`."""
-    if "\\udc" in text:
-        text = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
-    return from_text(text)
-
-
-@functools.lru_cache(maxsize=4096)
-def _encoded(properties: str, headers: str | None) -> bytes:
     try:
-        values: dict[str, Any] = {name: _value(value) for name, value in json.loads(properties).items()}
-        if headers is not None:
-            values["headers"] = _value(json.loads(headers), is_table=True)
-        return encode_properties(Properties(**values))
-    except (MessageError, ValueError, TypeError, AttributeError) as error:
-        raise PipelineError(f"no properties of a message ({error}): {properties[:80]!r}") from error
-
-
-def _value(said: Any, *, is_table: bool = False) -> Value:
-    """What JSON says, as a value of a table: the other way round of
-    :func:`warren.queue_index.amqp_tables.value_to_json`."""
-    if isinstance(said, dict):
-        data = None if is_table else _base64(said)
-        return {name: _value(value) for name, value in said.items()} if data is None else data
-    if isinstance(said, list):
-        return [_value(one) for one in said]
-    value: Value = said
-    return value
-
-
-def _base64(said: Mapping[str, Any]) -> bytes | None:
-    """The bytes that ``{"base64": …}`` stands for; of text the export would have written the text."""
-    if said.keys() != {"base64"} or not isinstance(said["base64"], str):
-        return None
-    try:
-        data = base64.b64decode(said["base64"], validate=True)
-        data.decode()
-    except binascii.Error:
-        return None
-    except UnicodeDecodeError:
-        return data
-    return None
+        return exported.letter_of(row, (0, row["position"]))
+    except MessageError as error:
+        raise PipelineError(f"{row['node']}, {row['queue']}, position {row['position']}: {error}") from error

@@ -18,17 +18,16 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.surveys import SURVEYED, survey_option
 from warren.pipeline.launching import end_process
-from warren.pipeline.places import Node, find_nodes
+from warren.pipeline.schemas import columns_of
 from warren.pipeline.sessions import active_session, session
 from warren.pipeline.spark_errors import said_by, spark_errors
-from warren.pipeline.tables import TABLES
+from warren.tables.places import Node, find_nodes
 
 __all__ = ["check_out", "load", "running", "said_by", "spark_errors", "staged"]
 
@@ -136,7 +135,7 @@ def load(
     if table in SURVEYED and len(nodes) > 1 and "survey" not in options:
         reader = reader.option("survey", survey_option(spark, nodes, settings or {}))
     if columns is not None:
-        reader = reader.schema(StructType([TABLES[table].schema[name] for name in columns]))
+        reader = reader.schema(columns_of(table, columns))
     if settings:
         reader = reader.option("set", ",".join(f"{name}={value}" for name, value in settings.items()))
     for name, value in options.items():

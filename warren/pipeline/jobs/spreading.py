@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from warren.arrow.arrays import schema_of
-from warren.pipeline.places import Node
+from warren.tables.places import Node
 
 _WORK: Final = schema_of("work binary, weight long")
 _TASKS_A_CORE: Final = 3

@@ -16,8 +16,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from warren.pipeline.jobs.parallel import map_parallel
-from warren.pipeline.places import Kind, Node
-from warren.pipeline.survey import Survey, survey, to_option
+from warren.tables.places import Kind, Node
+from warren.tables.survey import Survey, survey, to_option
 
 SURVEYED: Final = frozenset({"records", "entries", "index_items"})
 """Tables that are planned by surveys."""

@@ -31,10 +31,7 @@ from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, kept, planned
 from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SAID, SCHEMA, do, plan
 from warren.pipeline.jobs.vhost_parts import node_number
-from warren.pipeline.options import DEFAULT_PARTITION_BYTES
-from warren.pipeline.places import Node
 from warren.pipeline.schemas import FINDINGS
-from warren.pipeline.tables.findings import finding_columns
 from warren.salvage.names import as_text
 from warren.salvage.needed_body import (
     Contents,
@@ -48,6 +45,9 @@ from warren.salvage.needed_body import (
 )
 from warren.salvage.queue_directory import Finding
 from warren.storage.errors import UnknownMessageError
+from warren.tables.findings import finding_columns
+from warren.tables.options import DEFAULT_PARTITION_BYTES
+from warren.tables.places import Node
 
 # ── the join ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

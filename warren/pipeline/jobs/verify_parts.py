@@ -19,10 +19,6 @@ from warren.arrow.columns import Columns, as_batch
 from warren.msg_store.rdq_format import EndReason, Record, decode_record, scan
 from warren.pipeline.jobs.spreading import Batches, Numbered, Work
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, place_number, plan_vhost
-from warren.pipeline.places import Node
-from warren.pipeline.tables.bodies import Hidden, hidden_in
-from warren.pipeline.tables.findings import finding_columns
-from warren.pipeline.tables.queue_parts import QueueOpener
 from warren.salvage.names import as_text
 from warren.salvage.needed_body import Contents, Reference, bad_record, contents_of, garbage, in_store
 from warren.salvage.queue_directory import Finding
@@ -33,6 +29,10 @@ from warren.salvage.verify import as_far_as_it_goes, file_end, garbage_end, left
 from warren.salvage.vhost import Vhost, VhostPlace
 from warren.storage.filesystem import File
 from warren.storage.topic_settings import TopicSettings
+from warren.tables.bodies import Hidden, hidden_in
+from warren.tables.findings import finding_columns
+from warren.tables.places import Node
+from warren.tables.queue_parts import QueueOpener
 
 FINDING, REFERENCE, RECORD = "finding", "reference", "record"
 

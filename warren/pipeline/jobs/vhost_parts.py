@@ -13,13 +13,13 @@ from typing import Any, Final
 import attrs
 
 from warren.pipeline.jobs.spreading import Numbered, Work
-from warren.pipeline.packing import grouped
-from warren.pipeline.places import Node
-from warren.pipeline.tables.queue_parts import byte_count, extent_of
 from warren.salvage.names import as_text, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost, VhostPlace
+from warren.tables.packing import grouped
+from warren.tables.places import Node
+from warren.tables.queue_parts import byte_count, extent_of
 
 _VHOST_BITS: Final = 20
 """Of a place: a node has fewer vhosts than this can count."""

@@ -65,7 +65,7 @@ def inspect_store(
             for (topic, queue_id), queue in sorted(store.queues.items())
         ],
         "index_files": [{"name": file.name, **attrs.asdict(file.header)} for file in store.index.index_files],
-        "groups": [] if offsets is None else _groups(opened, offsets),
+        "groups": [] if offsets is None else group_rows(opened, offsets),
         "checkpoint": attrs.asdict(store.checkpoint) if opened.has_checkpoint else None,
         "clean": store.was_clean,
         "settings": {one.name: {"value": one.value, "from": one.origin} for one in opened.inferred},
@@ -86,7 +86,8 @@ def _commit_log(opened: RocketmqStore, report: Callable[[object], object], advan
     return {"min_offset": log.min_offset if bases else -1, "max_offset": log.end, "files": files}
 
 
-def _groups(opened: RocketmqStore, offsets: ConsumerOffsets) -> list[Report]:
+def group_rows(opened: RocketmqStore, offsets: ConsumerOffsets) -> list[Report]:
+    """Where groups are: ``topic``, ``group``, ``queue_id``, ``offset``, ``lag``."""
     queues = opened.store.queues
     groups = []
     for position in sorted(offsets.positions(), key=attrs.astuple):

@@ -52,11 +52,23 @@ def record_fields(record: Record) -> dict[str, Any]:
     }
 
 
-def record_line(record: Record) -> bytes:
-    """A record's line."""
+def record_line(record: Record, *, with_text: bool = False) -> bytes:
+    """A record's line; ``with_text``: a body that is UTF-8 as text, and how it is written behind it."""
     fields = record_fields(record)
-    fields["body"] = b64encode(record.body).decode("ascii")
+    if with_text:
+        said, encoding = body_text(record.body)
+        fields = {**fields, "body": said, "body_encoding": encoding}
+    else:
+        fields["body"] = b64encode(record.body).decode("ascii")
     return to_json(fields) + b"\n"
+
+
+def body_text(body: bytes | memoryview) -> tuple[str, str]:
+    """A body as text can hold it, and how: ``string`` where it is UTF-8, else ``base64``."""
+    try:
+        return str(body, "utf-8"), "string"
+    except UnicodeDecodeError:
+        return b64encode(body).decode("ascii"), "base64"
 
 
 def blank_line(blank: Blank) -> bytes:

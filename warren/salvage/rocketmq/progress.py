@@ -12,50 +12,37 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    FileSizeColumn,
+    MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
 from warren.msg_store.commit_log import CommitLog
 
-Write = Callable[[bytes | bytearray], object]
-
 _AFTER_S: Final = 1.0
-_STEP_BYTES: Final = 1 << 20
 
 
 @contextmanager
-def writing_bar(write: Write, what: str, *, to_stdout: bool) -> Iterator[Write]:
-    """The same ``write``, with a line that says how much was written: nobody knows how much it will be.
-
-    ``to_stdout``: that is where it goes; there is no such line where that is a terminal itself.
-    """
-    if not sys.stderr.isatty() or (to_stdout and sys.stdout.isatty()):
-        yield write
+def counting_bar(
+    what: str, total: Callable[[], int | None], *, is_shown: bool = True
+) -> Iterator[Callable[[int], object]]:
+    """What is to be told how many messages are done, of about ``total()``, which is asked where there is a bar."""
+    if not is_shown or not sys.stderr.isatty():
+        yield lambda done: None
         return
-    with _late_bar(what, None, FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()) as advance_to:
-        written = told = 0
-
-        def counted(data: bytes | bytearray) -> None:
-            nonlocal written, told
-            write(data)
-            written += len(data)
-            if written - told >= _STEP_BYTES:  # pieces are small and many
-                told = written
-                advance_to(written)
-
-        yield counted
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("messages"), TimeRemainingColumn()
+    with _late_bar(what, total(), *columns) as advance_to:
+        yield advance_to
 
 
 @contextmanager
-def reading_bar(log: CommitLog, what: str) -> Iterator[Callable[[int], object]]:
+def reading_bar(log: CommitLog, what: str, *, is_shown: bool = True) -> Iterator[Callable[[int], object]]:
     """What is to be told up to which physical offset the CommitLog was read."""
-    if not sys.stderr.isatty():
+    if not is_shown or not sys.stderr.isatty():
         yield lambda physical_offset: None
         return
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
@@ -64,8 +51,18 @@ def reading_bar(log: CommitLog, what: str) -> Iterator[Callable[[int], object]]:
 
 
 @contextmanager
+def share_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
+    """What is to be told how much of something is done; the bar says which share that is."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    with _late_bar(what, total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as advance_to:
+        yield advance_to
+
+
+@contextmanager
 def _late_bar(what: str, total: int | None, *columns: ProgressColumn) -> Iterator[Callable[[int], object]]:
-    """What is to be told how many bytes are done; the bar is shown when it has taken a while."""
+    """What is to be told how much is done; the bar is shown when it has taken a while."""
     bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total)
     begun, shown = time.monotonic(), False

@@ -132,7 +132,7 @@ def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicS
         yield from queues.finish(log.end.physical_offset)
 
 
-def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[int]) -> Iterator[int | Finding]:
+def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[int]) -> Iterator[Record | Finding]:
     """Of what the index answered the messages that do have the key, each once."""
     log = opened.store.commit_log
     for physical_offset in dict.fromkeys(physical_offsets):
@@ -142,4 +142,4 @@ def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[in
             yield Finding("unreadable message", "damage", error.path, error.offset, error.reason)
             continue
         if carries(record, topic, key):
-            yield physical_offset
+            yield record

@@ -1,0 +1,79 @@
+"""Parquet files of exported messages, read row by row: :mod:`warren.shovel.exported_files`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from warren.shovel.errors import ShovelError
+from warren.shovel.exported import Row
+from warren.shovel.exported_files import START, Mark, Marked
+from warren.storage.errors import MessageError, StorageError
+
+ROWS: Final = 256
+"""That are Python's objects at a time."""
+_NEEDED: Final = ("vhost", "queue", "exchange", "routing_keys", "properties", "headers", "body")
+_MORE: Final = ("expiry_us", "encoded_properties")
+
+
+class ParquetFile:
+    """A Parquet file; a mark's place is its row's number."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def rows(self, start: Mark = START) -> Iterator[Marked]:
+        """The rows from a mark on. Raises :class:`ShovelError` where it is no export."""
+        with _reading(self.path), pq.ParquetFile(self.path) as file:
+            names = file.schema_arrow.names
+            if "topic" in names:
+                raise ShovelError(f"{self.path}: messages of topics, which go into no queue")
+            if missing := [name for name in _NEEDED if name not in names]:
+                raise ShovelError(f"{self.path}: is no export of queues: it has no column {missing[0]}")
+            yield from self._rows(file, start.number)
+
+    def _rows(self, file: Any, first: int) -> Iterator[Marked]:
+        number = 0
+        for group in range(file.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            if number + count <= first:
+                number += count
+                continue
+            for batch in file.iter_batches(batch_size=ROWS, row_groups=[group]):
+                for row in batch.to_pylist():
+                    if number >= first:
+                        yield Mark(number, number), _checked(number, row)
+                    number += 1
+
+    def extent(self) -> int:
+        """How many rows it has."""
+        with _reading(self.path):
+            return int(pq.read_metadata(self.path).num_rows)
+
+    def digest(self) -> str:
+        """What tells this content from any other."""
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """What pyarrow and the system say becomes an error of ours."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ShovelError(f"{path}: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or ' '.join(str(error).split())}") from error
+
+
+def _checked(number: int, row: dict[str, Any]) -> Row | MessageError:
+    missing = next((name for name in ("exchange", "routing_keys", "properties", "body") if row[name] is None), None)
+    if missing is not None:
+        return MessageError(f"row {number + 1}: no {missing}")
+    return {name: row.get(name) for name in _MORE} | row

@@ -1,0 +1,76 @@
+"""A tail of a queue that another process hosts. The verbs are those of :mod:`warren.tail_verbs`.
+
+It has a channel of its own. With another host comes another channel, and the tail begins anew at the queue's end: what
+came in between it does not see.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from warren.actors.looking import BrowsedMessage
+from warren.amqp.own_methods import Call
+from warren.client.errors import LinkLostError
+from warren.client.reader_verbs import ReaderChannel
+from warren.steps import Steps, Within
+from warren.tail_verbs import PAGE, TailVerbs
+
+if TYPE_CHECKING:
+    from warren.client.queue_verbs import RemoteQueueVerbs
+
+
+class RemoteTailVerbs(TailVerbs):
+    """The verbs of one tail."""
+
+    def __init__(self, queue: RemoteQueueVerbs) -> None:
+        self._remote = queue.remote
+        self._name_of_queue = queue.name
+        self._last = 0
+        self._channel: ReaderChannel | None = None
+
+    def begin(self, last: int) -> Steps[None]:
+        self._last = last
+        yield from self._now()
+
+    def _now(self) -> Steps[ReaderChannel]:
+        """The channel of the moment, at whose other end the tail stands."""
+        while self._channel is None or not self._channel.alive:
+            channel = ReaderChannel(self._remote.link)
+            try:
+                yield self._remote.link.ready()
+                yield channel.open()
+                yield channel.ask(Call("tail.join", {"name": self._name_of_queue, "last": self._last}))
+            except LinkLostError:
+                continue
+            except BaseException:
+                self._let_go(channel)
+                raise
+            self._channel, self._last = channel, 0
+        return self._channel
+
+    def next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
+        from warren.client.queue_verbs import browsed_of  # noqa: PLC0415 - which imports this
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                channel = yield from self._now()
+                arrival = channel.listen()
+                page = browsed_of((yield channel.call("take", max_records=PAGE)))
+            except LinkLostError:
+                continue
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            if page or left == 0.0 or not (yield Within(arrival, left)):
+                return page
+
+    def close(self) -> Steps[None]:
+        if self._channel is not None:
+            self._let_go(self._channel)
+        return
+        yield
+
+    def _let_go(self, channel: ReaderChannel) -> None:
+        link = self._remote.link
+        link.abandoned.append(channel.leave)
+        link.wake()

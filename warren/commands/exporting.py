@@ -1,0 +1,108 @@
+"""Where the commands that write messages write them to, and in which form: what ``--out``, ``--format`` and ``--text``
+say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from warren.commands.message_lines import JSON, Lines, topic_lines
+from warren.commands.options import STDOUT, UsageError
+from warren.commands.output import opened, opened_folder
+from warren.msg_store.commit_log_format import Record
+from warren.salvage.body_rows import body_files
+from warren.salvage.export import MessageWriter, RecordWriter
+from warren.salvage.formats import Format, format_of
+from warren.salvage.writing import Form, writer_of
+
+
+@attrs.frozen(kw_only=True)
+class RecordOutput:
+    """An output of a topic's records that is open."""
+
+    writer: RecordWriter
+    out: str | None
+    """``None``: it is stdout."""
+
+    @property
+    def may_show(self) -> bool:
+        """Whether a bar on the terminal is in nobody's way."""
+        return self.out is not None or not sys.stdout.isatty()
+
+
+@attrs.frozen(kw_only=True)
+class Output(RecordOutput):
+    """An output of messages that is open."""
+
+    writer: MessageWriter
+    format: Format
+
+
+class RecordLines:
+    """Writes records as a template says."""
+
+    def __init__(self, write: Callable[[bytes], object], lines: Lines) -> None:
+        self._write = write
+        self._lines = lines
+
+    def record(self, position: int, record: Record) -> None:
+        """One record."""
+        self._write(b"".join(self._lines(record)))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+@contextmanager
+def opened_records(
+    out: str | None, source: str, said: str | None, *, with_text: bool = False
+) -> Iterator[RecordOutput]:
+    """What writes a topic's records to ``out``: in a format of an export, or as a template says."""
+    if said in (None, JSON) or said in {*Format}:
+        known = None if said is None else Format.JSONL if said == JSON else Format(said)
+        with opened_writer(out, source, known, with_text=with_text, records=True) as output:
+            yield output
+        return
+    if with_text:
+        raise UsageError("--text: is for jsonl and csv")
+    lines = topic_lines(said or JSON)
+    out = None if out == STDOUT else out
+    with opened(out, source) as write:
+        yield RecordOutput(writer=RecordLines(write, lines), out=out)
+
+
+@contextmanager
+def opened_writer(
+    out: str | None,
+    source: str,
+    output_format: Format | None,
+    *,
+    with_text: bool = False,
+    include_acked: bool = False,
+    orphans: bool = False,
+    records: bool = False,
+) -> Iterator[Output]:
+    """What writes messages of ``source`` to ``out``; what is there becomes whole, or nothing of it is left."""
+    out = None if out == STDOUT else out
+    output_format = output_format or format_of(out)
+    form = Form(
+        format=output_format,
+        with_text=with_text,
+        node=source,
+        records=records,
+        include_acked=include_acked,
+        orphans=orphans,
+    )
+    form.check()
+    if out is None and output_format is Format.PARQUET and sys.stdout.isatty():
+        raise UsageError("--format parquet: is nothing for a terminal; say --out FILE")
+    if output_format is Format.BODIES and out is not None and (out.endswith("/") or os.path.isdir(out)):
+        with opened_folder(out, source) as folder:
+            yield Output(writer=body_files(folder), out=out, format=output_format)
+        return
+    with opened(out, source) as write, writer_of(form, write) as writer:
+        yield Output(writer=writer, out=out, format=output_format)

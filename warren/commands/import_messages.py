@@ -1,0 +1,94 @@
+"""The command ``warren import``: exported messages, published into a node's directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Annotated
+
+import typer
+
+from warren.commands.options import STDOUT, AdoptOption, LimitOption, NodePath, UsageError, WhereOption
+from warren.salvage.formats import Format
+from warren.shovel.command import renames_of, run_orders
+from warren.shovel.run import Orders
+
+
+def import_messages(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="What warren export wrote; -: stdin. With --format bodies also a folder."),
+    ],
+    path: NodePath,
+    *,
+    queue: Annotated[
+        str | None, typer.Option(metavar="Q", help="All into this queue; default: each into the one that it was in.")
+    ] = None,
+    vhost: Annotated[
+        str | None, typer.Option(metavar="V", help="All into this vhost; default: as it was, / with --queue.")
+    ] = None,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published", help="Publish to a message's own exchange; the node's bindings say where it goes."
+        ),
+    ] = False,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="What a queue is called here.")] = None,
+    where: WhereOption = None,
+    limit: LimitOption = None,
+    input_format: Annotated[
+        Format | None, typer.Option("--format", help="Of FILE; default: as its name ends, of stdin jsonl.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where to write down how far it has come; default: in PATH.")
+    ] = None,
+    adopt: AdoptOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Publish exported messages into a node's directory, which is made where it is missing and may be shared by others.
+
+    Bodies and properties are those that were exported, byte for byte. Killed or stopped by an error, it goes on where
+    it was when it is run again; what is there already is not brought again. Exit code 1: some rows could not be read;
+    all the others are there.
+    """
+    if os.path.isdir(file) and os.path.isfile(path):
+        raise UsageError(f"first the FILE, then the directory: warren import {path} {file}")
+    if queue is not None and (as_published or rename):
+        raise UsageError("--queue says where all of them go; --as-published and --rename do not go with it")
+    if limit == 0:
+        raise UsageError("--limit: at least 1")
+    with _on_disk(file) as place:
+        orders = Orders(
+            source=place,
+            source_name=None if place == file else file,
+            destination=path,
+            rename=renames_of(rename or []),
+            limit=limit,
+            as_published=as_published,
+            state=state,
+            format=input_format or (Format.JSONL if file == STDOUT else None),
+            where=where,
+            into=queue,
+            into_vhost=vhost or ("/" if queue is not None else None),
+            publish=True,
+            adopt=adopt,
+        )
+        run_orders(orders, as_json=as_json)
+
+
+@contextmanager
+def _on_disk(file: str) -> Iterator[str]:
+    """The file's path; stdin, or another pipe, is written to a file, for it is read twice."""
+    is_there = file != STDOUT and os.path.exists(file)
+    if file != STDOUT and (not is_there or os.path.isfile(file) or os.path.isdir(file)):
+        yield file
+        return
+    with ExitStack() as opened, tempfile.NamedTemporaryFile(prefix="warren-") as copy:
+        source = opened.enter_context(open(file, "rb")) if is_there else sys.stdin.buffer
+        shutil.copyfileobj(source, copy)
+        copy.flush()
+        yield copy.name

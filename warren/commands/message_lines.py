@@ -1,0 +1,192 @@
+"""How a command writes messages: their bodies, lines of JSON, or what a template says, with the letters of kcat.
+
+A template is text with a letter behind each percent sign: ``%s`` the body, ``%S`` its size in bytes, ``%k`` the key
+(of a queue's message the routing key, of a topic's its keys), ``%K`` its size, ``%t`` the queue or topic, ``%p`` the
+topic's queue (0 of a queue), ``%o`` the number in the queue, ``%T`` milliseconds since 1970 (of a topic's message when
+it was stored, of a queue's its ``timestamp``; -1 without), ``%h`` headers or properties, ``name=value`` with commas
+between, ``%i`` the id of a queue's message that was only looked at, ``%%`` a percent sign. ``\\n``, ``\\t``, ``\\r``,
+``\\0``, ``\\\\`` and ``\\x41`` are what they are in C. Nothing is added: a template for lines ends in ``\\n``.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import hexlify
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from warren.actors.engines.topics.names import KEYS, RETRY_TOPIC
+from warren.commands.options import UsageError
+from warren.msg_store.commit_log_format import decode_properties
+from warren.salvage.names import to_json
+
+Lines = Callable[[Any], Iterable[bytes]]
+"""What is written of a message, in pieces. Raises :class:`~warren.storage.errors.MessageError`."""
+Letter = Callable[[Any], bytes]
+"""What stands for a letter."""
+
+BODY: Final = "body"
+JSON: Final = "json"
+_NAMED: Final = {BODY: r"%s\n", "keys": r"%k\t%s\n"}
+_LETTERS: Final = "sSkKtpoThi"
+_PART: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+_ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="body (each with a line end), keys (key, tab, body), json, or a template with kcat's letters, as "
+        r"'%k %o %T %s\n'; topic read and scan also csv, parquet, bodies.",
+    ),
+]
+
+
+def chosen_format(said: str | None, *, as_json: bool) -> str:
+    """What ``--format`` and ``--json`` say together; the body where they say nothing. Raises :class:`UsageError`."""
+    if as_json and said not in (None, JSON):
+        raise UsageError("either --json or --format")
+    return said or (JSON if as_json else BODY)
+
+
+def template_lines(said: str, letters: Mapping[str, Letter]) -> Lines:
+    """What a template, or the name of one, writes. Raises :class:`UsageError`."""
+    parts = _parsed(_NAMED.get(said, said), letters)
+    if said not in _NAMED and "%" not in said:
+        raise UsageError(f"--format {said}: one of {', '.join([*_NAMED, JSON])}, or a template such as '%k %s\\n'")
+    return lambda message: [part if isinstance(part, bytes) else part(message) for part in parts]
+
+
+def _parsed(template: str, letters: Mapping[str, Letter]) -> list[bytes | Letter]:
+    parts: list[bytes | Letter] = []
+    end = 0
+    for found in _PART.finditer(template):
+        parts.append(_encoded(template[end : found.start()]))
+        end = found.end()
+        letter, escape = found.groups()
+        if letter == "%":
+            parts.append(b"%")
+        elif letter is not None:
+            if letter not in letters or not letter:
+                known = ", ".join(f"%{one}" for one in _LETTERS)
+                raise UsageError(f"--format {template}: no %{letter}; there are {known} and %%")
+            parts.append(letters[letter])
+        elif len(escape) > 1:
+            parts.append(bytes.fromhex(escape[1:]))
+        elif escape in _ESCAPES:
+            parts.append(_ESCAPES[escape])
+        else:
+            raise UsageError(f"--format {template}: no \\{escape}")
+    return [*parts, _encoded(template[end:])]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _pairs(found: Mapping[str, Any]) -> bytes:
+    def shown(value: Any) -> bytes:
+        if isinstance(value, bytes | bytearray):
+            return bytes(value)
+        return _encoded(value) if isinstance(value, str) else str(value).encode()
+
+    return b",".join(b"%b=%b" % (_encoded(name), shown(value)) for name, value in found.items())
+
+
+# ── messages of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def queue_lines(said: str, vhost: str, queue: str) -> Lines:
+    """For messages of a queue, delivered or browsed. Raises :class:`UsageError`."""
+    if said == JSON:
+        return _queue_json(vhost, queue)
+    key: Letter = lambda message: _encoded(message.routing_key)  # noqa: E731 - beside the others
+    return template_lines(
+        said,
+        {
+            "s": lambda message: message.body,
+            "S": lambda message: b"%d" % len(message.body),
+            "k": key,
+            "K": lambda message: b"%d" % len(key(message)),
+            "t": lambda _: _encoded(queue),
+            "p": lambda _: b"0",
+            "o": lambda message: b"%d" % _stored(message).seq_id,
+            "T": _timestamp,
+            "h": lambda message: _pairs(message.headers),
+            "i": lambda message: getattr(message, "id", "").encode(),
+        },
+    )
+
+
+def _stored(message: Any) -> Any:
+    """What is known of a message as it is stored; of one that was browsed, the message itself knows it."""
+    return getattr(message, "stored", message)
+
+
+def _timestamp(message: Any) -> bytes:
+    seconds = message.properties.timestamp
+    return b"-1" if seconds is None else b"%d" % (1000 * seconds)
+
+
+def _queue_json(vhost: str, queue: str) -> Lines:
+    """Lines as ``warren export`` writes them; of what is only browsed nobody knows whether it was delivered before."""
+    from warren.salvage.envelopes import Envelopes  # noqa: PLC0415 - bodies need none of it, nor numpy
+    from warren.salvage.json_lines import FLAGS, json_line  # noqa: PLC0415
+
+    envelopes = Envelopes()
+    head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(vhost), to_json(queue))
+
+    def lines(message: Any) -> Iterable[bytes]:
+        known = _stored(message)
+        flags = FLAGS[message.persistent, getattr(message, "redelivered", False)]
+        if known is message:
+            flags = flags.replace(b'"redelivered": false', b'"redelivered": null')
+        start = (
+            head,
+            b"%d" % known.seq_id,
+            b', "msg_id": "',
+            hexlify(known.msg_id),
+            flags,
+            b"%d" % known.expiry_us if known.expiry_us else b"null",
+        )
+        end = b'"}\n'
+        if known is message:
+            end = b'", "id": "%b"%b}\n' % (message.id.encode(), b', "unacked": true' if message.unacked else b"")
+        return json_line(start, *envelopes.split(known.encoded), end)
+
+    return lines
+
+
+# ── messages of a topic ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def topic_lines(said: str) -> Lines:
+    """For messages of topics: records, or handles on them. Raises :class:`UsageError`."""
+    if said == JSON:
+        from warren.salvage.rocketmq.message_lines import record_line  # noqa: PLC0415 - as above
+
+        return lambda message: (record_line(_record(message)),)
+    properties: Callable[[Any], dict[str, str]] = lambda message: decode_properties(_record(message).properties)  # noqa: E731 - beside the others
+    keys: Letter = lambda message: _encoded(properties(message).get(KEYS, ""))  # noqa: E731
+    return template_lines(
+        said,
+        {
+            "s": lambda message: _record(message).body,
+            "S": lambda message: b"%d" % len(_record(message).body),
+            "k": keys,
+            "K": lambda message: b"%d" % len(keys(message)),
+            "t": lambda message: _encoded(properties(message).get(RETRY_TOPIC) or _record(message).topic),
+            "p": lambda message: b"%d" % message.queue_id,
+            "o": lambda message: b"%d" % message.queue_offset,
+            "T": lambda message: b"%d" % _record(message).store_timestamp,
+            "h": lambda message: _pairs(properties(message)),
+        },
+    )
+
+
+def _record(message: Any) -> Any:
+    """The record itself, where it is a handle on one."""
+    return getattr(message, "record", message)

@@ -1,0 +1,160 @@
+"""The commands ``warren mqadmin …``: what mqadmin calls the commands ``warren topic …``, with the options that it has.
+
+Each does what its fellow does, and prints what that prints; where mqadmin has ``-n`` and an address, there is the path
+of a data directory.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warren.commands import topic_groups, topic_messages
+from warren.commands.message_lines import FormatOption
+from warren.commands.opening import opened_node
+from warren.commands.options import JsonOption, NodePath, StorePath, UsageError
+
+_Topic = Annotated[str, typer.Option("--topic", "-t", metavar="T", help="Which topic.")]
+_Group = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")]
+_OnlyGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="G", help="Which group.")]
+_QueueId = Annotated[int | None, typer.Option("--queueId", "-i", metavar="I", min=0, help="Which of its queues.")]
+_Offset = Annotated[int | None, typer.Option("--offset", "-o", metavar="N", min=0, help="From this message on.")]
+_Time = Annotated[
+    str, typer.Option("--timestamp", "-s", metavar="TIME", help="now, ms since 1970, or 2026-01-31#12:00:00:000.")
+]
+
+
+def topic_list(path: StorePath, *, as_json: JsonOption = False) -> None:
+    """As topic list: the topics."""
+    topic_groups.list_topics(path, as_json=as_json)
+
+
+def topic_status(path: StorePath, topic: _Topic, *, as_json: JsonOption = False) -> None:
+    """As topic stats: where a topic's queues begin and end."""
+    topic_groups.stats(path, topic, as_json=as_json)
+
+
+def update_topic(
+    path: NodePath,
+    topic: _Topic,
+    *,
+    read_queues: Annotated[int | None, typer.Option("--readQueueNums", "-r", min=1, help="At least so many.")] = None,
+    write_queues: Annotated[int | None, typer.Option("--writeQueueNums", "-w", min=1, help="The same.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Declare a topic, or give one more queues."""
+    wanted = [number for number in (read_queues, write_queues) if number is not None]
+    with opened_node(path) as node:
+        node.topic(topic, queues=max(wanted, default=None))
+    topic_groups.stats(path, topic, as_json=as_json)
+
+
+def consumer_progress(
+    path: StorePath,
+    *,
+    group: _OnlyGroup = None,
+    topic: topic_groups.OnlyTopicOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """As topic lag, of a group; without one as topic groups, of all."""
+    if group is None:
+        topic_groups.groups(path, topic=topic, as_json=as_json)
+    else:
+        topic_groups.lag(path, group, topic=topic, as_json=as_json)
+
+
+def reset_offset_by_time(
+    path: NodePath, group: _Group, topic: _Topic, timestamp: _Time, *, as_json: JsonOption = False
+) -> None:
+    """As topic reset-offset: let a group go on at a time."""
+    topic_groups.reset_offset(path, topic, group, to=timestamp, as_json=as_json)
+
+
+def skip_accumulated_message(path: NodePath, group: _Group, topic: _Topic, *, as_json: JsonOption = False) -> None:
+    """As topic reset-offset --to latest: let a group go on behind everything that is there."""
+    topic_groups.reset_offset(path, topic, group, to="latest", as_json=as_json)
+
+
+def query_msg_by_key(
+    path: StorePath,
+    topic: _Topic,
+    key: Annotated[str, typer.Option("--msgKey", "-k", metavar="K", help="Which key.")],
+    *,
+    most: Annotated[int, typer.Option("--maxNum", "-m", metavar="N", min=0, help="At most so many.")] = 32,
+    format: FormatOption = "json",
+    as_json: JsonOption = False,
+) -> None:
+    """As topic query: the messages with a key, newest first, each as a JSON object unless --format says else."""
+    from warren.commands.topic import query  # noqa: PLC0415 - salvage, which the others need not
+
+    query(path, topic, key, limit=most, is_exact=True, format=format)
+
+
+def query_msg_by_id(
+    path: StorePath,
+    message_id: Annotated[str, typer.Option("--msgId", "-i", metavar="ID", help="RocketMQ's offsetMsgId.")],
+    *,
+    format: FormatOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """As topic message: the message with an id."""
+    from warren.commands.topic import message  # noqa: PLC0415 - as above
+
+    message(path, message_id, format=format)
+
+
+def query_msg_by_offset(
+    path: StorePath,
+    topic: _Topic,
+    queue_id: Annotated[int, typer.Option("--queueId", "-i", metavar="I", min=0, help="Which of its queues.")],
+    offset: Annotated[int, typer.Option("--offset", "-o", metavar="N", min=0, help="Which message of it.")],
+    *,
+    format: FormatOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """As topic read --max 1: the message with a number."""
+    from warren.commands.topic import read  # noqa: PLC0415 - as above
+
+    read(path, topic, queue_id, offset=offset, limit=1, format=format)
+
+
+def send_message(
+    path: NodePath,
+    topic: _Topic,
+    body: Annotated[str, typer.Option("--body", "-p", metavar="TEXT", help="The body.")],
+    *,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="K", help="Keys, with blanks between.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", "-c", metavar="T", help="The tag.")] = None,
+    queue_id: Annotated[
+        int | None, typer.Option("--qid", "-i", metavar="I", min=0, help="Into this queue of the topic.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """As topic append: append a message."""
+    keys = None if key is None else key.split()
+    topic_messages.append(path, topic, [body], key=keys, tag=tags, queue_id=queue_id, as_json=as_json)
+
+
+def consume_message(
+    path: NodePath,
+    topic: _Topic,
+    *,
+    group: _OnlyGroup = None,
+    queue_id: _QueueId = None,
+    offset: _Offset = None,
+    count: Annotated[int, typer.Option("--messageCount", "-c", metavar="N", min=1, help="At most so many.")] = 128,
+    format: FormatOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """As topic consume, for a group; without one as topic read: nothing counts as read."""
+    if group is not None:
+        if queue_id is not None or offset is not None:
+            raise UsageError("either --group, or --queueId with or without --offset")
+        topic_messages.consume(path, topic, group, count=count, format=format, as_json=as_json)
+        return
+    from warren.commands.topic import read  # noqa: PLC0415 - as above
+
+    if queue_id is None:
+        raise UsageError("say --group, or --queueId")
+    read(path, topic, queue_id, offset=offset, limit=count, format="json" if as_json else format or "body")

@@ -1,0 +1,164 @@
+"""What commands send: bodies out of arguments, a file or stdin, with keys before them or not; and their confirms."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import IO, Annotated, Any, Final, Protocol
+
+import attrs
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from warren.commands.options import UsageError
+from warren.commands.output import print_json
+from warren.storage.errors import StorageError
+
+PATIENCE_S: Final = 60.0
+"""A store that takes nothing for so long, for want of memory or disk, is an error."""
+
+_MANY: Final = 10_000
+"""From so many messages on, a terminal gets a progress bar."""
+
+FileOption = Annotated[str | None, typer.Option(metavar="FILE", help="The body, or with --lines the bodies.")]
+LinesOption = Annotated[bool, typer.Option("--lines", "-l", help="Each line of the file, or of stdin, is a message.")]
+KeyDelimiterOption = Annotated[
+    str | None,
+    typer.Option("--key-delimiter", "-K", metavar="TEXT", help="With --lines: a line is a key, this, and the body."),
+]
+CountOption = Annotated[int, typer.Option(min=1, help="Each so many times.")]
+
+
+class Confirm(Protocol):
+    """Says when what was sent is safe."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def wait(self) -> Any: ...
+
+
+@attrs.frozen
+class Bodies:
+    """What is to be sent."""
+
+    said: list[bytes]
+    """As arguments."""
+    file: str | None
+    lines: bool
+    key_delimiter: str | None = None
+
+    @classmethod
+    def of(cls, words: list[str], file: str | None, *, lines: bool, key_delimiter: str | None = None) -> Bodies:
+        """Raises :class:`UsageError` for what contradicts itself."""
+        if words and file is not None:
+            raise UsageError("either BODY or --file")
+        if lines and words:
+            raise UsageError("--lines is for --file and for stdin")
+        if key_delimiter is not None and not (lines and key_delimiter):
+            raise UsageError("--key-delimiter goes with --lines, and is not empty")
+        return cls([os.fsencode(word) for word in words], file, lines, key_delimiter)
+
+    @property
+    def count(self) -> int | None:
+        """How many there are; ``None``: nobody knows before the end."""
+        return len(self.said) or (None if self.lines else 1)
+
+    def each(self) -> Iterator[tuple[str | None, bytes]]:
+        """One after the other, a line without its line end; each with its key, if it has one."""
+        if self.key_delimiter is None:
+            for body in bodies_of(self.said, self.file, lines=self.lines):
+                yield None, body
+            return
+        delimiter = os.fsencode(self.key_delimiter)
+        for line in bodies_of(self.said, self.file, lines=True):
+            key, found, body = line.partition(delimiter)
+            yield (os.fsdecode(key), body) if found else (None, line)
+
+
+def bodies_of(said: list[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
+    """What is to be published, one after the other; a line without its line end."""
+    if said:
+        yield from said
+    elif file is None:
+        yield from _read(sys.stdin.buffer, lines=lines)
+    else:
+        try:
+            with open(file, "rb") as source:
+                yield from _read(source, lines=lines)
+        except OSError as error:
+            raise StorageError(f"{file}: {error.strerror or error}") from error
+
+
+def _read(source: IO[bytes], *, lines: bool) -> Iterator[bytes]:
+    if lines:
+        for line in source:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+    else:
+        yield source.read()
+
+
+@attrs.define
+class Published:
+    """What was handed over, and the confirms that are still to come."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    _open: deque[Confirm] = attrs.Factory(deque)
+
+    def add(self, confirm: Confirm, size: int) -> None:
+        """One more; raises what became of an earlier one."""
+        self.messages += 1
+        self.payload_bytes += size
+        if not self._open or self._open[-1] is not confirm:  # messages that go together share one
+            self._open.append(confirm)
+        while self._open[0].done and len(self._open) > 1:
+            self._open.popleft().wait()
+
+    def finish(self) -> None:
+        """Wait until all are safe."""
+        while self._open:
+            self._open.popleft().wait()
+
+    def send_all(
+        self, bodies: Bodies, send: Callable[[str | None, bytes], Confirm], count: int, *, shows: bool
+    ) -> None:
+        """Send each ``count`` times, and wait until all are safe. ``shows``: a bar, where that takes long."""
+        known = None if bodies.count is None else bodies.count * count
+        with SendingProgress(known if shows else None) as step:
+            for key, body in bodies.each():
+                for _ in range(count):
+                    self.add(send(key, body), len(body))
+                    step()
+            self.finish()
+
+    def say(self, done: str, *, as_json: bool) -> None:
+        """Say on stdout how much was sent."""
+        if as_json:
+            print_json({done: self.messages, "bytes": self.payload_bytes})
+        else:
+            noun = "message" if self.messages == 1 else "messages"
+            print(f"{self.messages:,} {noun} {done}, {self.payload_bytes:,} bytes")
+
+
+class SendingProgress:
+    """A bar on stderr, where that is a terminal and there is something to wait for; gives what moves it on."""
+
+    def __init__(self, total: int | None) -> None:
+        console = Console(stderr=True)
+        shown = total is not None and total >= _MANY and console.is_terminal
+        columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        self._bars = Progress(*columns, console=console, disable=not shown)
+        self._task = self._bars.add_task("", total=total)
+
+    def __enter__(self) -> Callable[[], None]:
+        self._bars.start()
+        if self._bars.disable:
+            return lambda: None
+        return lambda: self._bars.advance(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()

@@ -1,0 +1,68 @@
+"""The command ``warren tail``: the end of a queue or a topic onto stdout, and what comes; nothing is taken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import typer
+
+from warren.actors.engines.errors import NotFoundError
+from warren.commands.message_lines import FormatOption, Lines, chosen_format, queue_lines, topic_lines
+from warren.commands.message_output import MANY, MessageOutput, Stop
+from warren.commands.opening import opened_node, vhost_of
+from warren.commands.options import AdoptOption, FollowOption, NodePath, VhostOption
+from warren.node import Node
+
+_NAME: Final = "QUEUE|TOPIC"
+
+
+def tail(
+    path: NodePath,
+    name: Annotated[str, typer.Argument(metavar=_NAME, help="A queue, or else a topic.")],
+    *,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many of the last messages.")] = 10,
+    follow: FollowOption = False,
+    format: FormatOption = None,
+    vhost: VhostOption = "/",
+    adopt: AdoptOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object on a line for each message.")] = False,
+) -> None:
+    """Write the last messages of a queue or a topic to stdout, and with -f those that come. Nothing is taken.
+
+    Of a queue, those that consumers have too. Ctrl-C ends it with 130.
+    """
+    said = chosen_format(format, as_json=as_json)
+    topic_lines(said), queue_lines(said, vhost, name)  # raise what is wrong with it, before anything is opened
+    with opened_node(path, adopt=adopt, share=follow) as node:
+        messages, lines = _found(node, vhost, name, count, said, follow=follow)
+        with Stop(watches=follow) as stop:
+            output = MessageOutput(lines, stop)
+            try:
+                _write(messages, output, 1 if follow else MANY)
+            finally:
+                messages.close()
+        stop.end(has_unreadable=output.has_unreadable)
+
+
+def _found(node: Node, vhost: str, name: str, count: int, said: str, *, follow: bool) -> tuple[Any, Lines]:
+    """The messages, as an iterator that waits for more or does not; and how they are written."""
+    timeout = None if follow else 0.0
+    try:
+        queue = vhost_of(node, vhost).queue(name, passive=True)
+    except NotFoundError as error:
+        if name not in node.topics():
+            raise NotFoundError(f"{error}, and no topic") from error
+        return node.topic(name).tail(count, timeout=timeout), topic_lines(said)
+    return queue.tail(count, timeout=timeout), queue_lines(said, vhost, name)
+
+
+def _write(messages: Iterator[Any], output: MessageOutput, at_once: int) -> None:
+    stop = output.stop
+    while not stop:
+        found: list[Any] = []
+        with stop.waiting():
+            found = list(itertools.islice(messages, at_once))
+        if not found or stop or not output.write(found).goes_on:
+            return

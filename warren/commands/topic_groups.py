@@ -1,0 +1,223 @@
+"""The commands ``warren topic list``, ``stats``, ``groups``, ``lag`` and ``reset-offset``: topics in numbers, and where
+their groups are. A node that runs is asked; otherwise the files are, but for what changes something.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from warren.commands.opening import opened_node
+from warren.commands.options import (
+    GroupArgument,
+    JsonOption,
+    NodePath,
+    SetOption,
+    StorePath,
+    TopicArgument,
+    UsageError,
+)
+from warren.commands.output import plain_table, print_json, print_text
+from warren.commands.topic_sources import NodeTopics, NoTopicError, Row, TopicSource, opened_source, topic_of
+from warren.msg_store.commit_log_format import Record
+from warren.salvage.names import printable
+
+if TYPE_CHECKING:
+    from warren.actors.engines.topics.consumer_group import StartOffset
+    from warren.topic_record import Moment
+
+_FIRST: Final = frozenset({"earliest", "first"})
+_LAST: Final = frozenset({"latest", "last", "now"})
+_MQADMINS: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
+"""How mqadmin writes a time."""
+
+OnlyTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="T", help="Only of this topic.")]
+
+
+def list_topics(path: StorePath, *, setting: SetOption = None, as_json: JsonOption = False) -> None:
+    """List the topics: how many queues and messages each has, and how many groups read it."""
+    with opened_source(path, setting) as source:
+        rows: list[dict[str, Any]] = []
+        for topic, queues in source.topics().items():
+            messages = sum(end - first for first, end in source.bounds(topic).values())
+            groups = {row["group"] for row in source.groups(topic)}
+            rows.append({"topic": topic, "queues": queues, "messages": messages, "groups": sorted(groups)})
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        print("No topics.")
+    else:
+        table = plain_table("topic", numbers=("queues", "messages"))
+        table.add_column("groups", overflow="fold")
+        for row in rows:
+            names = Text(", ".join(map(printable, row["groups"])))
+            table.add_row(Text(printable(row["topic"])), f"{row['queues']:,}", f"{row['messages']:,}", names)
+        print_text([table])
+
+
+def stats(path: StorePath, topic: TopicArgument, *, setting: SetOption = None, as_json: JsonOption = False) -> None:
+    """Say of each queue of a topic where it begins and ends, and when its last message was stored."""
+    with opened_source(path, setting) as source:
+        rows = []
+        for queue_id, (first, end) in source.bounds(topic).items():
+            last = next(source.messages(topic, queue_id, end - 1, 1), None) if end > first else None
+            stored = last.store_timestamp if isinstance(last, Record) else None
+            rows.append({"queue_id": queue_id, "min_offset": first, "max_offset": end, "last_updated": stored})
+    if as_json:
+        print_json({"topic": topic, "queues": rows})
+        return
+    table = plain_table(numbers=("queue", "min offset", "max offset", "last updated"))
+    for row in rows:
+        stored = row["last_updated"]
+        table.add_row(str(row["queue_id"]), str(row["min_offset"]), str(row["max_offset"]), _shown_time(stored))
+    print_text([table])
+
+
+def groups(
+    path: StorePath, *, topic: OnlyTopicOption = None, setting: SetOption = None, as_json: JsonOption = False
+) -> None:
+    """List the groups: which topics each reads, with how many members, and how far behind it is."""
+    with opened_source(path, setting) as source:
+        found = _rows(source, topic)
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in found:
+        key = row["group"], row["topic"]
+        one = rows.setdefault(key, {"group": key[0], "topic": key[1], "lag": 0, "members": set()})
+        one["lag"] += row["lag"]
+        one["members"] |= {row["member"]} - {None}
+    listed = [{**one, "members": sorted(one["members"])} for _, one in sorted(rows.items())]
+    if as_json:
+        print_json(listed)
+    elif not listed:
+        print("No groups.")
+    else:
+        table = plain_table("group", "topic", numbers=("members", "lag"))
+        for one in listed:
+            table.add_row(*_names(one["group"], one["topic"]), f"{len(one['members']):,}", f"{one['lag']:,}")
+        print_text([table])
+
+
+def lag(
+    path: StorePath,
+    group: GroupArgument,
+    *,
+    topic: OnlyTopicOption = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say of a group, queue by queue, where the queue ends, where the group is, and how many messages are between."""
+    with opened_source(path, setting) as source:
+        everybody = _rows(source, topic)
+        rows = [row for row in everybody if row["group"] == group]
+        if not rows:
+            raise _no_group(group, topic, [row["group"] for row in everybody])
+        for row in rows:
+            row["max_offset"] = source.bounds(row["topic"]).get(row["queue_id"], (0, 0))[1]
+    if as_json:
+        print_json({"group": group, "queues": rows, "lag": sum(row["lag"] for row in rows)})
+        return
+    table = plain_table("topic", numbers=("queue", "max offset", "group's offset", "lag"))
+    table.add_column("member", overflow="fold")
+    for row in rows:
+        offset = "–" if row["offset"] is None else str(row["offset"])
+        numbers = str(row["queue_id"]), str(row["max_offset"]), offset, f"{row['lag']:,}"
+        table.add_row(*_names(row["topic"]), *numbers, *_names(row["member"] or ""))
+    print_text([table, f"{sum(row['lag'] for row in rows):,} behind"])
+
+
+def reset_offset(
+    path: NodePath,
+    topic: TopicArgument,
+    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")],
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="earliest, latest, or a time, as 2026-01-31T12:00 (here, if no zone is said)."
+        ),
+    ] = None,
+    timestamp: Annotated[
+        int | None, typer.Option("--timestamp", metavar="MS", min=0, help="To that time: milliseconds since 1970.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="N", min=0, help="To the message with this number.")
+    ] = None,
+    queue_id: Annotated[
+        int | None, typer.Option("--queue-id", metavar="I", min=0, help="Only in this queue of the topic.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="The group has not read the topic yet; make it one.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a group go on somewhere else in a topic. Its members may be at work: what they have read counts no more."""
+    if sum(said is not None for said in (to, timestamp, offset)) != 1:
+        raise UsageError("where to? Say one of --to, --timestamp and --offset")
+    place: StartOffset | Moment = 0
+    if to is not None:
+        place = place_of(to)
+    elif timestamp is not None:
+        place = timestamp / 1000
+    elif offset is not None:
+        place = offset
+    with opened_node(path) as node:
+        found = topic_of(node, topic)
+        known = [row["group"] for row in NodeTopics(node).groups(topic)]
+        if group not in known and not new:
+            raise _no_group(group, topic, known)
+        if queue_id is not None:
+            if queue_id not in found.offsets():
+                raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}")
+            if isinstance(place, float | datetime):
+                place = found.offset_at(place)[queue_id]
+            sought = found.seek(group, {queue_id: place})
+        else:
+            sought = found.seek(group, place)
+        behind = found.lag(group)
+    if as_json:
+        rows = [{"queue_id": one, "offset": at, "lag": behind.get(one, 0)} for one, at in sorted(sought.items())]
+        print_json({"topic": topic, "group": group, "queues": rows})
+        return
+    table = plain_table(numbers=("queue", "offset", "lag"))
+    for one, at in sorted(sought.items()):
+        table.add_row(str(one), str(at), f"{behind.get(one, 0):,}")
+    print_text([table])
+
+
+def place_of(said: str) -> StartOffset | Moment:
+    """What ``--to`` says. Raises :class:`UsageError`."""
+    if said.lower() in _FIRST:
+        return "first"
+    if said.lower() in _LAST:
+        return "last"
+    try:
+        if found := _MQADMINS.fullmatch(said):
+            return datetime.fromisoformat("{}T{}.{}".format(*found.groups()))
+        if said.isdigit() and len(said) > len("20260131"):
+            return int(said) / 1000
+        return datetime.fromisoformat(said)
+    except ValueError:
+        raise UsageError(f"--to {said}: earliest, latest, or a time such as 2026-01-31T12:00") from None
+
+
+def _rows(source: TopicSource, topic: str | None) -> list[Row]:
+    topics = source.topics() if topic is None else [topic]
+    return [row for one in topics for row in source.groups(one)]
+
+
+def _no_group(group: str, topic: str | None, known: list[str]) -> NoTopicError:
+    there = ", ".join(sorted(set(known))) or "there is none"
+    return NoTopicError(f"no group {group!r}{'' if topic is None else f' of the topic {topic!r}'}; groups: {there}")
+
+
+def _names(*names: str) -> list[Text]:
+    return [Text(printable(name)) for name in names]
+
+
+def _shown_time(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None:
+        return "–"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) + f".{timestamp_ms % 1000:03d}"

@@ -1,0 +1,143 @@
+"""The commands ``warren topic append`` and ``consume``: messages into a topic, and out of it for a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warren.commands.message_lines import FormatOption, chosen_format, topic_lines
+from warren.commands.message_output import MANY, MessageOutput, Stop
+from warren.commands.opening import opened_node
+from warren.commands.options import FollowOption, JsonOption, NodePath, TopicArgument, UsageError, pairs
+from warren.commands.sending import (
+    PATIENCE_S,
+    Bodies,
+    CountOption,
+    FileOption,
+    KeyDelimiterOption,
+    LinesOption,
+    Published,
+)
+from warren.commands.topic_sources import NoTopicError, topic_of
+
+if TYPE_CHECKING:
+    from warren.reader_verbs import ReaderArguments
+    from warren.topic_reader import Reader, TopicRecord
+
+
+def append(
+    path: NodePath,
+    topic: TopicArgument,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[BODY]...", help="One message each; none: from stdin.")
+    ] = None,
+    *,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", "-k", metavar="K", help="A key, which chooses the queue, too; several times."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="T", help="The tag.")] = None,
+    property: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A property; several times.")] = None,
+    queue_id: Annotated[
+        int | None, typer.Option("--queue-id", metavar="I", min=0, help="Into this queue of the topic.")
+    ] = None,
+    delay: Annotated[
+        float | None, typer.Option(metavar="S", min=0, help="Not to be read before, rounded up to a delay level.")
+    ] = None,
+    file: FileOption = None,
+    lines: LinesOption = False,
+    key_delimiter: KeyDelimiterOption = None,
+    declare: Annotated[
+        bool, typer.Option("--declare", help="Make the topic where it is missing; and the directory too.")
+    ] = False,
+    queues: Annotated[int | None, typer.Option(metavar="N", min=1, help="With --declare: at least so many.")] = None,
+    count: CountOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Append messages to a topic, and come back when they are safe."""
+    bodies = Bodies.of(words or [], file, lines=lines, key_delimiter=key_delimiter)
+    if key and key_delimiter is not None:
+        raise UsageError("either --key or --key-delimiter")
+    if queues is not None and not declare:
+        raise UsageError("--queues goes with --declare")
+    properties = pairs("--property", property, "NAME=TEXT", may_be_empty=True) or None
+    with opened_node(path, make=declare) as node:
+        try:
+            found = node.topic(topic, queues=queues) if declare else topic_of(node, topic)
+        except NoTopicError as error:
+            raise NoTopicError(f"{error}; --declare makes it") from error
+        published = Published()
+        published.send_all(
+            bodies,
+            lambda own, body: found.append(
+                body,
+                key=key or own,
+                tag=tag,
+                properties=properties,
+                queue=queue_id,
+                delay=delay,
+                timeout=PATIENCE_S,
+            ),
+            count,
+            shows=not as_json,
+        )
+    published.say("appended", as_json=as_json)
+
+
+def consume(
+    path: NodePath,
+    topic: TopicArgument,
+    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Read for this group, as a member of it.")],
+    *,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="At most so many; otherwise all that are left.")
+    ] = None,
+    follow: FollowOption = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", min=0, help="Wait for more, at most so many seconds for each.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="T", help="Only messages with it; several times.")] = None,
+    begin: Annotated[
+        str, typer.Option("--from", metavar="PLACE", help="Where a new group begins: earliest, latest, or a time.")
+    ] = "earliest",
+    format: FormatOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the messages that a group has not read to stdout, each body on a line; they count as read then.
+
+    Exit code 0, whether there were any or not; 1 where the reader of a pipe goes away. Ctrl-C ends it with 130; what
+    was written and, from a pipe, read counts.
+    """
+    if follow and timeout is not None:
+        raise UsageError("either --follow or --timeout")
+    from warren.commands.topic_groups import place_of  # noqa: PLC0415 - it draws tables, too
+
+    lines = topic_lines(chosen_format(format, as_json=as_json))
+    arguments: ReaderArguments = {"tags": tag, "auto_commit": False, "consume_from": place_of(begin)}
+    waits = follow or timeout is not None
+    with opened_node(path, share=follow) as node:
+        found = topic_of(node, topic)
+        with found.reader(group, **arguments) as reader, Stop(watches=waits) as stop:
+            output = MessageOutput(lines, stop)
+            _write_all(reader, output, count, None if follow else timeout or 0.0)
+        stop.end(has_unreadable=output.has_unreadable)
+
+
+def _write_all(reader: Reader, output: MessageOutput, count: int | None, timeout: float | None) -> None:
+    stop, batch = output.stop, output.batch
+    left = count
+    while not stop and left != 0:
+        records: Sequence[TopicRecord] = []
+        with stop.waiting():
+            records = reader.read(batch if left is None else min(batch, left), timeout)
+        if not records or stop:
+            return
+        written = output.write(records)
+        for one in {(one.record.topic, one.queue_id): one for one in written.taken}.values():  # of each queue the last
+            one.commit()
+        if not written.goes_on:
+            return
+        left = None if left is None else left - len(records)
+        batch = min(2 * batch, MANY)

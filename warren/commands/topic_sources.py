@@ -1,0 +1,268 @@
+"""Topics that are asked, for the commands: those of a node that runs on a directory, or what lies in files.
+
+Where a node of warren has a directory open it is asked (as a guest of whoever has it), and everything else is read from
+the files, as a restarted broker would find it. The questions are the same, and so are the answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from warren.commands.options import UsageError, parse_settings
+from warren.commands.output import report_error
+from warren.msg_store.commit_log_format import Record
+from warren.salvage.queue_directory import Finding
+from warren.storage.errors import DataError, WarrenError
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.lock_holder import lock_holder
+
+if TYPE_CHECKING:
+    from warren.node import Node
+    from warren.salvage.rocketmq.store import RocketmqStore
+    from warren.topic import Topic
+
+Bounds = dict[int, tuple[int, int]]
+"""By queue: the number of its first message, and the next one's."""
+Row = dict[str, Any]
+"""Of a group: ``topic``, ``group``, ``queue_id``, ``offset``, ``lag``, ``member`` (``None``: nobody's)."""
+
+
+class NoTopicError(WarrenError):
+    """There is no topic of that name, or no such queue of it."""
+
+
+class TopicSource(Protocol):
+    """What commands ask. A :class:`Finding` says of a message why it cannot be had."""
+
+    def topics(self) -> Mapping[str, int]:
+        """How many queues each has."""
+
+    def bounds(self, topic: str) -> Bounds:
+        """Of its queues; raises :class:`NoTopicError`."""
+
+    def groups(self, topic: str) -> list[Row]:
+        """Where groups are, by group and queue."""
+
+    def messages(
+        self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
+    ) -> Iterator[Record | Finding]:
+        """A queue's, from a number on, or the first. Raises :class:`NoTopicError`."""
+
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
+        """Messages with a key, the newest first, each once."""
+
+    def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
+        """Where the index says that they are: others of the same hash among them, some twice."""
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The number of a queue's message that was stored at a time. Raises :class:`NoTopicError`."""
+
+    def message(self, message_id: str) -> Record:
+        """The message with this id; raises :class:`LookupError`, and ``RecordError`` for what is no id."""
+
+
+@contextmanager
+def opened_source(path: str, said: list[str] | None = None, *, start: bool = False) -> Iterator[TopicSource]:
+    """What to ask about the topics of ``path``; ``said`` and ``start`` are for files alone."""
+    if (live := is_live(path)) or _has_no_files(path):
+        if said or start:
+            where = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
+            raise UsageError(f"--set and --start are for files; {where}")
+        from warren.commands.opening import opened_node  # noqa: PLC0415 - files need no node
+
+        with opened_node(path) as node:
+            yield NodeTopics(node)
+        return
+    from warren.salvage.rocketmq.store import open_rocketmq  # noqa: PLC0415 - a node needs no salvage
+
+    with open_rocketmq(path, parse_settings(said), start=start) as store:
+        for note in store.notes:
+            report_error(note)
+        yield StoredTopics(store)
+
+
+def is_live(path: str) -> bool:
+    """Whether a node of warren has this data directory open."""
+    return lock_holder(os.path.join(path, LOCK_FILE)) is not None
+
+
+def _has_no_files(path: str) -> bool:
+    """Whether it is a node's data directory to which no message of a topic was ever appended: what is declared there a
+    node says that is opened for the moment."""
+    from warren.data_directory import Kind, kind_of  # noqa: PLC0415 - it knows what all directories look like
+
+    return kind_of(path) is Kind.NODES and not os.path.isdir(os.path.join(path, "topics", "commitlog"))
+
+
+# ── a node ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def topic_of(node: Node, name: str) -> Topic:
+    """A topic that is there; to ask for it makes none. Raises :class:`NoTopicError`."""
+    if name not in (known := node.topics()):
+        raise NoTopicError(f"no topic {name!r} in {node.path}{_near(name, known)}")
+    return node.topic(name)
+
+
+class NodeTopics:
+    """A node's."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def topics(self) -> Mapping[str, int]:
+        return dict(sorted(self._node.topics().items()))
+
+    def bounds(self, topic: str) -> Bounds:
+        return topic_of(self._node, topic).offsets()
+
+    def groups(self, topic: str) -> list[Row]:
+        rows = []
+        for group, found in sorted(topic_of(self._node, topic).groups().items()):
+            owners = {queue_id: member for member, of in found["members"].items() for queue_id in of}
+            rows += [
+                {
+                    "topic": topic,
+                    "group": group,
+                    "queue_id": queue_id,
+                    "offset": offset,
+                    "lag": found["lag"].get(queue_id, 0),
+                    "member": owners.get(queue_id),
+                }
+                for queue_id, offset in sorted(found["committed"].items())
+            ]
+        return rows
+
+    def messages(
+        self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
+    ) -> Iterator[Record | Finding]:
+        found = topic_of(self._node, topic)
+        bounds = found.offsets()
+        if queue_id not in bounds:
+            raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}; its queues are 0 to {len(bounds) - 1}")
+        first, end = bounds[queue_id]
+        at = first if queue_offset is None else max(queue_offset, first)
+        stop = end if limit is None else min(end, at + limit)
+        while at < stop:
+            try:
+                records = found.pull(queue_id, at, min(stop - at, 256))
+            except DataError:
+                finding = None
+                try:
+                    records = found.pull(queue_id, at, 1)
+                except DataError as error:
+                    records, finding = [], Finding("no message", "damage", error.path, error.offset, error.reason)
+                if finding is not None:
+                    yield finding
+                    at += 1
+                    continue
+            if not records:
+                return
+            for record in records:
+                if record.queue_offset >= stop:
+                    return
+                yield record.record
+            at = records[-1].queue_offset + 1
+
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
+        found = topic_of(self._node, topic).find(key, begin=begin_ms / 1000, end=end_ms / 1000, limit=limit)
+        return iter([one.record for one in found])
+
+    def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
+        times = {"begin": begin_ms / 1000, "end": end_ms / 1000}
+        found = topic_of(self._node, topic).find(key, **times, limit=limit, exact=False)
+        return iter([one.physical_offset for one in found])
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        found = topic_of(self._node, topic).offset_at(timestamp_ms / 1000)
+        if queue_id not in found:
+            raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}; its queues are 0 to {len(found) - 1}")
+        return found[queue_id]
+
+    def message(self, message_id: str) -> Record:
+        missing: LookupError | None = None
+        for topic in self._node.topics():
+            try:
+                return topic_of(self._node, topic).view_message(message_id).record
+            except LookupError as error:
+                missing = error
+        raise LookupError(f"no message {message_id}") from missing
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class StoredTopics:
+    """A store's, without a node."""
+
+    def __init__(self, opened: RocketmqStore) -> None:
+        self.opened = opened
+
+    def topics(self) -> Mapping[str, int]:
+        from warren.actors.engines.topics.topic_store import table_of  # noqa: PLC0415 - a node has its own
+
+        return dict(sorted(table_of(self.opened.store).topics.items()))
+
+    def bounds(self, topic: str) -> Bounds:
+        known, queues = self.topics(), self.opened.store.queues
+        if topic not in known:
+            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{_near(topic, known)}")
+        found = {queue_id: queues.get((topic, queue_id)) for queue_id in range(known[topic])}
+        return {number: (0, 0) if one is None else (one.min_offset, one.max_offset) for number, one in found.items()}
+
+    def groups(self, topic: str) -> list[Row]:
+        from warren.salvage.rocketmq.inspecting import group_rows  # noqa: PLC0415 - it draws tables, too
+
+        rows = group_rows(self.opened, self.opened.consumer_offsets())
+        return [{**row, "member": None} for row in rows if row["topic"] == topic]
+
+    def messages(
+        self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
+    ) -> Iterator[Record | Finding]:
+        from warren.salvage.rocketmq.reading import queue_messages  # noqa: PLC0415 - as above
+
+        return queue_messages(self.opened, self.opened.queue(topic, queue_id), queue_offset, limit)
+
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
+        from warren.salvage.rocketmq.reading import exact  # noqa: PLC0415 - as above
+
+        offsets: list[int] = []
+        for one in self.index_answers(topic, key, limit, begin_ms, end_ms):
+            if isinstance(one, Finding):
+                yield one
+            else:
+                offsets.append(one)
+        yield from exact(self.opened, topic, key, offsets)
+
+    def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
+        damage: list[DataError] = []
+        found = self.opened.store.query(topic, key, limit, begin_ms, end_ms, damage=damage)
+        for error in damage:
+            yield Finding("damaged index", "damage", error.path, error.offset, error.reason)
+        yield from found
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        self.opened.queue(topic, queue_id)
+        return self.opened.store.offset_by_time(topic, queue_id, timestamp_ms)
+
+    def message(self, message_id: str) -> Record:
+        from warren.msg_store.commit_log_format import parse_message_id  # noqa: PLC0415 - few ask
+
+        _, physical_offset = parse_message_id(message_id)
+        try:
+            record = self.opened.store.commit_log.record(physical_offset)
+        except DataError as error:
+            raise LookupError(f"no message {message_id}: {error.reason}") from error
+        if record.message_id() != message_id.upper():
+            raise LookupError(f"no message {message_id}: the one at {physical_offset} is {record.message_id()}")
+        return record
+
+
+def _near(name: str, known: Mapping[str, int]) -> str:
+    import difflib  # noqa: PLC0415 - for a mistake alone
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,218 @@
+"""What RabbitMQ's API has not: looking at the messages of a queue, and mending (:mod:`warren.mending`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from warren.actors.engines.errors import ArgumentsError, NotFoundError
+from warren.actors.queue_entry import QueueEntry
+from warren.aio import bridge
+from warren.management.call import Call
+from warren.management.http import bad_request, integer, not_found, required
+from warren.management.messages import payload_json, properties_json
+from warren.management.queues import find, find_classic
+from warren.mending import NotMovedError, Walk
+from warren.mending_verbs import PAGE, BrowsedDelivery, Place
+from warren.messages import ReceivedMessage
+from warren.queue_index.properties import decode_properties
+from warren.queue_verbs import QueueVerbs
+from warren.storage.errors import MessageError
+from warren.where import WhereError
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
+
+BROWSE_AT_MOST: Final = 500
+LOOK_AT_MOST: Final = 20_000
+"""So many messages are looked at for an answer, where a condition is true of few."""
+_BROWSED_BYTES: Final = 16_384
+_NO_LIMIT: Final = 1 << 62
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def browse(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/browse``: messages as they stand, none taken; those of consumers are ``unacked``.
+
+    ``count``: how many; ``where``: those of which a condition is true; ``after``: behind which place (``next`` of the
+    answer before); ``truncate``: bytes of a body.
+    """
+    there = find(call)
+    declaration = there.declaration
+    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
+    limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
+    if not isinstance(there, QueueEntry):
+        return await _browse_stream(call, there, count, limit)
+    verbs, where = QueueVerbs(call.node, find_classic(call, "browsing")), call.query.get("where") or None
+    after, found, looked = _place(call.query.get("after")), list[BrowsedDelivery](), 0
+    try:
+        while len(found) < count and looked < LOOK_AT_MOST:
+            at_once = count - len(found) if where is None else PAGE
+            page, after = await call.managed.run(verbs.browse_page(where, at_once, after))
+            found += page
+            looked += at_once
+            if len(found) > count:
+                found = found[:count]
+                after = found[-1].level, found[-1].seq_id
+            if after is None:
+                break
+    except WhereError as error:
+        raise bad_request(str(error)) from error
+    return {
+        "messages": [_shown(one, limit) for one in found],
+        "next": None if after is None else f"{after[0]}.{after[1]}",
+    }
+
+
+def _shown(message: BrowsedDelivery, limit: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": message.id,
+        "seq_id": message.seq_id,
+        "level": message.level,
+        "unacked": message.unacked,
+    }
+    try:
+        return shown | _message(message, limit)
+    except MessageError as error:
+        return shown | {"error": str(error)}
+
+
+def _message(message: ReceivedMessage, limit: int) -> dict[str, Any]:
+    return {
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "properties": properties_json(message.properties),
+        "payload_bytes": len(message.body),
+        **payload_json(message.body, "auto", limit),
+    }
+
+
+async def _browse_stream(call: Call, stream: Stream, count: int, limit: int) -> Any:
+    """The same of a stream, whose places are offsets."""
+    start = integer(call.query.get("after") or -1) + 1
+    await call.managed.run(call.node.caught_up())
+    page = await bridge.in_thread(lambda: stream.read(max(start, stream.bounds().start), count))
+    found = [
+        {
+            "offset": one.offset,
+            "exchange": one.exchange,
+            "routing_key": one.routing_key,
+            "properties": properties_json(decode_properties(one.properties)),
+            "payload_bytes": len(one.body),
+            **payload_json(one.body, "auto", limit),
+        }
+        for one in page
+    ]
+    return {"messages": found, "next": str(page[-1].offset) if page else None}
+
+
+def _place(said: str | None) -> Place | None:
+    if not said:
+        return None
+    level, _, seq_id = said.partition(".")
+    return integer(level), integer(seq_id)
+
+
+# ── mending ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def take(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/take``: one message by its ``id``, which is gone from the queue then."""
+    verbs = _readable(call, "taking")
+    (id,) = required(await call.body(), "id")
+    try:
+        channel, batches = await call.managed.run(verbs.take(str(id)))
+    except ArgumentsError as error:
+        raise bad_request(str(error)) from error
+    if not batches:
+        raise not_found(f"no message {id}, or a consumer has it")
+    (delivered,) = batches
+    try:
+        return {"id": id} | _message(ReceivedMessage(delivered.fetched), _NO_LIMIT)
+    except MessageError as error:
+        return {"id": id, "error": str(error)}
+    finally:
+        channel.settle_all("ack", delivered.tags)
+
+
+async def move(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/move``: messages go to another queue of the vhost, or to an exchange.
+
+    ``to``, or ``exchange`` and ``routing_key``; ``where`` or ``ids``; ``count``: at most so many. Each is gone here
+    once it is safe there: none is lost; a crash in between leaves it in both.
+    """
+    verbs, said = _readable(call, "moving"), await call.body()
+    users, user, vhost = call.managed.users, call.user.name, verbs.entry.declaration.vhost
+    if "exchange" in said:
+        exchange, routing_key = (_text(one) for one in required(said, "exchange", "routing_key"))
+    else:
+        (to,) = required(said, "to")
+        exchange, routing_key = "", str(to)
+    users.check(user, vhost, "exchange", exchange, "write")
+    if exchange and call.node.vhost(vhost).definitions.exchange(exchange).type == "topic":
+        users.check_topic(user, vhost, exchange, routing_key, "write")
+    walk = await _walked(call, lambda: verbs.moving((exchange, routing_key), *_which(said)))
+    if walk.done:
+        call.managed.clients.traffic.publish(vhost, exchange, walk.done, 1)
+    return {"moved": walk.done}
+
+
+async def remove(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/remove``: messages are deleted, wherever they stand.
+
+    ``where`` or ``ids``; ``count``: at most so many.
+    """
+    verbs, said = _readable(call, "removing"), await call.body()
+    where, ids, count = _which(said)
+    if where is None and ids is None:
+        raise bad_request("which messages: where or ids; DELETE …/contents deletes all")
+    walk = await _walked(call, lambda: verbs.removing(where, ids, count))
+    return {"removed": walk.done}
+
+
+async def requeue(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/requeue``: dead letters go back to the queues that they died in.
+
+    ``where`` or ``ids``; ``count``: at most so many.
+    """
+    verbs, said = _readable(call, "requeueing"), await call.body()
+    call.managed.users.check(call.user.name, verbs.entry.declaration.vhost, "exchange", "", "write")
+    walk = await _walked(call, lambda: verbs.requeueing(*_which(said)))
+    return {"requeued": walk.done, "stayed": walk.chosen - walk.done}
+
+
+def _readable(call: Call, what: str) -> QueueVerbs:
+    """The verbs of the queue of the path, whose messages the user may read."""
+    entry = find_classic(call, what)
+    declaration = entry.declaration
+    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    return QueueVerbs(call.node, entry)
+
+
+def _which(said: Mapping[str, Any]) -> tuple[str | None, list[str] | None, int | None]:
+    """Which messages a request means. Raises :class:`HttpError`."""
+    where, ids, count = said.get("where"), said.get("ids"), said.get("count")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(one, str) for one in ids)):
+        raise bad_request("ids are a list of strings")
+    return None if where is None else _text(where), ids, None if count is None else max(0, integer(count))
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str):
+        raise bad_request(["not_string", said])
+    return said
+
+
+async def _walked(call: Call, begin: Callable[[], Walk]) -> Walk:
+    """A walk at its end. Raises :class:`HttpError`."""
+    try:
+        walk = begin()
+        await call.managed.run(walk.steps())
+    except NotFoundError as error:
+        raise not_found(str(error)) from error
+    except (ArgumentsError, NotMovedError, WhereError, TypeError) as error:
+        raise bad_request(str(error)) from error
+    return walk

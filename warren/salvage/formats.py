@@ -1,0 +1,33 @@
+"""The formats in which messages are written and read, and what the ending of a file's name says of it."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from warren.storage.errors import SettingsError
+
+
+class Format(enum.StrEnum):
+    """How messages are written."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    BODIES = "bodies"
+
+
+_ENDINGS: Final = {".parquet": Format.PARQUET, ".csv": Format.CSV}
+
+
+def format_of(out: str | None) -> Format:
+    """As the name's ending says; else lines of JSON."""
+    return next((found for end, found in _ENDINGS.items() if out and out.lower().endswith(end)), Format.JSONL)
+
+
+def format_called(name: str) -> Format:
+    """The format of that name; raises :class:`SettingsError` where there is none."""
+    try:
+        return Format(name)
+    except ValueError:
+        raise SettingsError(f"a format is {', '.join(Format)}, not {name!r}") from None

@@ -1,0 +1,94 @@
+"""Which of a broker's messages are wanted: a condition (:mod:`warren.where`) on what an export says of each.
+
+A uniform batch is asked once where the condition looks at nothing that differs in it; else, and in a mixed batch, every
+message is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from warren.queue_index.properties import Properties, decode_properties
+from warren.salvage.envelopes import Envelope
+from warren.salvage.message_batches import MessageBatch, MessageRow, UniformBatch
+from warren.where import MESSAGE_FIELDS, Getter, Moment, Where
+
+
+class SavedMessage:
+    """A message of a directory, as a condition asks for it. ``known``: what only some messages have, by name."""
+
+    def __init__(self, envelope: Envelope, body: bytes | memoryview, known: Mapping[str, Any]) -> None:
+        self.envelope = envelope
+        self.body = body
+        self.known = known
+        self.exchange = envelope.exchange
+        self.routing_key = envelope.routing_keys[0]
+
+    @property
+    def persistent(self) -> bool:
+        return bool(self.known["persistent"])
+
+    @cached_property
+    def properties(self) -> Properties:
+        encoded = self.envelope.encoded
+        return Properties() if encoded is None else decode_properties(encoded)
+
+
+def _known(name: str) -> Getter[SavedMessage]:
+    return lambda message: message.known.get(name)
+
+
+def _expiry(message: SavedMessage) -> Moment | None:
+    expiry_us = message.known.get("expiry_us")
+    return Moment(expiry_us / 1_000_000) if expiry_us else None
+
+
+_KNOWN: Final = ("vhost", "queue", "seq_id", "msg_id", "redelivered", "delivery_count", "acked", "orphan")
+
+SAVED_FIELDS: Final[Mapping[str, Getter[Any]]] = {
+    **MESSAGE_FIELDS,
+    **{name: _known(name) for name in _KNOWN},
+    "expiry": _expiry,
+}
+"""The fields of a message that an export may be asked for: AMQP's, and those of a line."""
+
+_OWN: Final = frozenset({"body", "seq_id", "msg_id", "expiry"})
+"""Fields in which the messages of a uniform batch differ."""
+
+
+class Selector:
+    """Tells which messages are wanted; ``known``: what all of them have, by name."""
+
+    def __init__(self, where: Where[SavedMessage], **known: Any) -> None:
+        self._where = where
+        self._known = known
+        self._is_uniform = where.fields.isdisjoint(_OWN)
+        """Whether of a uniform batch all are wanted or none."""
+
+    def chosen(self, batch: MessageBatch) -> MessageBatch | None:
+        """Those of a batch that are wanted; ``None``: none is."""
+        if isinstance(batch, UniformBatch) and self._is_uniform:
+            return batch if self._wants_row(next(batch.first(1).mixed().rows())) else None
+        mixed = batch.mixed()
+        which = [at for at, row in enumerate(mixed.rows()) if self._wants_row(row)]
+        return None if not which else batch if len(which) == len(batch) else mixed.chosen(which)
+
+    def wants(self, envelope: Envelope, body: bytes | memoryview, known: Mapping[str, Any]) -> bool:
+        """Whether a message is wanted; ``known``: what it has beside these two."""
+        return self._where(SavedMessage(envelope, body, known))
+
+    def _wants_row(self, row: MessageRow) -> bool:
+        known = {
+            **self._known,
+            "seq_id": row.seq_id,
+            "msg_id": row.msg_id.hex() or None,
+            "persistent": row.persistent,
+            "redelivered": row.redelivered,
+            "acked": row.acked,
+            "expiry_us": row.expiry_us,
+            "delivery_count": row.delivery_count,
+            "orphan": False,
+        }
+        return self.wants(row.envelope, row.body, known)

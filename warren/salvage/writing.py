@@ -1,0 +1,66 @@
+"""Writers of messages by the names of their formats: what ``warren export`` and ``warren topic read`` write with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import attrs
+
+from warren.salvage.body_rows import body_lines
+from warren.salvage.export import MessageWriter
+from warren.salvage.formats import Format
+from warren.salvage.json_lines import JsonLines
+from warren.storage.errors import SettingsError
+
+
+@attrs.frozen(kw_only=True)
+class Form:
+    """What a writer has to know."""
+
+    format: Format = Format.JSONL
+    with_text: bool = False
+    """Bodies that are UTF-8 as text."""
+    node: str = ""
+    """What the column ``node`` of Parquet says."""
+    records: bool = False
+    """They are a topic's."""
+    include_acked: bool = False
+    orphans: bool = False
+    """There may be such messages."""
+
+    def check(self) -> None:
+        """Raise :class:`SettingsError` for what cannot be."""
+        if self.with_text and self.format not in (Format.JSONL, Format.CSV):
+            raise SettingsError(f"--text: is for jsonl and csv; in {self.format} bodies are bytes")
+        if self.format is Format.PARQUET:
+            _parquet()
+
+
+@contextmanager
+def writer_of(form: Form, write: Callable[[bytes | bytearray], object]) -> Iterator[MessageWriter]:
+    """What writes messages in that form; ``write`` gets the bytes."""
+    form.check()
+    match form.format:
+        case Format.JSONL:
+            yield JsonLines(write, with_text=form.with_text)
+        case Format.CSV:
+            from warren.salvage.csv_rows import MESSAGE_COLUMNS, RECORD_COLUMNS, CsvRows  # noqa: PLC0415 - few want it
+
+            yield CsvRows(write, RECORD_COLUMNS if form.records else MESSAGE_COLUMNS, with_text=form.with_text)
+        case Format.BODIES:
+            yield body_lines(write)
+        case Format.PARQUET:
+            include_acked, orphans, records = form.include_acked, form.orphans, form.records
+            rows = _parquet()(write, form.node, include_acked=include_acked, orphans=orphans, records=records)
+            with rows as writer:
+                yield writer
+
+
+def _parquet() -> Callable[..., AbstractContextManager[MessageWriter]]:
+    """What opens a writer of Parquet: :func:`warren.arrow.parquet_export.parquet_rows`."""
+    try:
+        from warren.arrow.parquet_export import parquet_rows  # noqa: PLC0415 - takes pyarrow
+    except ImportError as error:
+        raise SettingsError('--format parquet: needs pyarrow: pip install "warrenmq[parquet]"') from error
+    return parquet_rows

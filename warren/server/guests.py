@@ -1,0 +1,26 @@
+"""Guests of a node that is not shared: its user's commands, which come by the node's own socket and speak AMQP there.
+
+A program that has a directory for itself serves nobody until somebody comes. Then there is a server that listens
+nowhere, until the node is closed; whoever can open the socket could as well open the files, and may do everything.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from warren.running_node import RunningNode
+from warren.server.directory_socket import DirectorySocket
+from warren.server.server import Server
+from warren.server.settings import ServerSettings
+
+FOR_GUESTS: Final = ServerSettings(port=None, consumer_timeout=None)
+
+
+def let_in(node: RunningNode, connection: socket.socket) -> None:
+    """Serve a guest; called by one thread, the status server's."""
+    server = next((one for one in node.hosted if isinstance(one, Server) and one.settings is FOR_GUESTS), None)
+    if server is None:
+        server = Server(node, FOR_GUESTS)
+        server.start()
+    server.take(connection, DirectorySocket(server, node.path))

@@ -1,0 +1,66 @@
+"""ChannelTail: a tail of a queue that stands in another process, for as long as its channel is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from warren.actors.future import Future
+from warren.actors.looking import BrowsedMessage
+from warren.amqp.own_methods import Arrived
+from warren.queue_verbs import QueueVerbs
+from warren.steps import Steps
+from warren.tail_verbs import TailVerbs
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel
+
+
+class ChannelTail:
+    """One channel's."""
+
+    def __init__(self, channel: ServerChannel, queue: QueueVerbs) -> None:
+        self._channel = channel
+        self._verbs = TailVerbs(queue)
+        self._is_left = False
+
+    def join(self, last: int) -> Steps[None]:
+        """Stand ``last`` messages before the end."""
+        return self._verbs.begin(last)
+
+    def take(self, max_records: int) -> Steps[list[dict[str, Any]]]:
+        """The next messages. Where there are none, :class:`Arrived` says when to ask again."""
+        page = yield from self._verbs.page(max_records)
+        if not page:
+            arrival = self._verbs.arrival()
+            arrival.on_done(self._arrived)
+            arrival.hurry()
+        return browsed_to_send(page)
+
+    def _arrived(self, _: Future) -> None:
+        if not self._is_left:
+            self._channel.connection.server.post(self._tell)
+
+    def _tell(self) -> None:
+        if not self._is_left:
+            self._channel.send(Arrived())
+
+    def leave(self) -> Steps[None]:
+        """It is over."""
+        self._is_left = True
+        return self._verbs.close()
+
+
+def browsed_to_send(page: list[BrowsedMessage]) -> list[dict[str, Any]]:
+    """Messages that were looked at, as an answer (:func:`warren.client.queue_verbs.browsed_of`)."""
+    return [
+        {
+            "level": one.level,
+            "seq_id": one.browsed.seq_id,
+            "msg_id": one.browsed.msg_id,
+            "unacked": one.browsed.unacked,
+            "expiry_us": one.browsed.properties.expiry_us,
+            "size": one.browsed.properties.size,
+            "term": one.browsed.term,
+        }
+        for one in page
+    ]

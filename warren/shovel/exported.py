@@ -1,0 +1,134 @@
+"""An exported message on its way back: from a line of JSON, or a row of a table, to a letter.
+
+A *row* is a mapping of the fields of a line (:mod:`warren.salvage.json_lines`) as columns have them: names in the form
+of :func:`~warren.salvage.names.as_text`, ``properties`` and ``headers`` as JSON, ``body`` and ``encoded_properties`` as
+bytes. What a line does not say has a default, so that one can be written by hand; ``body`` alone is needed. What else
+an export knows of a message is there, too, for conditions.
+
+The properties are those that were exported, byte for byte: ``encoded_properties`` where it is there, and else what JSON
+says, which the export has found to be enough.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warren.queue_index.properties import from_json
+from warren.salvage.names import as_text, from_text, to_json
+from warren.shovel.letter import Letter, Position
+from warren.storage.errors import MessageError
+
+Row = Mapping[str, Any]
+
+_ESCAPED = re.compile(r"\\udc([89a-f][0-9a-f])")
+_U64: Final = (1 << 64) - 1
+_BROKEN: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What other people's JSON can end in."""
+_JSON_CELLS: Final = frozenset(
+    (
+        *("routing_keys", "properties", "headers", "expiry_us", "seq_id", "delivery_count", "size"),
+        *("persistent", "redelivered", "acked", "orphan"),
+    )
+)
+"""Cells of CSV that are JSON; others are text."""
+_KNOWN: Final = ("seq_id", "msg_id", "persistent", "redelivered", "delivery_count")
+
+
+def row_of_line(line: str | bytes) -> dict[str, Any]:
+    """The row that a line says; raises :class:`MessageError` for what is none."""
+    try:
+        said = json.loads(line)
+        if not isinstance(said, dict) or "body" not in said:
+            raise MessageError("no object of JSON with a body")
+        return row_of_fields(said)
+    except _BROKEN as error:
+        raise MessageError(_said(error)) from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+
+
+def row_of_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of an object of JSON. Raises :class:`MessageError` for messages of topics, and what Python raises."""
+    if "topic" in said:
+        raise MessageError("a message of a topic, which goes into no queue")
+    headers, encoded = said.get("headers"), said.get("encoded_properties")
+    queue = said.get("queue")
+    return {
+        **{name: said.get(name) for name in _KNOWN},
+        "acked": said.get("acked", False),
+        "orphan": said.get("orphan", False),
+        "vhost": as_text(said.get("vhost", "/")),
+        "queue": as_text(queue),
+        "expiry_us": said.get("expiry_us"),
+        "exchange": as_text(said.get("exchange", "")),
+        "routing_keys": [as_text(key) for key in said.get("routing_keys", [queue or ""])],
+        "properties": to_json(said.get("properties", {})).decode(),
+        "headers": None if headers is None else to_json(headers).decode(),
+        "encoded_properties": None if encoded is None else base64.b64decode(encoded, validate=True),
+        "body": body_of(said["body"], said.get("body_encoding", "base64")),
+    }
+
+
+def body_of(said: str, encoding: str) -> bytes:
+    """A body as a line or a cell says it."""
+    if encoding == "string":
+        return said.encode()
+    if encoding == "base64":
+        try:
+            return base64.b64decode(said, validate=True)
+        except ValueError:
+            raise ValueError('its body is no base64; of a text say "body_encoding": "string"') from None
+    raise ValueError(f"body_encoding is 'string' or 'base64', not {encoding!r}")
+
+
+def letter_of(row: Row, position: Position) -> Letter:
+    """The message; raises :class:`MessageError` where the row's values make none."""
+    if row["body"] is None:
+        raise MessageError("the row has no body")
+    keys = tuple(name_of(key) for key in row["routing_keys"])
+    if not keys:
+        raise MessageError("the row has no routing key")
+    encoded = row.get("encoded_properties")
+    return Letter(
+        exchange=name_of(row["exchange"]),
+        routing_keys=keys,
+        properties=_encoded(row["properties"], row["headers"]) if encoded is None else encoded,
+        body=row["body"],
+        expiry_us=(row["expiry_us"] or 0) & _U64,
+        position=position,
+    )
+
+
+def name_of(text: str) -> bytes:
+    """The name that a column says: the other way round of :func:`warren.arrow.arrays.as_text`."""
+    if "\\udc" in text:
+        text = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
+    return from_text(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _encoded(properties: str, headers: str | None) -> bytes:
+    try:
+        return from_json(json.loads(properties), None if headers is None else json.loads(headers))
+    except (MessageError, *_BROKEN) as error:
+        raise MessageError(f"no properties of a message ({error}): {properties[:80]!r}") from error
+
+
+def row_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
+    """The row that cells of CSV say, by the names of their columns; raises :class:`MessageError` for what is none."""
+    try:
+        if "topic" in cells:
+            raise MessageError("a message of a topic, which goes into no queue")
+        said: dict[str, Any] = {name: text for name, text in cells.items() if text}
+        for name in _JSON_CELLS & said.keys():
+            said[name] = json.loads(said[name])
+        return row_of_fields({"body": "", **said})
+    except _BROKEN as error:
+        raise MessageError(_said(error)) from error

@@ -1,0 +1,210 @@
+"""A source that is a file of exported messages (:mod:`warren.shovel.exported_files`). It stays as it is.
+
+First all of it is read, to see which queues it has, where each begins and how many messages there are; then each
+queue's part is read again. What is no row is reported and passed over. What is done is written down elsewhere, as of a
+directory: there a row's number stands for a seq_id, and the content's digest, with the condition, for the directory. So
+a file that has changed, or another condition, is another copy, which begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+
+from warren.queue_index.properties import Properties, decode_properties
+from warren.salvage.names import to_text
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.progress import share_bar
+from warren.salvage.selecting import SAVED_FIELDS
+from warren.shovel.errors import ShovelError
+from warren.shovel.exported import Row, letter_of, name_of
+from warren.shovel.exported_files import ExportedFile, Mark
+from warren.shovel.letter import Letter, Position
+from warren.shovel.places import SourceQueue
+from warren.shovel.progress import Progress, Reach
+from warren.storage.errors import MessageError
+from warren.where import Where, compile_where
+
+OnFinding = Callable[[Finding], None]
+_DELIVERY_MODE_PERSISTENT = 2
+
+
+@attrs.frozen(kw_only=True)
+class Chosen:
+    """Which messages of a file are wanted, and where they go."""
+
+    where: str | None = None
+    """A condition (:mod:`warren.where`)."""
+    vhost: bytes | None = None
+    """Only those of this vhost."""
+    into: bytes | None = None
+    """All into this queue; ``None``: each into its own."""
+    into_vhost: bytes | None = None
+    """All into this vhost; ``None``: each into its own."""
+    as_published: bool = False
+    """They go elsewhere: where their exchanges lead."""
+
+    def copy_of(self, digest: str) -> str:
+        """What the progress of such a copy stands under: of another one nothing is said by it."""
+        where = "" if self.where is None else f" where {self.where}"
+        return f"{digest}{where}{' as published' if self.as_published else ''}"
+
+
+class RowMessage:
+    """A row, as a condition asks for it."""
+
+    def __init__(self, row: Row, letter: Letter) -> None:
+        self.known: Mapping[str, Any] = row
+        self.body = letter.body
+        self.exchange: str = row["exchange"]
+        self.routing_key: str = row["routing_keys"][0]
+        self._encoded = letter.properties
+
+    @cached_property
+    def properties(self) -> Properties:
+        return decode_properties(self._encoded)
+
+    @property
+    def persistent(self) -> bool:
+        said = self.known.get("persistent")
+        return self.properties.delivery_mode == _DELIVERY_MODE_PERSISTENT if said is None else bool(said)
+
+
+@attrs.define
+class _Part:
+    """A queue's rows: from the first to the last of them, perhaps with others in between."""
+
+    first: Mark
+    last: int = 0
+    count: int = 0
+
+
+@attrs.define
+class FileSource:
+    """A file whose messages are copied."""
+
+    _file: ExportedFile
+    _chosen: Chosen
+    _progress: Progress
+    _rename: Callable[[bytes], bytes]
+    _report: OnFinding
+    _where: Where[RowMessage] | None = attrs.field(init=False)
+
+    @_where.default
+    def _compile(self) -> Where[RowMessage] | None:
+        where = self._chosen.where
+        return None if where is None else compile_where(where, SAVED_FIELDS)
+
+    def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
+        parts = self._survey(names)
+        for name in names:
+            if not any(queue == name for _, queue in parts):
+                raise ShovelError(f"{self._file.path}: no message of a queue {to_text(name)!r}")
+        copy = self._chosen.copy_of(self._file.digest()[:32])
+        found: list[SourceQueue] = []
+        for (vhost, queue), part in parts.items():
+            reach = self._progress.reach(vhost, copy, self._rename(queue))
+            found.append(_FileQueue(vhost, queue, self, part, reach))
+        return found
+
+    def _survey(self, names: Sequence[bytes]) -> dict[tuple[bytes, bytes], _Part]:
+        """The queues in the order in which the file has them."""
+        parts: dict[tuple[bytes, bytes], _Part] = {}
+        homeless = 0
+        with share_bar("Looking for queues", self._file.extent()) as passed:
+            for mark, row in self._file.rows():
+                passed(mark.at)
+                if isinstance(row, MessageError):
+                    self._report(Finding("unreadable row", "damage", self._file.path, None, str(row)))
+                    continue
+                home = self._home(row)
+                if home is None:
+                    homeless += 1
+                elif (not names or home[1] in names) and self._letter(mark, row, self._report) is not None:
+                    part = parts.setdefault(home, _Part(mark))
+                    part.last = mark.number
+                    part.count += 1
+        if homeless:
+            raise ShovelError(f"{self._file.path}: {homeless:,} messages say no queue; say which one they go into")
+        return parts
+
+    def _home(self, row: Row) -> tuple[bytes, bytes] | None:
+        """The vhost and the queue that a row goes into; ``None``: it has no queue."""
+        queue = self._chosen.into or (None if row["queue"] is None else name_of(row["queue"]))
+        if queue is None:
+            return None
+        return self._chosen.into_vhost or name_of(row["vhost"] or "/"), queue
+
+    def _letter(self, mark: Mark, row: Row, report: OnFinding | None = None) -> Letter | None:
+        """The message, if it is one that is wanted."""
+        if self._chosen.vhost is not None and name_of(row["vhost"] or "/") != self._chosen.vhost:
+            return None
+        try:
+            letter = letter_of(row, (0, mark.number))
+            decode_properties(letter.properties)
+        except MessageError as error:
+            if report is not None:
+                detail = f"row {mark.number + 1}: {error}"
+                report(Finding("unreadable row", "damage", self._file.path, None, detail))
+            return None
+        if self._where is not None and not self._where(RowMessage(row, letter)):
+            return None
+        own = b"" if row["queue"] is None else name_of(row["queue"])
+        into = self._chosen.into
+        if into is not None and not letter.exchange and letter.routing_keys[0] == own:
+            return letter._replace(routing_keys=(into, *letter.routing_keys[1:]))  # a name of a queue follows it
+        return letter
+
+    def letters(self, home: tuple[bytes, bytes], part: _Part, reach: Reach) -> Iterator[Letter]:
+        """A queue's letters that are not at the destination yet."""
+        for mark, row in self._file.rows(part.first):
+            if mark.number > part.last:
+                return
+            if isinstance(row, MessageError) or reach.has(mark.number) or self._home(row) != home:
+                continue
+            letter = self._letter(mark, row)
+            if letter is not None:
+                yield letter
+
+    def save(self) -> None:
+        """Write down what is done."""
+        self._progress.save()
+
+
+@attrs.define(eq=False)
+class _FileQueue:
+    """One queue's messages; position: 0, and the row's number."""
+
+    vhost: bytes
+    name: bytes
+    _source: FileSource
+    _part: _Part
+    _reach: Reach
+    _handed_out: set[int] = attrs.field(factory=set)
+
+    @property
+    def already(self) -> int:
+        return self._reach.messages
+
+    def count(self) -> int:
+        return max(self._part.count - self.already, 0)
+
+    def letters(self, limit: int) -> Iterator[Letter | None]:
+        for letter in self._source.letters((self.vhost, self.name), self._part, self._reach):
+            if not limit:
+                return
+            self._handed_out.add(letter.position[1])
+            limit -= 1
+            yield letter
+
+    def settle(self, positions: Sequence[Position]) -> None:
+        numbers = [number for _, number in positions]
+        self._handed_out.difference_update(numbers)
+        self._reach.add(numbers, min(self._handed_out, default=None))
+        self._source.save()
+
+    def finish(self) -> None:
+        """Everything is written down already."""

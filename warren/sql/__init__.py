@@ -1,0 +1,72 @@
+"""SQL over brokers' directories, by DuckDB in this process: the tables that Spark has, without a cluster. ::
+
+    import warren.sql
+
+    with warren.sql.connect("/disks/broker-1") as connection:
+        connection.sql("select queue, count(*), sum(size) from messages group by queue").show()
+
+DuckDB comes with ``pip install "warrenmq[sql]"``; without it everything else of warren works.
+
+=========================================  ==============================================================
+:mod:`~warren.sql.directories`             what :func:`connect` registers: the tables of some directories
+:mod:`~warren.sql.dataset`                 a table as DuckDB scans it, batch by batch
+:mod:`~warren.sql.expressions`             what a filter that DuckDB hands down says of single columns
+:mod:`~warren.sql.answers`                 rows of an answer as text: CSV, JSON lines, Markdown, a table; or Parquet
+=========================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Final
+
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+__all__ = ["MissingDuckDBError", "SqlError", "check_duckdb", "connect"]
+
+_NEEDED: Final = ("duckdb", "pyarrow")
+
+
+class SqlError(WarrenError):
+    """A statement that DuckDB refuses, or an answer that cannot be written as it was asked for."""
+
+
+class MissingDuckDBError(SqlError):
+    """DuckDB, or what it needs, is not installed."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(f'{module} is not installed: pip install "warrenmq[sql]"')
+
+
+def check_duckdb() -> None:
+    """Raises :class:`MissingDuckDBError` where DuckDB or pyarrow is not installed."""
+    import importlib.util  # noqa: PLC0415 - nobody else needs it
+
+    for needed in _NEEDED:
+        if importlib.util.find_spec(needed) is None:
+            raise MissingDuckDBError(needed)
+
+
+def connect(
+    *paths: str | PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
+) -> DuckDBPyConnection:
+    """A connection of DuckDB, in memory, with the tables of these directories: ``messages``, ``queues``, ``index``, …
+
+    A path is a broker's directory or a part of it, a ``.tar.gz`` of one, a glob, or a URI of an object store. Files are
+    opened when a query reads them, and never written. A query reads only the columns and the files that it needs.
+
+    ``failfast``: damage ends a query, with file, offset and reason; else rows go on behind it, and the table
+    ``findings`` says what is lost. ``settings``: of a RocketMQ's store, what its files do not tell, as ``--set`` has
+    them.
+
+    Raises :class:`MissingDuckDBError` where DuckDB is not installed, :class:`~warren.storage.errors.StorageError` where
+    a path names nothing, and :class:`~warren.storage.errors.DirectoryLockedError` where a node runs on a directory.
+    """
+    check_duckdb()
+    from warren.sql.directories import Directories  # noqa: PLC0415 - DuckDB and pyarrow, which may not be there
+
+    return Directories.at(*paths, failfast=failfast, settings=settings).connect()

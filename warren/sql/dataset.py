@@ -1,0 +1,91 @@
+"""A table as DuckDB scans it: columns and filters are handed down, and batches come one at a time.
+
+DuckDB knows a dataset of Arrow's. Of one it asks for a *scanner*, with the columns that a query needs and the filters
+that it has, and takes the scanner's batches until it has enough: one ``LIMIT 10`` reads no file to its end. A filter
+that was handed down is not looked at again by DuckDB: every batch is filtered here.
+
+A query may scan a table several times at once, in threads of DuckDB's. Scans share nothing (:mod:`warren.tables.kept`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from warren.arrow.columns import as_batch
+from warren.sql.expressions import bounds_of, columns_of
+from warren.tables.catalog import SCHEMAS, TABLES
+from warren.tables.filters import Wanted
+from warren.tables.kept import alone
+from warren.tables.table import Table, Task, plan
+
+if TYPE_CHECKING:
+    from warren.sql.directories import Directories
+
+
+class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
+    """A table of some directories."""
+
+    def __init__(self, name: str, directories: Directories) -> None:
+        # Arrow's own initialiser is for Arrow's own kinds of datasets.
+        self._name, self._directories = name, directories
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns."""
+        return SCHEMAS[self._name]
+
+    def scanner(
+        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: object
+    ) -> TableScanner:
+        """What is to be read: these columns, of the rows for which the filter is true. Planned at once."""
+        names = tuple(self.schema.names if columns is None else columns)
+        needed = frozenset[str]() if filter is None else columns_of(filter)
+        asked = frozenset(self.schema.names) if needed is None else needed.union(names)
+        wanted = Wanted.of(() if filter is None else bounds_of(filter), asked)
+        table = TABLES[self._name]
+        with self._directories.scanning.failures():
+            self._directories.refuse_live_nodes()
+            tasks = tuple(plan(table, self._directories.nodes, self._directories.options, wanted))
+        return TableScanner(table, self._directories, names, filter, wanted, tasks)
+
+
+@attrs.frozen(eq=False)
+class TableScanner:
+    """What DuckDB asks of a scanner."""
+
+    table: Table
+    directories: Directories
+    columns: tuple[str, ...]
+    condition: pc.Expression | None
+    wanted: Wanted
+    tasks: tuple[Task, ...]
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns that come."""
+        return pa.schema([self.table.schema.field(name) for name in self.columns])
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches, in the order of the table's rows; each is made when it is asked for."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, alone(self._batches))
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([field for field in self.table.schema if self.wanted.asks(field.name)])
+        scanning = self.directories.scanning
+        scan = scanning.begun(self.table.name, len(self.tasks))
+        with scanning.failures():
+            for number, task in enumerate(self.tasks):
+                for rows in self.table.read(task, self.directories.options, self.wanted):
+                    scanning.told(scan, number)
+                    if len(rows):
+                        batch = as_batch(rows, schema)
+                        if self.condition is not None:
+                            batch = batch.filter(self.condition)
+                        yield batch.select(self.columns)
+        scanning.told(scan, len(self.tasks))

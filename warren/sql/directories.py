@@ -1,0 +1,97 @@
+"""The tables of some directories, registered with a connection of DuckDB's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, Self
+
+import attrs
+import duckdb
+
+from warren.salvage.live_node import refuse_live_node
+from warren.sql.dataset import TableDataset
+from warren.tables.catalog import SCHEMAS
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node, find_nodes
+
+
+class Watcher(Protocol):
+    """Who wants to know how far the scans of a connection are."""
+
+    def begun(self, table: str, tasks: int) -> Any:
+        """A scan of a table has begun, of so many tasks; what it is known by afterwards."""
+
+    def told(self, scan: Any, task: int) -> object:
+        """A scan has a batch of that task; behind its last one it has ended."""
+
+
+@attrs.define(eq=False)
+class Scanning:
+    """What the scans of a connection tell."""
+
+    failed: BaseException | None = None
+    """What the last one that failed failed for: DuckDB makes a text of it."""
+    watcher: Watcher | None = None
+
+    def begun(self, table: str, tasks: int) -> Any:
+        return None if self.watcher is None else self.watcher.begun(table, tasks)
+
+    def told(self, scan: Any, task: int) -> None:
+        if self.watcher is not None:
+            self.watcher.told(scan, task)
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Notes what reading fails for."""
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.failed = error
+            raise
+
+
+@attrs.frozen(eq=False)
+class Directories:
+    """What the tables are read from, and how."""
+
+    nodes: tuple[Node, ...]
+    options: ReadOptions
+    archives: ExitStack
+    """Open for as long as anybody reads: an archive lies unpacked in it. Closed by the last who lets go of it."""
+    scanning: Scanning = attrs.Factory(Scanning)
+
+    @classmethod
+    def at(
+        cls, *paths: str | os.PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
+    ) -> Self:
+        """See :func:`warren.sql.connect`."""
+        archives = ExitStack()
+        given = tuple(os.fspath(path) for path in paths)
+        with archives:
+            nodes = find_nodes(given, archives=archives)
+            archives = archives.pop_all()
+        options = ReadOptions(
+            paths=given, table="", mode="failfast" if failfast else "permissive", settings=settings or {}
+        )
+        return cls(tuple(nodes), options, archives)
+
+    def refuse_live_nodes(self) -> None:
+        """Raise :class:`DirectoryLockedError` where a node runs by now."""
+        for node in self.nodes:
+            if not node.is_remote:
+                refuse_live_node(node.directory)
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """A new connection, in memory, with all tables."""
+        # What does not fit into memory: DuckDB makes this when it needs it, and else one below where the user stands.
+        spilled = os.path.join(tempfile.gettempdir(), f"warren-sql-{uuid.uuid4().hex}")
+        connection = duckdb.connect(config={"temp_directory": spilled})
+        for name in SCHEMAS:
+            connection.register(name, TableDataset(name, self))
+        return connection

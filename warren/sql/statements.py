@@ -1,0 +1,122 @@
+"""Runs statements, and says in one line what DuckDB says of one that it refuses.
+
+Of several statements all are run, and the last one is answered: views and macros come first, then what is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import attrs
+import duckdb
+import pyarrow as pa
+
+from warren.sql import SqlError
+from warren.sql.directories import Directories
+
+_FETCH_ROWS: Final = 2048
+"""What DuckDB makes at a time, too."""
+
+_WHERE: Final = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
+_CUT: Final = "..."
+"""How DuckDB begins a line that it does not show whole."""
+
+
+@attrs.frozen
+class Column:
+    """A column of an answer."""
+
+    name: str
+    kind: str
+    """Its type, as DuckDB writes it."""
+
+
+@attrs.frozen
+class Answer:
+    """What the last statement is answered with: columns, and rows that are made as they are taken."""
+
+    columns: tuple[Column, ...]
+    connection: duckdb.DuckDBPyConnection
+    """Has run the statement."""
+    relation: Any = None
+    """In its place: what runs it when batches are asked for."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return [column.name for column in self.columns]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Its rows as Python's values, once."""
+        while some := self.connection.fetchmany(_FETCH_ROWS):
+            yield from some
+
+    def batches(self) -> pa.RecordBatchReader:
+        """Its rows as Arrow's batches."""
+        return self.relation.to_arrow_reader(_FETCH_ROWS)
+
+
+class Statements:
+    """A connection that runs statements over the tables of some directories."""
+
+    def __init__(self, directories: Directories) -> None:
+        self.directories = directories
+        self._connection = directories.connect()
+
+    def close(self) -> None:
+        """Close the connection; archives that were unpacked for it are deleted."""
+        self._connection.close()
+        self.directories.archives.close()
+
+    def run(self, text: str, *, in_batches: bool = False) -> Answer | None:
+        """Run them; ``None``: the last one is of a kind that is not answered. Raises :class:`SqlError`.
+
+        ``in_batches``: the answer is wanted as Arrow's batches, and not as rows. DuckDB would hold a result, as it is
+        for rows, in memory as a whole to make batches of it.
+        """
+        with self.errors():
+            statements = self._connection.extract_statements(text)
+            if not statements:
+                raise SqlError("no statement")
+            *others, last = statements
+            for one in others:
+                self._connection.execute(one)
+            if duckdb.ExpectedResultType.NOTHING in last.expected_result_type:
+                self._connection.execute(last)
+                return None
+            if in_batches:
+                relation = self._connection.sql(last)
+                return Answer(
+                    tuple(map(Column, relation.columns, map(str, relation.types))), self._connection, relation
+                )
+            self._connection.execute(last)
+            described = self._connection.description or ()
+            return Answer(tuple(Column(name, str(kind)) for name, kind, *_ in described), self._connection)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """What DuckDB raises becomes ours: what the reading of a table failed for, or :class:`SqlError`."""
+        scanning = self.directories.scanning
+        scanning.failed = None
+        try:
+            yield
+        except duckdb.Error as error:
+            if scanning.failed is not None:
+                raise scanning.failed from error
+            raise SqlError(said_by(error)) from error
+
+
+def said_by(error: duckdb.Error) -> str:
+    """An error of DuckDB's in one line: where it draws an arrow under a place, that is said."""
+    text = str(error).strip()
+    found = _WHERE.search(text)
+    if found is None:
+        return " ".join(text.split())
+    number, shown, blanks = found.groups()
+    where = f"line {number}"
+    if not shown.startswith(_CUT):
+        where += f", column {len(blanks) - len(f'LINE {number}: ') + 1}"
+    return f"{' '.join(text[: found.start()].split())} ({where})"

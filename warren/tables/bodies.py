@@ -1,0 +1,169 @@
+"""The bodies in a vhost's store, for the tasks that need some of them.
+
+A store has no index that could be trusted: it is scanned, once for each Python worker, and the table of places that
+comes of it (36 bytes a message) is kept from one task to the next, as long as the files have the same names and sizes.
+The last few stores that were asked for are kept; a task that needs no body of a store scans none.
+
+Where a file's chain of records is broken and a message is missing, all that the vhost's queues need is looked for in
+such files, once for each store that is kept: only then are the indexes of all queues read. A task that reads one file
+of a store alone needs that too (:func:`hidden_in`): which messages stand behind or within garbage, and whether that is
+no damage, depends on all files of the store and on all queues of the vhost.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.msg_store.rdq_format import Record, file_number
+from warren.msg_store.store_reader import StoreReader
+from warren.queue_index.record_format import Bools, Octets
+from warren.salvage.queue_directory import MSG_IDS, MsgIds
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.vhost import Vhost
+from warren.storage.errors import StorageError, WarrenError
+from warren.tables.kept import kept
+from warren.tables.places import Node
+
+MOST_STORES: Final = 4
+MOST_MESSAGES: Final = 32 << 20
+"""In all stores but the one asked for last: a gigabyte and some."""
+
+Fingerprint = tuple[tuple[str, int], ...]
+
+
+@attrs.define(eq=False)
+class _KeptStore:
+    fingerprint: Fingerprint
+    store: StoreReader
+    looked_by: ReadOnlyFileSystem
+    """Of the task that looked last whether the files are the same: each task looks once."""
+
+
+def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
+    """What reads the store in that directory; one that cannot be scanned is empty, as on one machine.
+
+    Raises :class:`StorageError` where it is not on this machine: there Spark tries again.
+    """
+    key, stores = (node.path, directory), kept().stores
+    known: _KeptStore | None = stores.pop(key, None)
+    if known is None or known.looked_by is not files:
+        fingerprint = _fingerprint(files, directory)
+        if known is not None and (known.fingerprint != fingerprint or known.store.has_failed):
+            known.store.close()
+            known = None
+        if known is None:
+            known = _KeptStore(fingerprint, _scanned(node, files, directory), files)
+        known.looked_by = files
+    stores[key] = known
+    while len(stores) > 1 and (
+        len(stores) > MOST_STORES or sum(len(one.store) for one in stores.values()) - len(known.store) > MOST_MESSAGES
+    ):
+        stores.popitem(last=False)[1].store.close()
+    return known.store
+
+
+def forget() -> None:
+    """Close all stores that are kept, and keep nothing."""
+    kept().forget()
+
+
+def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:
+    names = [name for name in files.list(directory) if file_number(name) is not None]
+    return tuple((name, files.size(below(directory, name))) for name in names)
+
+
+def _scanned(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
+    refused: dict[str, StorageError] | None = None if node.is_remote else {}  # there Spark tries again
+    return StoreReader.open(files, directory, needed=partial(_needed, node, files, directory), refused=refused)
+
+
+def _needed(node: Node, files: ReadOnlyFileSystem, directory: str) -> MsgIds:
+    """What the queues of a store's vhost need of it."""
+    with _vhost_of(node, files, directory) as vhost:
+        if vhost is None:
+            return np.empty(0, MSG_IDS)
+        return vhost.needed(posixpath.basename(directory), all_or_none=node.is_remote)  # there Spark tries again
+
+
+def knows_needs(node: Node, files: ReadOnlyFileSystem, directory: str) -> bool:
+    """Whether all that refers to the store in that directory can be read: reads the indexes of its vhost."""
+    with _vhost_of(node, files, directory) as vhost:
+        return vhost is not None and vhost.knows_needs
+
+
+@contextmanager
+def _vhost_of(node: Node, files: ReadOnlyFileSystem, directory: str) -> Iterator[Vhost | None]:
+    """The vhost of a store, with its classic queues alone: no other refers to it."""
+    for where in node.contents().vhosts or ():
+        if where.path == posixpath.dirname(directory):
+            with closing(Vhost.open(files, attrs.evolve(where, quorum=()))) as vhost:
+                yield vhost
+            return
+    yield None
+
+
+@attrs.frozen
+class Hidden:
+    """Of one file, whose scan stopped before its end or met a bad record."""
+
+    records: tuple[Record, ...] = ()
+    """Of messages that somebody needs and that no scan reached, in the order of the file."""
+    explains_breaks: bool = False
+    """Whether what breaks the chain is left over: it hides messages, and nothing that is needed is missing."""
+
+
+def hidden_in(node: Node, files: ReadOnlyFileSystem, path: str, *, knows_needs: bool) -> Hidden:
+    """What is hidden in that file, which is broken; ``knows_needs``: as the vhost of its store says it."""
+    directory, name = posixpath.split(path)
+    store = store_at(node, files, directory)
+    has_all = store.has_all_needed()
+    records = tuple(store.hidden(name))
+    return Hidden(records, knows_needs and has_all and bool(records))
+
+
+@attrs.define
+class NodeBodies:
+    """Answers :class:`warren.salvage.queue_directory.BodySource`; looks for the store when it is first asked."""
+
+    _node: Node
+    _files: ReadOnlyFileSystem
+    _directory: str
+    _store: StoreReader | None = None
+
+    def contains(self, msg_id: bytes) -> bool:
+        return self.store.contains(msg_id)
+
+    def read(self, msg_id: bytes) -> bytes:
+        return self.store.read(msg_id)
+
+    def contains_each(self, msg_ids: MsgIds) -> Bools:
+        return self.store.contains_each(msg_ids)
+
+    def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
+        for found in self.store.read_each(msg_ids):
+            if isinstance(found, StorageError) and self._node.is_remote:
+                raise found  # Spark tries again
+            yield found
+
+    def read_uniform(self, msg_ids: MsgIds) -> Octets | None:
+        return self.store.read_uniform(msg_ids)
+
+    @property
+    def looked_into(self) -> StoreReader | None:
+        """The store, if these files were scanned for it by now."""
+        known: _KeptStore | None = kept().stores.get((self._node.path, self._directory))
+        return known.store if known is not None and known.looked_by is self._files else None
+
+    @property
+    def store(self) -> StoreReader:
+        """The store, scanned."""
+        if self._store is None:
+            self._store = store_at(self._node, self._files, self._directory)
+        return self._store

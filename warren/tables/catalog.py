@@ -1,0 +1,46 @@
+"""The tables by their names. A table's columns are known without it; what reads it is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from warren.tables import schemas
+from warren.tables.table import Table
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    "queues": schemas.QUEUES,
+    "index": schemas.INDEX,
+    "store": schemas.STORE,
+    "messages": schemas.MESSAGES,
+    "findings": schemas.FINDINGS,
+    "records": schemas.RECORDS,
+    "entries": schemas.ENTRIES,
+    "index_items": schemas.INDEX_ITEMS,
+    "offsets": schemas.OFFSETS,
+}
+
+
+class _Tables(Mapping[str, Table]):
+    """Each table stands in a module of its name."""
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in SCHEMAS:
+            raise KeyError(name)
+        table: Table = importlib.import_module(f"warren.tables.{name}").TABLE
+        return table
+
+    def __contains__(self, name: object) -> bool:
+        return name in SCHEMAS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SCHEMAS)
+
+    def __len__(self) -> int:
+        return len(SCHEMAS)
+
+
+TABLES: Final = _Tables()

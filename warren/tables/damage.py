@@ -1,0 +1,53 @@
+"""What a task does where something cannot be read: it goes on behind it, or stops, as ``mode`` says.
+
+What the system does not give away is damage on this machine's disks. On an object store it may come the next time:
+there the task fails, and Spark tries it again.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.queue_reader import QueueDirectory
+from warren.storage.errors import DataError, StorageError
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
+
+
+@attrs.frozen
+class Damage:
+    """Told of everything that a task meets."""
+
+    node: Node
+    options: ReadOptions
+
+    @property
+    def stops(self) -> bool:
+        """Whether damage stops the task."""
+        return self.options.mode == "failfast"
+
+    def found(self, path: str, offset: int | None, reason: str) -> None:
+        """Something is lost; raises :class:`DataError` with ``mode=failfast``."""
+        if self.stops:
+            raise DataError(path, offset, reason)
+
+    def finding(self, finding: Finding) -> None:
+        """The same, as salvage says it."""
+        if finding.kind == UNREADABLE_FILE and self.node.is_remote:
+            raise StorageError(str(finding))
+        if finding.severity == "damage":
+            self.found(finding.path, finding.offset, f"{finding.kind}: {finding.detail}")
+
+    def refused(self, path: str, error: StorageError) -> None:
+        """The system does not give a file away; raises that error where the file is on another machine."""
+        if self.node.is_remote:
+            raise error
+        self.found(path, None, f"unreadable file: {error}")
+
+    def look_at(self, directory: QueueDirectory, segments: range) -> None:
+        """Look at these segments of a queue before they are read, where damage or another machine may stop it."""
+        if self.stops or self.node.is_remote:
+            for one in directory.index_columns(segments):
+                if isinstance(one, Finding):
+                    self.finding(one)

@@ -1,0 +1,134 @@
+"""The table ``entries``: a row for each entry of a ConsumeQueue, with the values of ``warren topic entries``.
+
+Files are packed to ``partition_bytes``. Entries that are on no disk, because a recovery adds them, come from one more
+task of the node, which runs the recovery.
+
+Pushed down: ``topic``, ``queue_id`` and ``queue_offset`` leave out queues, files and entries; ``physical_offset``
+leaves out rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from warren.arrow.arrays import chosen
+from warren.arrow.columns import Columns, Rows
+from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.packing import counts, store_groups, store_tasks
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.schemas import ENTRIES
+from warren.tables.survey import QueueExtent
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task
+
+
+@attrs.frozen(kw_only=True)
+class EntryPart:
+    """Entries in a row of one file."""
+
+    topic: str
+    queue_id: int
+    path: str
+    base: int
+    """The logical byte at which the file begins."""
+    start: int
+    """The queue offset of the first."""
+    stop: int
+    """The queue offset behind the last."""
+    is_recovered: bool
+
+    def between(self, start: int, stop: int) -> EntryPart:
+        """Those with these queue offsets."""
+        return attrs.evolve(self, start=start, stop=stop)
+
+
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """Tasks of queues that lie on the disk as they are, in order; then one of all others."""
+    node = contents.node
+    found = survey_of(node, options)
+    file_bytes = found.settings.mapped_file_size_consume_queue
+    queues = [
+        queue
+        for queue in found.queues
+        if wanted.allows("topic", as_text(queue.topic)) and wanted.allows("queue_id", queue.queue_id)
+    ]
+    if options.mode == "failfast":
+        for queue in queues:
+            for missing in queue.gaps(file_bytes):
+                first = missing // ENTRY_BYTES
+                reason = f"the file with the entries from queue offset {first} on is missing"
+                raise DataError(queue.directory, None, reason)
+    parts = (part for queue in queues for part in _parts(queue, file_bytes, wanted))
+    return store_tasks(node, parts, ENTRY_BYTES, options)
+
+
+def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+    """The entries of a task's parts."""
+    below = task.node.place().files
+    for group, opened in store_groups(task, ENTRY_BYTES, options):
+        shown = [part.path if opened is None or below.exists(part.path) else None for part in group]
+        files = below if opened is None else opened.files
+        yield _rows(task.node, group, shown, decode(b"".join(_bytes_of(files, part) for part in group)), wanted)
+
+
+def _parts(queue: QueueExtent, file_bytes: int, wanted: Wanted) -> Iterator[EntryPart]:
+    """What is wanted of a queue, file by file."""
+    for base in queue.bases:
+        first = max(base // ENTRY_BYTES, queue.min_offset)
+        last = min((base + file_bytes) // ENTRY_BYTES, queue.max_offset)
+        start, stop = wanted.of_column("queue_offset").narrowed(first, last)
+        if start < stop:
+            yield EntryPart(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                path=queue.path(base),
+                base=base,
+                start=start,
+                stop=stop,
+                is_recovered=queue.is_changed,
+            )
+
+
+def _bytes_of(files: FileSystem, part: EntryPart) -> bytes:
+    handle = files.open_read(part.path)
+    try:
+        size, file_offset = (part.stop - part.start) * ENTRY_BYTES, part.start * ENTRY_BYTES - part.base
+        data = handle.pread(size, file_offset)
+    finally:
+        handle.close()
+    if len(data) < size:
+        raise DataError(part.path, file_offset + len(data), "ends too early")
+    return data
+
+
+def _rows(node: Node, parts: list[EntryPart], shown: Sequence[str | None], entries: Entries, wanted: Wanted) -> Columns:
+    mask = wanted.of_column("physical_offset").within(entries["physical_offset"])
+    rows = np.flatnonzero(mask)
+    which: Longs = np.repeat(np.arange(len(parts)), counts(parts))[rows]
+    offsets: Longs = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]
+    bases = np.array([part.base for part in parts])
+    return Columns(
+        len(rows),
+        {
+            "node": node.name,
+            "topic": lambda: chosen([as_text(part.topic) for part in parts], which),
+            "queue_id": lambda: np.array([part.queue_id for part in parts])[which],
+            "queue_offset": offsets,
+            "physical_offset": lambda: entries["physical_offset"][rows],
+            "size": lambda: entries["size"][rows],
+            "tags_code": lambda: entries["tags_code"][rows],
+            "file": lambda: chosen([as_text(path) for path in shown], which),
+            "file_offset": lambda: offsets * ENTRY_BYTES - bases[which],
+        },
+    )
+
+
+TABLE = Table(name="entries", kinds=Kind.TOPICS, schema=ENTRIES, plan=plan, read=read)

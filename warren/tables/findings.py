@@ -1,0 +1,62 @@
+"""The table ``findings``: what ``warren verify`` says of each directory.
+
+A task reads a vhost, or a topic store: to say what of a store nobody needs, all that may need it must be known. The job
+``verify`` (:mod:`warren.pipeline.jobs.verify`) gives the same rows and cuts a vhost into many tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+from warren.arrow.columns import Columns, Rows
+from warren.salvage.names import as_text
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.inference import infer
+from warren.salvage.rocketmq.verify_store import verify_store
+from warren.salvage.verify import verify_vhost
+from warren.salvage.vhost import Vhost, VhostPlace
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.schemas import FINDINGS
+from warren.tables.table import Table, Task
+
+_ROWS = 8192
+
+
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """A task for each vhost, and one for the topics."""
+    for vhost in contents.vhosts or ():
+        yield Task(contents.node, vhost)
+    if contents.store is not None:
+        yield Task(contents.node, contents.store)
+
+
+def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+    """Every finding, in the order in which it is found."""
+    pending = findings(task.node, task.work, options)
+    while found := list(islice(pending, _ROWS)):
+        yield Columns(len(found), {"node": as_text(task.node.name), **finding_columns(found)})
+
+
+def finding_columns(findings: Sequence[Finding]) -> dict[str, list[Any]]:
+    """Findings as columns of :data:`warren.tables.schemas.FINDINGS`, but for the node."""
+    texts = {name: [as_text(getattr(one, name)) for one in findings] for name in ("kind", "severity", "path", "detail")}
+    return {**texts, "offset": [one.offset for one in findings]}
+
+
+def findings(node: Node, work: VhostPlace | str, options: ReadOptions) -> Iterator[Finding]:
+    """Of a vhost, or of the topic store in a directory."""
+    files = node.place().files
+    if isinstance(work, str):
+        settings, _, _ = infer(files, work, options.settings)
+        yield from verify_store(files, work, settings)
+        return
+    with closing(Vhost.open(files, work)) as vhost:
+        yield from verify_vhost(vhost)
+
+
+TABLE = Table(name="findings", kinds=Kind.BOTH, schema=FINDINGS, plan=plan, read=read)

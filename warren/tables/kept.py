@@ -1,0 +1,56 @@
+"""What is kept from one task to the next, because the next one may need it again.
+
+A Python worker of Spark does one task at a time, and keeps this for all that it does. A process that reads several
+tables at once gives each reading something of its own (:func:`alone`): what one of them lets go, another may be at.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, copy_context
+from typing import Any, Final, TypeVar
+
+import attrs
+
+_Item = TypeVar("_Item")
+
+
+@attrs.frozen(eq=False)
+class Kept:
+    """By whom it is used: what was used last stands at the end."""
+
+    stores: OrderedDict[tuple[str, str], Any] = attrs.Factory(OrderedDict)
+    """Of :mod:`warren.tables.bodies`: scanned stores, by node and directory."""
+    counts: OrderedDict[tuple[str, str, str], Any] = attrs.Factory(OrderedDict)
+    """Of :mod:`warren.tables.counting`: by node, directory and fingerprint."""
+
+    def forget(self) -> None:
+        """Close all stores, and keep nothing."""
+        self.counts.clear()
+        while self.stores:
+            self.stores.popitem()[1].store.close()
+
+
+_OF_THE_WORKER: Final = Kept()
+_CURRENT: Final[ContextVar[Kept]] = ContextVar("kept", default=_OF_THE_WORKER)
+
+
+def kept() -> Kept:
+    """What whoever is reading now keeps."""
+    return _CURRENT.get()
+
+
+def alone(read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
+    """What ``read`` gives, which keeps something of its own, until it ends or is closed."""
+    context, own = copy_context(), Kept()
+    context.run(_CURRENT.set, own)
+    items = context.run(read)
+    try:
+        while (item := context.run(next, items, None)) is not None:
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            context.run(close)
+        own.forget()

@@ -1,0 +1,54 @@
+"""The table ``offsets``: a row for each queue that a consumer group has come to, as ``warren inspect`` has it.
+
+One task a node. Where ``consumerOffset.json`` and its backup are both damaged there are no rows; with
+``mode=failfast`` that is an error.
+
+Pushed down: ``group``, ``topic`` and ``queue_id`` leave out rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from warren.actors.engines.topics.store_files import CONFIG
+from warren.arrow.columns import Rows
+from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, NodeContents
+from warren.tables.schemas import OFFSETS
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task, of_rows
+
+
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """A task for each node."""
+    node = contents.node
+    yield Task(node, survey_of(node, options) if options.survey else None)
+
+
+def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+    """All of a node's groups."""
+    found = survey_of(task.node, options) if task.work is None else task.work
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in found.queues}
+    try:
+        offsets = ConsumerOffsets.load(task.node.place().files, f"{found.directory}/{CONFIG}")
+    except DataError:
+        if options.mode == "failfast":
+            raise
+        return
+    rows = []
+    for position in sorted(offsets.positions(), key=attrs.astuple):
+        group, topic, queue_id = as_text(position.group), as_text(position.topic), position.queue_id
+        said = {"group": group, "topic": topic, "queue_id": queue_id}
+        if all(wanted.allows(name, value) for name, value in said.items()):
+            end = ends.get((position.topic, queue_id), 0)
+            rows.append((task.node.name, *said.values(), position.offset, end, end - position.offset))
+    yield of_rows(rows, OFFSETS)
+
+
+TABLE = Table(name="offsets", kinds=Kind.TOPICS, schema=OFFSETS, plan=plan, read=read)

@@ -1,0 +1,116 @@
+"""The options of ``spark.read.format("warren")``, and how the texts that Spark hands over are understood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, Self, cast
+
+import attrs
+
+from warren.tables.errors import PipelineError
+
+DEFAULT_PARTITION_BYTES: Final = 128 << 20
+_KNOWN: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+Mode = Literal["permissive", "failfast"]
+
+
+@attrs.frozen
+class OptionTexts:
+    """Options as Spark hands them over. Names may be written in any case; values are text.
+
+    A value that cannot be understood raises :class:`PipelineError`, and so does an option that is not known.
+    """
+
+    texts: Mapping[str, str]
+    """By name in lower case."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        return cls({name.lower(): value for name, value in options.items()})
+
+    def check_known(self, known: Sequence[str], what: str = "there is none") -> None:
+        """Refuse all options but these."""
+        for name in self.texts.keys() - {one.lower() for one in known}:
+            raise PipelineError(f"option {name!r}: {what}; known are {', '.join(known)}")
+
+    def count(self, name: str, least: int = 1) -> int | None:
+        """A whole number."""
+        text = self.texts.get(name.lower())
+        if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise PipelineError(f"option {name} is {text!r}, not a whole number from {least} on")
+        return None if text is None else int(text)
+
+    def byte_count(self, name: str, default: int) -> int:
+        """A number of bytes, perhaps with a unit."""
+        text = self.texts.get(name.lower())
+        if text is None:
+            return default
+        digits = text.lower().rstrip("b").rstrip("kmg")
+        unit = text.lower().rstrip("b")[len(digits) :]
+        if not digits.isascii() or not digits.isdecimal() or unit not in _UNITS or not int(digits):
+            raise PipelineError(f"option {name} is {text!r}, no number of bytes as 134217728 or 128m")
+        return int(digits) * _UNITS[unit]
+
+    def yes_or_no(self, name: str) -> bool:
+        """True where nothing is said."""
+        text = self.texts.get(name.lower(), "true").lower()
+        if text not in ("true", "false"):
+            raise PipelineError(f"option {name} is {text!r}, not true or false")
+        return text == "true"
+
+
+@attrs.frozen(kw_only=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    paths: tuple[str, ...]
+    table: str
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    """Of files, about, that one task reads."""
+    batch_bytes: int = 8 << 20
+    """Of files, about, that one Arrow batch is made of."""
+    mode: Mode = "permissive"
+    """``failfast``: damage stops the job. Else rows go on behind it, and the table ``findings`` says what was lost."""
+    bodies: bool = True
+    """Whether columns of bodies are filled, or null."""
+    settings: Mapping[str, str] = attrs.Factory(dict)
+    """A RocketMQ's settings that its files do not tell, as ``--set`` has them: option ``set``, ``name=value`` with
+    commas between."""
+    survey: str = ""
+    """What is known of RocketMQ stores already, or a file that says it: see :mod:`warren.tables.survey`."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
+        said = OptionTexts.of(options)
+        said.check_known(_KNOWN)
+        texts = said.texts
+        paths = tuple(json.loads(texts["paths"])) if "paths" in texts else (texts["path"],) if "path" in texts else ()
+        if not paths:
+            raise PipelineError("no path to load")
+        mode = texts.get("mode", "permissive").lower()
+        if mode not in ("permissive", "failfast"):
+            raise PipelineError(f"option mode is {mode!r}, not permissive or failfast")
+        return cls(
+            paths=paths,
+            table=texts.get("table", ""),
+            partition_bytes=said.byte_count("partition_bytes", DEFAULT_PARTITION_BYTES),
+            batch_bytes=said.byte_count("batch_bytes", 8 << 20),
+            mode=cast(Mode, mode),
+            bodies=said.yes_or_no("bodies"),
+            settings=_settings(texts.get("set", "")),
+            survey=texts.get("survey", ""),
+        )
+
+
+def _settings(text: str) -> dict[str, str]:
+    found = {}
+    for each in filter(None, text.split(",")):
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise PipelineError(f"option set: {each!r} wants name=value")
+        found[name.strip()] = value.strip()
+    return found

@@ -1,0 +1,100 @@
+"""What is put together into tasks: small parts share a task; a large one is alone, or is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol, Self, TypeVar
+
+from warren.salvage.rocketmq.store import RocketmqStore
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
+from warren.tables.survey import recovered
+from warren.tables.table import Task
+
+
+class Part(Protocol):
+    """Items of one width in a row, numbered."""
+
+    @property
+    def start(self) -> int:
+        """The number of the first."""
+
+    @property
+    def stop(self) -> int:
+        """The number behind the last."""
+
+    def between(self, start: int, stop: int) -> Self:
+        """Those with these numbers."""
+
+
+_Item = TypeVar("_Item")
+_Part = TypeVar("_Part", bound=Part)
+
+
+def packed(parts: Iterable[_Part], item_bytes: int, limit_bytes: int) -> Iterator[list[_Part]]:
+    """The parts in their order, of each group about ``limit_bytes`` and at least one item."""
+    most = max(limit_bytes // item_bytes, 1)
+    group: list[_Part] = []
+    room = most
+    for part in parts:
+        at = part.start
+        while at < part.stop:
+            stop = min(at + room, part.stop)
+            group.append(part.between(at, stop))
+            room -= stop - at
+            at = stop
+            if not room:
+                yield group
+                group, room = [], most
+    if group:
+        yield group
+
+
+def grouped(sized: Iterable[tuple[int, _Item]], limit_bytes: int) -> Iterator[tuple[int, list[_Item]]]:
+    """Items in their order with the bytes of each group, up to so many; one that is larger is alone."""
+    group: list[_Item] = []
+    total = 0
+    for size, item in sized:
+        if group and total + size > limit_bytes:
+            yield total, group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield total, group
+
+
+def counts(parts: Sequence[Part]) -> list[int]:
+    """How many items each has."""
+    return [part.stop - part.start for part in parts]
+
+
+# ── items of a topic store's files ───────────────────────────────────────────────────────────────────────────────────
+
+
+class StorePart(Part, Protocol):
+    """Items of a file of a topic store."""
+
+    @property
+    def is_recovered(self) -> bool:
+        """The file is one that a recovery makes, and lies on no disk as it is read."""
+
+
+_StorePart = TypeVar("_StorePart", bound=StorePart)
+
+
+def store_tasks(node: Node, parts: Iterable[_StorePart], item_bytes: int, options: ReadOptions) -> Iterator[Task]:
+    """Tasks of what lies on the disk as it is, in order; then one of all else, which runs the recovery."""
+    every = list(parts)
+    for group in packed((part for part in every if not part.is_recovered), item_bytes, options.partition_bytes):
+        yield Task(node, tuple(group))
+    if rest := tuple(part for part in every if part.is_recovered):
+        yield Task(node, rest)
+
+
+def store_groups(task: Task, item_bytes: int, options: ReadOptions) -> Iterator[tuple[list[Any], RocketmqStore | None]]:
+    """Parts of a task that are read together, and the store after its recovery, where it is that which has them."""
+    with recovered(task.node, options.settings) if task.work[0].is_recovered else nullcontext() as opened:
+        for group in packed(task.work, item_bytes, options.batch_bytes):
+            yield group, opened

@@ -1,0 +1,186 @@
+"""What paths name: broker's directories. A path may be a glob, and a URI of any file system that pyarrow knows.
+
+A *node* is one directory that was loaded: its name in every table is the path as it was given, or as the glob matched
+it. Which kinds of stores it holds is found out by looking: RabbitMQ's queues, a topic store, or both.
+
+A URI may say in a query what opens it: ``s3://bucket/broker-1?endpoint_override=minio:9000&scheme=http``, with the
+names that pyarrow has for that. The rest comes from the environment, as ``AWS_ACCESS_KEY_ID``, ``AWS_REGION`` and
+``AWS_ENDPOINT_URL``, on the executors too. The query is no part of any name or file's path. In a URI a glob has ``*``
+and ``[…]``, for ``?`` begins the query.
+"""
+
+from __future__ import annotations
+
+import enum
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from urllib.parse import unquote
+
+import attrs
+
+from warren.salvage.live_node import refuse_live_node
+from warren.salvage.quorum_node import QuorumNodes
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.source import Place, open_place
+from warren.salvage.vhost import Vhost, VhostPlace
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.tables.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
+from warren.tables.errors import PipelineError
+
+_ARCHIVE = "an archive, which Spark cannot read in parts; unpack it first"
+
+
+class Kind(enum.Flag):
+    """What can lie in a directory."""
+
+    QUEUES = enum.auto()
+    """RabbitMQ's queues, or warren's."""
+    TOPICS = enum.auto()
+    """RocketMQ's store, or warren's."""
+    BOTH = QUEUES | TOPICS
+
+
+@attrs.frozen
+class Node:
+    """One directory that was loaded; small, and sent to every task that reads a part of it."""
+
+    name: str
+    """As given, or as the glob matched it."""
+    directory: str
+    """Where it is: an absolute path, or a URI."""
+    secret: str = attrs.field(default="", repr=False)
+    """What opens the URI, keys included; empty for a directory of this machine."""
+
+    @property
+    def path(self) -> str:
+        """What names this node alone where paths are given: with all that opens it."""
+        return self.secret or self.name
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is not a directory of the machine that reads it."""
+        return bool(self.secret)
+
+    def files(self) -> FileSystem:
+        """What reads it, on whatever machine this is."""
+        return ArrowFileSystem(self.secret) if self.secret else RealFileSystem(descriptor_bound())
+
+    def place(self) -> Place:
+        """The directory, as :mod:`warren.salvage.source` knows it."""
+        return Place(self.name, ReadOnlyFileSystem(self.files()), self.directory, 0)
+
+    def contents(self) -> NodeContents:
+        """What lies in it: a walk through its directories. Raises :class:`DataError` where there is nothing."""
+        vhosts, store = self.place().parts()
+        return NodeContents(self, None if vhosts is None else tuple(vhosts), store)
+
+
+@attrs.frozen
+class UnpackedNode(Node):
+    """What an archive holds, which lies unpacked on this machine; its files are named as they are in the archive."""
+
+    unpacked: Place = attrs.field(kw_only=True)
+
+    def place(self) -> Place:
+        return attrs.evolve(self.unpacked, files=attrs.evolve(self.unpacked.files, inner=self.files()))
+
+
+@attrs.frozen
+class NodeContents:
+    """What lies in a node."""
+
+    node: Node
+    vhosts: tuple[VhostPlace, ...] | None
+    """``None``: it has no queues."""
+    store: str | None
+    """The directory of its topic store; ``None``: it has none."""
+
+    @property
+    def kinds(self) -> Kind:
+        """Which of both there are."""
+        return (Kind(0) if self.vhosts is None else Kind.QUEUES) | (Kind(0) if self.store is None else Kind.TOPICS)
+
+    def opened_vhosts(self) -> Iterator[Vhost]:
+        """Its vhosts, each open until the next."""
+        files = self.node.place().files
+        nodes = QuorumNodes(files)
+        for where in self.vhosts or ():
+            with closing(Vhost.open(files, where, nodes)) as vhost:
+                yield vhost
+
+
+def find_nodes(paths: Sequence[str], *, may_run: bool = False, archives: ExitStack | None = None) -> list[Node]:
+    """The directories that the paths name, each once, in order of the paths; those of a glob sorted.
+
+    A directory that several paths name bears the first one's name. ``archives``: they may be archives, too, each of
+    which is there as long as that is open; without, none may be. Raises :class:`StorageError` where one names
+    nothing, :class:`PipelineError` where there is none, and, unless a node ``may_run`` there,
+    :class:`DirectoryLockedError` where one does on this machine.
+    """
+    nodes: dict[str, Node] = {}
+    for path in paths:
+        for node in _local(path, archives) if _is_local(path) else _remote(address(path)):
+            nodes.setdefault(node.directory if node.is_remote else os.path.realpath(node.directory), node)
+    if not nodes:
+        raise PipelineError("no path to load")
+    for node in () if may_run else nodes.values():
+        if not node.is_remote:
+            refuse_live_node(node.directory)
+    return list(nodes.values())
+
+
+def _is_local(path: str) -> bool:
+    scheme, separator, _ = path.partition("://")
+    return not separator or scheme == "file" or not scheme.isalnum()
+
+
+def _local(path: str, archives: ExitStack | None) -> Iterator[Node]:
+    """Directories of this machine; of a ``file://`` URI the name is a URI, too."""
+    prefix, place = "", path
+    if path.startswith("file://"):
+        host, slash, rest = path.removeprefix("file://").partition("/")
+        if host not in ("", "localhost"):
+            raise StorageError(f"{path}: is on another machine")
+        prefix, place = f"file://{host}", unquote(slash + rest)
+    names = sorted(glob.glob(place)) if glob.has_magic(place) and not os.path.exists(place) else [place]
+    if not names:
+        raise StorageError(f"{path}: nothing matches")
+    for name in names:
+        shown = path if name == place else prefix + name
+        if os.path.isdir(name):
+            yield Node(shown, os.path.abspath(name))
+        elif archives is not None:
+            yield _unpacked(shown, archives.enter_context(open_place(name)))
+        elif os.path.isfile(name):
+            raise DataError(shown, None, _ARCHIVE)
+        else:
+            raise StorageError(f"{shown}: no such directory")
+
+
+def _unpacked(name: str, place: Place) -> UnpackedNode:
+    return UnpackedNode(name, below(place.files.root, place.directory), unpacked=place)
+
+
+def _remote(given: Address) -> Iterator[Node]:
+    """Directories on an object store: whatever has a file below it is one."""
+    found = [given]
+    if has_magic(given.shown) and not _is_there(given):
+        found = matches(given)
+        if not found:
+            raise StorageError(f"{given.shown}: nothing matches")
+    for one in found:
+        directory = one.shown.rstrip("/")
+        files = ArrowFileSystem(one.secret)
+        if not files.is_directory(directory):
+            if files.exists(directory):
+                raise DataError(one.shown, None, _ARCHIVE)
+            raise StorageError(f"{one.shown}: no such directory")
+        yield Node(one.shown, directory, one.secret)
+
+
+def _is_there(one: Address) -> bool:
+    return ArrowFileSystem(one.secret).exists(one.shown.rstrip("/"))

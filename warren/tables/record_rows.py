@@ -1,0 +1,121 @@
+"""Good records of a CommitLog as rows of the table ``records``: each column is made when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+from binascii import hexlify
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from warren.arrow.arrays import chosen, rows_of, slices
+from warren.msg_store.commit_log_format import Host
+from warren.msg_store.record_columns import Hosts, RecordColumns
+from warren.salvage.rocketmq.message_lines import KEYS, TAGS
+from warren.tables.property_maps import PropertyMaps
+
+
+@attrs.frozen
+class Whence:
+    """Where rows came from."""
+
+    node: str
+    file: str | None
+    begin: int
+    """The physical offset of the file's first byte."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class RecordRows:
+    """Some records of one window of a file."""
+
+    columns: RecordColumns
+    whence: Whence
+    bodies: bool
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def column(self, name: str) -> Any:
+        return _COLUMNS[name](self)
+
+    def body(self) -> pa.Array | None:
+        if not self.bodies:
+            return None
+        spans = self.columns.spans
+        return slices(spans.data, spans.body_starts, spans.body_sizes)
+
+    def topic(self) -> pa.Array:
+        return chosen(self.columns.topics, self.columns.topic_of)
+
+    def message_id(self) -> pa.Array:
+        """Store host and physical offset, in upper-case hexadecimal digits."""
+        offsets = np.ascontiguousarray(self.columns.physical_offsets, ">i8").view(np.uint8).reshape(-1, 8)
+        parts = []
+        for hosts, where in self.columns.store_hosts():
+            octets = np.concatenate((hosts, offsets[where]), axis=1)
+            digits = np.frombuffer(hexlify(octets.tobytes()).upper(), np.uint8)
+            parts.append((rows_of(digits.reshape(len(octets), -1), pa.string()), where))
+        return _put_together(parts)
+
+    @functools.cached_property
+    def properties(self) -> PropertyMaps:
+        return PropertyMaps(
+            self.columns.spans.data, self.columns.spans.properties_starts, self.columns.spans.properties_sizes
+        )
+
+
+def _hosts(hosts: Hosts) -> pa.Array:
+    """``10.1.2.3:50123`` and the like; few are distinct."""
+    parts = []
+    for rows, where in hosts:
+        joined = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").reshape(-1)
+        if (rows == rows[0]).all():
+            distinct, which = joined[:1], np.zeros(len(rows), np.int64)
+        else:
+            distinct, which = np.unique(joined, return_inverse=True)
+        texts = [
+            str(Host(packed[:-4], int.from_bytes(packed[-4:], "big", signed=True)))
+            for packed in (one.tobytes() for one in distinct)
+        ]
+        parts.append((chosen(texts, which), where))
+    return _put_together(parts)
+
+
+def _put_together(parts: list[tuple[pa.Array, npt.NDArray[np.int64]]]) -> pa.Array:
+    """Columns of which it is said whose each value is."""
+    if len(parts) == 1:
+        return parts[0][0]
+    order = np.argsort(np.concatenate([where for _, where in parts]), kind="stable")
+    return pa.concat_arrays([values for values, _ in parts]).take(pa.array(order))
+
+
+_COLUMNS: Final[dict[str, Callable[[RecordRows], Any]]] = {
+    "node": lambda rows: rows.whence.node,
+    "topic": RecordRows.topic,
+    "queue_id": lambda rows: rows.columns.queue_ids,
+    "queue_offset": lambda rows: rows.columns.queue_offsets,
+    "physical_offset": lambda rows: rows.columns.physical_offsets,
+    "size": lambda rows: rows.columns.sizes,
+    "store_timestamp": lambda rows: rows.columns.store_timestamps,
+    "born_timestamp": lambda rows: rows.columns.born_timestamps,
+    "born_host": lambda rows: _hosts(rows.columns.born_hosts()),
+    "store_host": lambda rows: _hosts(rows.columns.store_hosts()),
+    "sys_flag": lambda rows: rows.columns.sys_flags,
+    "flag": lambda rows: rows.columns.flags,
+    "reconsume_times": lambda rows: rows.columns.reconsume_times,
+    "prepared_transaction_offset": lambda rows: rows.columns.prepared_transaction_offsets,
+    "tags": lambda rows: rows.properties.named(TAGS),
+    "keys": lambda rows: rows.properties.named(KEYS),
+    "properties": lambda rows: rows.properties.maps(),
+    "body": RecordRows.body,
+    "body_crc": lambda rows: rows.columns.body_crcs,
+    "crc_ok": lambda rows: rows.columns.crcs_match(),
+    "message_id": RecordRows.message_id,
+    "file": lambda rows: rows.whence.file,
+    "file_offset": lambda rows: rows.columns.positions - rows.whence.begin,
+}

@@ -1,0 +1,136 @@
+"""The table ``records``: a row for each message in a CommitLog, with the values of ``warren topic scan``.
+
+Files are cut into ranges of ``partition_bytes``, small ones share a task; a range has the records that begin in it,
+wherever the cuts are (:mod:`warren.msg_store.record_search`). Behind damage it goes on at the next record, within the
+same file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's end.
+
+Pushed down: ``physical_offset`` leaves out files and ranges (a record that says it lies elsewhere is looked for where
+it says); ``store_timestamp`` leaves out files whose messages were all stored earlier or later; those and ``topic``,
+``queue_id`` and ``queue_offset`` leave out rows before their columns are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from warren.arrow.columns import Rows
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_search import RecordSearch, lookback_bytes
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+from warren.tables.filters import Wanted
+from warren.tables.log_ranges import LogLayout, Range, ranges
+from warren.tables.options import ReadOptions
+from warren.tables.packing import packed
+from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.record_rows import RecordRows, Whence
+from warren.tables.schemas import RECORDS
+from warren.tables.survey_memory import survey_of
+from warren.tables.table import Table, Task
+
+_CLOCK_SLACK_MS: Final = 3_600_000
+"""A broker's clock may be set back: a file is left out only where its neighbours' times say so by more than this."""
+
+_FIRST_BYTES: Final = 4096
+"""Read to learn when a file's first record was stored."""
+
+
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """A task for each ``partition_bytes``; small files share one."""
+    node = contents.node
+    found = survey_of(node, options)
+    log, file_bytes = found.log, found.settings.mapped_file_size_commit_log
+    if options.mode == "failfast":
+        for missing in log.gaps(file_bytes):
+            raise DataError(log.directory, None, f"no file holds what followed physical offset {missing}")
+    layout = LogLayout(
+        node=node,
+        directory=found.directory,
+        settings=found.settings,
+        bases=log.bases,
+        end=log.end,
+        was_clean=found.was_clean,
+    )
+    files = ranges(layout, file_bytes)
+    if "store_timestamp" in wanted.bounds:
+        stored = _stored(node, files)
+        files = [one for one in files if wanted.overlaps("store_timestamp", *stored[one.base])]
+    offsets = wanted.of_column("physical_offset")
+    parts = [one.between(*offsets.narrowed(one.start, one.stop)) for one in files]
+    for group in packed(parts, 1, options.partition_bytes):
+        yield Task(node, tuple(group))
+
+
+def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+    """The records of some ranges, a window at a time."""
+    files = task.node.place().files
+    for part in task.work:
+        whence = Whence(task.node.name, as_text(part.path), part.base)
+        for item in search(part, files, options.batch_bytes):
+            if isinstance(item, RecordColumns):
+                if (rows := _only(item, wanted)) is not None:
+                    yield RecordRows(rows, whence, options.bodies)
+            elif options.mode == "failfast":
+                raise DataError(part.path, item.physical_offset - part.base, item.reason)
+
+
+def search(part: Range, files: FileSystem, window_bytes: int) -> Iterator[RecordColumns | Failure]:
+    """What lies in a range, wherever its first record begins."""
+    with closing(files.open_read(part.path)) as handle:
+        search = RecordSearch(
+            read=lambda at, size: handle.pread(size, at - part.base),
+            begin=part.base,
+            end=part.file_stop,
+            file_end=part.file_end,
+            lookback_bytes=lookback_bytes(part.layout.settings.max_message_size),
+            window_bytes=window_bytes,
+        )
+        yield from search.records(part.start, part.stop)
+
+
+# ── what is wanted ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stored(node: Node, whole: list[Range]) -> dict[int, tuple[int | None, int | None]]:
+    """Between which times the messages of each file were stored: those of its first record and of the next file's.
+
+    Nothing is said where files do not follow each other, or their times do not ascend.
+    """
+    files, first = node.place().files, {}
+    for one in whole:
+        item = next(search(one.between(one.base, one.base + 1), files, _FIRST_BYTES), None)
+        first[one.base] = int(item.store_timestamps[0]) if isinstance(item, RecordColumns) else None
+    times = [time for time in first.values() if time is not None]
+    are_known = all(before <= after for before, after in pairwise(times))
+    found: dict[int, tuple[int | None, int | None]] = {}
+    for one in whole:
+        begun, following = first[one.base], first.get(one.file_end)
+        found[one.base] = (
+            begun - _CLOCK_SLACK_MS if are_known and begun is not None else None,
+            following + _CLOCK_SLACK_MS if are_known and following is not None else None,
+        )
+    return found
+
+
+def _only(columns: RecordColumns, wanted: Wanted) -> RecordColumns | None:
+    """The records that may be wanted; ``None``: none of them."""
+    topics = wanted.of_column("topic")
+    mask = np.ones(len(columns), np.bool_)
+    if not all(allowed := [topics.allows(topic) for topic in columns.topics]):
+        mask &= np.array(allowed)[columns.topic_of]
+    for name in ("queue_id", "queue_offset", "physical_offset", "store_timestamp"):
+        if name in wanted.bounds:
+            mask &= wanted.of_column(name).within(getattr(columns, f"{name}s"))
+    if mask.all():
+        return columns
+    return columns.take(np.flatnonzero(mask)) if mask.any() else None
+
+
+TABLE = Table(name="records", kinds=Kind.TOPICS, schema=RECORDS, plan=plan, read=read)

@@ -1,0 +1,181 @@
+"""What planning has to know of a topic store: where its files end once it has been recovered.
+
+Nothing in RocketMQ's files says where the valid data ends; recovery finds it, and after a dirty stop it adds entries
+and index items. Here it runs as for the commands of one machine, in memory over the directory. What it found is small,
+can be pickled and written as JSON, and is enough to cut the reading of a store into tasks.
+
+A file that recovery left alone is read by the tasks as it lies. One that recovery *changed* is on no disk: whoever
+wants it runs the recovery again (:func:`recovered`).
+
+A recovery reads up to three CommitLog files, so the surveys of many nodes are better made by many tasks
+(:func:`warren.pipeline.jobs.running.load` does so) and handed over by the option ``survey``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Self
+
+import attrs
+
+from warren.salvage.rocketmq.store import RocketmqStore, opened_store
+from warren.storage.mapped_files import file_name
+from warren.storage.topic_settings import TopicSettings
+from warren.tables.errors import PipelineError
+from warren.tables.places import Node
+
+
+@attrs.frozen(kw_only=True)
+class MappedExtent:
+    """What there is of a directory of mapped files."""
+
+    directory: str
+    bases: tuple[int, ...]
+    """At which bytes of the whole the files begin."""
+
+    def path(self, base: int) -> str:
+        """Of the file that begins there."""
+        return f"{self.directory}/{file_name(base)}"
+
+    def gaps(self, file_bytes: int) -> Iterator[int]:
+        """At which bytes a file is missing behind another one."""
+        return (before + file_bytes for before, after in pairwise(self.bases) if after > before + file_bytes)
+
+
+@attrs.frozen(kw_only=True)
+class LogExtent(MappedExtent):
+    """What there is of the CommitLog, in physical offsets."""
+
+    min_offset: int
+    end: int
+    """Behind the last record."""
+
+
+@attrs.frozen(kw_only=True)
+class QueueExtent(MappedExtent):
+    """What there is of a ConsumeQueue."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    """The queue offset of the first message."""
+    max_offset: int
+    """The queue offset of the next message."""
+    is_changed: bool
+    """Recovery has written into its files."""
+
+
+@attrs.frozen(kw_only=True)
+class IndexExtent:
+    """What there is of an index file."""
+
+    path: str | None
+    """``None``: the directory has no such file, only a recovery would make it."""
+    begin_timestamp: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    index_count: int
+    """The number of the next item."""
+    is_changed: bool
+
+
+@attrs.frozen(kw_only=True)
+class Survey:
+    """A topic store after its recovery."""
+
+    node: str
+    directory: str
+    settings: TopicSettings
+    """The user's, and what the files tell."""
+    was_clean: bool
+    log: LogExtent
+    queues: tuple[QueueExtent, ...]
+    """Sorted by topic and queue id."""
+    index_files: tuple[IndexExtent, ...]
+    """Oldest first."""
+
+    @classmethod
+    def of(cls, opened: RocketmqStore) -> Self:
+        """What a store that is open tells."""
+        store, log, changed = opened.store, opened.store.commit_log, set(opened.files.changed)
+        queues = [
+            QueueExtent(
+                topic=topic,
+                queue_id=queue_id,
+                directory=queue.mapped.directory,
+                bases=tuple(queue.mapped.bases),
+                min_offset=queue.min_offset,
+                max_offset=queue.max_offset,
+                is_changed=any(queue.mapped.path(base) in changed for base in queue.mapped.bases),
+            )
+            for (topic, queue_id), queue in sorted(store.queues.items())
+        ]
+        index_files = [
+            IndexExtent(
+                path=file.path if opened.below.exists(file.path) else None,
+                begin_timestamp=file.header.begin_timestamp,
+                begin_physical_offset=file.header.begin_physical_offset,
+                end_physical_offset=file.header.end_physical_offset,
+                index_count=file.header.index_count,
+                is_changed=file.has_unflushed or file.path in changed,
+            )
+            for file in store.index.index_files
+        ]
+        return cls(
+            node=opened.path,
+            directory=opened.directory,
+            settings=opened.settings,
+            was_clean=store.was_clean,
+            log=LogExtent(
+                directory=log.mapped.directory, bases=tuple(log.mapped.bases), min_offset=log.min_offset, end=log.end
+            ),
+            queues=tuple(queues),
+            index_files=tuple(index_files),
+        )
+
+    def to_json(self) -> str:
+        """The other way round: :meth:`from_json`."""
+        return json.dumps(attrs.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises :class:`PipelineError` where the text is no survey."""
+        try:
+            said = json.loads(text)
+            return cls(
+                node=said["node"],
+                directory=said["directory"],
+                settings=TopicSettings(**said["settings"]),
+                was_clean=said["was_clean"],
+                log=LogExtent(**_with_tuple(said["log"])),
+                queues=tuple(QueueExtent(**_with_tuple(queue)) for queue in said["queues"]),
+                index_files=tuple(IndexExtent(**file) for file in said["index_files"]),
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise PipelineError(f"option survey: no survey of a node ({type(error).__name__}: {error})") from error
+
+
+def _with_tuple(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {**said, "bases": tuple(said["bases"])}
+
+
+def survey(node: Node, settings: Mapping[str, str]) -> Survey:
+    """A node's store; ``settings``: what the user says that its files do not. Raises what opening the store raises."""
+    with recovered(node, settings) as opened:
+        return Survey.of(opened)
+
+
+@contextmanager
+def recovered(node: Node, settings: Mapping[str, str], good_until: int = 0) -> Iterator[RocketmqStore]:
+    """A node's store, recovered in memory; recovery reads the CommitLog from ``good_until`` on."""
+    place = node.place()
+    with opened_store(node.name, place.files, place.store(), settings, good_until=good_until) as opened:
+        yield opened
+
+
+def to_option(surveys: Iterable[Survey]) -> str:
+    """The option ``survey`` that says these; it may also name a file with this text."""
+    return "\n".join(one.to_json() for one in surveys)

@@ -1,0 +1,100 @@
+"""Surveys that are known: handed over by the option ``survey``, or made before and kept while the files do not change.
+
+Spark plans a frame anew for every action, in a Python process that forgets: without this each would recover the store
+again. What is kept is a small file for each store, in a folder below the system's for temporary files that nobody else
+may write to. A store is known again by the names, sizes and modification times of its files; only directories on this
+machine's file systems say those cheaply and exactly, so others are surveyed each time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from warren.tables.errors import PipelineError
+from warren.tables.options import ReadOptions
+from warren.tables.places import Node
+from warren.tables.survey import Survey, survey
+
+_FORMAT: Final = 1
+"""Of what is kept; another one when a recovery, or a survey, is to come out otherwise."""
+_MOST_KEPT: Final = 1000
+"""Of files; beyond that the oldest go."""
+
+
+def survey_of(node: Node, options: ReadOptions) -> Survey:
+    """A node's survey: the one that was handed over, one that is kept, or one that is made now."""
+    given = _given(options.survey).get(node.name) if options.survey else None
+    return remembered(node, options.settings, lambda: survey(node, options.settings)) if given is None else given
+
+
+@functools.lru_cache(maxsize=1)
+def _given(said: str) -> dict[str, Survey]:
+    if not said.lstrip().startswith("{"):
+        try:
+            with open(said, encoding="utf-8") as file:
+                said = file.read()
+        except (OSError, ValueError) as error:
+            raise PipelineError(f"option survey: {error}") from error
+    surveys = [Survey.from_json(line) for line in said.splitlines() if line]
+    return {one.node: one for one in surveys}
+
+
+def remembered(node: Node, settings: Mapping[str, str], make: Callable[[], Survey]) -> Survey:
+    """The survey of a node: the one that is kept, or what ``make`` makes, which is kept then."""
+    folder = None if node.is_remote else _folder()
+    if folder is None:
+        return make()
+    place = folder / f"{_name(node, settings)}.json"
+    with suppress(OSError, PipelineError):
+        return Survey.from_json(place.read_text(encoding="utf-8"))
+    found = make()
+    with suppress(OSError):
+        _keep(place, found)
+    return found
+
+
+def _keep(place: Path, found: Survey) -> None:
+    fresh = place.with_name(f"{uuid.uuid4().hex}.new")
+    fresh.write_text(found.to_json(), encoding="utf-8")
+    fresh.replace(place)
+    kept = sorted(place.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for path in kept[:-_MOST_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def _folder() -> Path | None:
+    """Ours alone; ``None`` where there can be none."""
+    folder = Path(tempfile.gettempdir(), f"warren-surveys-{os.getuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return folder
+    return None
+
+
+def _name(node: Node, settings: Mapping[str, str]) -> str:
+    """What stands for a node's files as they are, and for what the user says of them."""
+    facts = [_FORMAT, node.name, node.directory, sorted(settings.items()), list(_files(node.directory))]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _files(directory: str) -> Iterator[tuple[str, int, int]]:
+    """Names, sizes and modification times of all files below."""
+    for base, folders, names in os.walk(directory):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(base, name)
+            with suppress(OSError):
+                found = os.stat(path)
+                yield path, found.st_size, found.st_mtime_ns

@@ -1,0 +1,60 @@
+"""What a table is: a schema, how its reading is cut into tasks, and how a task reads its part.
+
+A task's rows come as Arrow batches, column by column; only the columns that are asked for are made. A task holds one
+batch at a time, whatever the files are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from warren.arrow.columns import Columns, Rows
+from warren.tables.errors import PipelineError
+from warren.tables.filters import Wanted
+from warren.tables.options import ReadOptions
+from warren.tables.places import Kind, Node, NodeContents
+
+
+@attrs.frozen
+class Task:
+    """A part of a table that is read by one task: small, and can be pickled."""
+
+    node: Node
+    work: Any
+    """Which part: the table's own."""
+
+
+def of_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Columns:
+    """Rows of Python's values, in the order of a schema's columns."""
+    return Columns(len(rows), dict(zip(schema.names, zip(*rows, strict=True), strict=True)) if rows else {})
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """A table of ``format("warren")``."""
+
+    name: str
+    kinds: Kind
+    """The kinds of directories that have it."""
+    schema: pa.Schema
+    plan: Callable[[NodeContents, ReadOptions, Wanted], Iterable[Task]]
+    """The tasks that read what is wanted of a node, in the order of its rows. It runs where Spark plans: it looks at
+    names and sizes of files, and reads those that say what there is (names, settings, what a topic store's recovery
+    reads), but no message and no queue's index."""
+    read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
+    """A task's rows; columns of bodies are null where ``bodies`` is false."""
+
+
+def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """The tasks of these nodes; raises :class:`PipelineError` where one is of a kind that has no such table."""
+    for node in nodes:
+        contents = node.contents()
+        if not contents.kinds & table.kinds:
+            what = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
+            raise PipelineError(f"{node.name}: is {what}, which has no table {table.name}")
+        if wanted.allows("node", node.name):
+            yield from table.plan(contents, options, wanted)
