@@ -26,6 +26,7 @@ from warren.actors.front_end import FrontEnd
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishRefusedError, QueueGoneError
 from warren.actors.inbox import ControlCall
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
@@ -139,7 +140,14 @@ class DelayOutput(FrontEnd):
                 continue
             if not targets:
                 where = f"exchange '{run.exchange}', routing key '{run.routing_keys[0]}'"
-                _LOG.warning("%s: %d lead nowhere and are dropped: %s", self.describe(), len(run.messages), where)
+                count = len(run.messages)
+                _LOG.warning(
+                    "%s: %d lead nowhere and are dropped: %s",
+                    self.describe(),
+                    count,
+                    where,
+                    extra=log_event("delayed_dropped", vhost=self._name, count=count, reason=where),
+                )
             down = [name for name, target in targets if _is_down(target)]
             if down:
                 self._arrived(run, ActorStoppedError(f"queue '{down[0]}' is down"))
@@ -192,7 +200,13 @@ class DelayOutput(FrontEnd):
         count = len(run.messages)
         if error is None or isinstance(error, _DROPPED):
             if error is not None:
-                _LOG.warning("%s: of %d some are dropped: %s", self.describe(), count, error)
+                _LOG.warning(
+                    "%s: of %d some are dropped: %s",
+                    self.describe(),
+                    count,
+                    error,
+                    extra=log_event("delayed_dropped", error, vhost=self._name, count=count),
+                )
             self.log.settle(run.messages)
             self._have_arrived(run)
             return
@@ -204,7 +218,13 @@ class DelayOutput(FrontEnd):
             self._wait_for_room(full, run, error)
             return
         self._have_arrived(run)
-        _LOG.warning("%s: %d wait on: %s", self.describe(), count, error)
+        _LOG.warning(
+            "%s: %d wait on: %s",
+            self.describe(),
+            count,
+            error,
+            extra=log_event("delayed_postponed", error, vhost=self._name, count=count),
+        )
 
     def _have_arrived(self, run: Run) -> None:
         self._on_the_way -= len(run.messages)
@@ -214,7 +234,12 @@ class DelayOutput(FrontEnd):
         """What could not be published cannot be written again either: nothing more is published until it can."""
         self._without_room.append((run, error))
         if len(self._without_room) == 1:
-            _LOG.warning("%s: waiting for room on the disk: %s", self.describe(), full)
+            _LOG.warning(
+                "%s: waiting for room on the disk: %s",
+                self.describe(),
+                full,
+                extra=log_event("disk_full", full, part=self.describe()),
+            )
             self.call_later("room", FIRST_WAIT_NS, self._look_for_room)
 
     def _look_for_room(self) -> None:

@@ -21,6 +21,7 @@ from warren.actors.engines.key_table import BOUND, IN_RAM, SAFE, TakenKey
 from warren.actors.engines.unique_keys import LOG_KIND, UniqueKeys
 from warren.actors.future import Future, UniqueConfirm
 from warren.actors.handing_over import PublishKey
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import DataError, MessageError, NoRoomError
@@ -103,9 +104,19 @@ class UniquePublisher:
         try:
             keys.open()
             if keys.damage is not None:
-                _LOG.error("%s forgets keys that it cannot read: %s", actor.describe(), keys.damage)
+                _LOG.error(
+                    "%s forgets keys that it cannot read: %s",
+                    actor.describe(),
+                    keys.damage,
+                    extra=log_event("queue_keys_lost", keys.damage, of=actor.declaration),
+                )
         except DataError as error:
-            _LOG.error("%s takes no messages with keys: %s", actor.describe(), error)
+            _LOG.error(
+                "%s takes no messages with keys: %s",
+                actor.describe(),
+                error,
+                extra=log_event("queue_keys_down", error, of=actor.declaration),
+            )
             publisher._error = error
         return publisher
 

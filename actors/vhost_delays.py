@@ -22,6 +22,7 @@ from warren.actors.future import Confirm, Future
 from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Call, ControlCall
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import DelaysDownError
 from warren.actors.pool import Pool
@@ -84,14 +85,23 @@ class VhostDelays:
         self._error = error
         too_often = self._restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit)
         if too_often or isinstance(error, DataError):
-            _LOG.error("the delayed messages of vhost '%s' stay down: %s", self._name, error)
+            _LOG.error(
+                "the delayed messages of vhost '%s' stay down: %s",
+                self._name,
+                error,
+                extra=log_event("delayed_down", error, vhost=self._name),
+            )
         else:
             tell(self._context.node, Call(self._start_again))
 
     def _start_again(self) -> None:
         with self._lock:
             if self.running is None and not self._closed:
-                _LOG.warning("the delayed messages of vhost '%s' are started anew from their files", self._name)
+                _LOG.warning(
+                    "the delayed messages of vhost '%s' are started anew from their files",
+                    self._name,
+                    extra=log_event("delayed_restarted", vhost=self._name),
+                )
                 self._start()
 
     # ── what they are asked ─────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +132,12 @@ class VhostDelays:
             try:
                 dropped = actor.actor_ref.ask(Call(lambda: actor.drop(target_of(queue, ""))))  # type: ignore[assignment]
             except WarrenError as error:
-                _LOG.warning("delayed messages of queue '%s', which was deleted, stay: %s", queue, error)
+                _LOG.warning(
+                    "delayed messages of queue '%s', which was deleted, stay: %s",
+                    queue,
+                    error,
+                    extra=log_event("delayed_kept", error, vhost=self._name, queue=queue),
+                )
         return dropped
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ from warren.actors.engines.delays.delay_file import (
 )
 from warren.actors.engines.delays.delay_format import Entry, Place
 from warren.actors.engines.delays.delay_recovery import recover
+from warren.actors.log_events import log_event
 from warren.storage.errors import DataError, NoRoomError
 from warren.storage.filesystem import FileSystem, write_file
 from warren.storage.record_log import HEAD, RecordLog
@@ -164,7 +165,7 @@ class DelayFiles:
         if not file.damaged:
             file.damaged = True
             self.damage.append(error)
-        _LOG.error("a delayed message is lost: %s", error)
+        _LOG.error("a delayed message is lost: %s", error, extra=log_event("delayed_lost", error))
         return None
 
     def _close_sealed(self) -> None:

@@ -37,6 +37,7 @@ from warren.actors.engines.delays.delay_file import SealedFile
 from warren.actors.engines.delays.delay_files import GONE_AT_ONCE, DelayFiles
 from warren.actors.engines.delays.delay_format import Entry, Place
 from warren.actors.engines.delays.delay_recovery import index_of
+from warren.actors.log_events import log_event
 from warren.storage.errors import DataError, NoRoomError, StorageError
 
 _LOG = logging.getLogger("warren.delays")
@@ -202,7 +203,9 @@ class DelayLog(DelayFiles):
             try:
                 payloads.append(f.moved(file.log.read(place.offset), place))
             except DataError as error:
-                _LOG.error("a file of delayed messages is damaged, and kept: %s", error)
+                _LOG.error(
+                    "a file of delayed messages is damaged, and kept: %s", error, extra=log_event("delayed_lost", error)
+                )
                 self.damage.append(error)
                 file.damaged = True
                 return

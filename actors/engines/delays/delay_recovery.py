@@ -17,6 +17,7 @@ import numpy.typing as npt
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_file import OpenFile, SealedFile, index_path, log_path
 from warren.actors.engines.delays.delay_format import Entry, Place
+from warren.actors.log_events import log_event
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem, write_file
 from warren.storage.record_log import HEAD, RecordLog
@@ -118,7 +119,7 @@ def index_of(files: FileSystem, log: RecordLog, path: str, damage: list[DataErro
         try:
             return f.decode_index(files.read(path), path, size)
         except DataError as error:
-            _LOG.warning("an index is made anew: %s", error)
+            _LOG.warning("an index is made anew: %s", error, extra=log_event("delayed_reindexed", error))
     entries, places, damaged = _replayed(log, damage)
     encoded = f.encode_index(f.Index(f.entries_of(entries), f.gone_of(places), damaged), size)
     write_file(files, path, encoded, sync=False)
@@ -144,6 +145,6 @@ def _replayed(log: RecordLog, damage: list[DataError]) -> tuple[list[Entry], lis
             entries.append(Entry(record.due_ms, record.id_digest, record.target, offset, HEAD.size + len(payload)))
     error = log.damage or error
     if error is not None:
-        _LOG.error("delayed messages are lost, and the file is kept: %s", error)
+        _LOG.error("delayed messages are lost, and the file is kept: %s", error, extra=log_event("delayed_lost", error))
         damage.append(error)
     return entries, gone, error is not None

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from warren.actors.engines.delays.delay_log import DueMessage
+from warren.actors.log_events import log_event
 from warren.queue_index.message_format import Envelope, given_in, properties_in
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
@@ -59,7 +60,11 @@ def runs_of(messages: Iterable[DueMessage], unreadable: list[DueMessage]) -> Ite
         try:
             run = _run_of(message)
         except MessageError as error:
-            _LOG.error("a delayed message that cannot be read is dropped: %s", error)
+            _LOG.error(
+                "a delayed message that cannot be read is dropped: %s",
+                error,
+                extra=log_event("message_unreadable", error),
+            )
             unreadable.append(message)
             continue
         if last is not None and last.takes(run):
