@@ -43,11 +43,12 @@ from warren.queue_index.directory import level_name
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
-from warren.storage.record_log import RecordLog
 
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
     from warren.actors.vhost_delays import VhostDelays
+    from warren.storage.filesystem import FileSystem
+    from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.node")
 
@@ -248,9 +249,7 @@ class RunningVhost:
             wall_clock=context.clock.wall_us,
             policies=actor.policies,
             counts=Counts() if context.counting else None,
-            returned_log=(lambda: RecordLog(context.files, self._returned_path(declaration), "returned"))
-            if durable
-            else None,
+            returned_log=(lambda: _returned_log(context.files, self._returned_path(declaration))) if durable else None,
             sync=context.settings.sync != "os",
             tells_out=not self.directory.settings.deliver_with_publish,
             crashed=crashed,
@@ -453,6 +452,12 @@ def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
     from warren.actors.deduplicating_queue import DeduplicatingQueueActor  # noqa: PLC0415 - few queues are one
 
     return DeduplicatingQueueActor
+
+
+def _returned_log(files: FileSystem, path: str) -> RecordLog:
+    from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one
+
+    return RecordLog(files, path, "returned")
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

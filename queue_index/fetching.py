@@ -132,9 +132,10 @@ class Fetched:
         return [decode_message(term) for term in self.terms]
 
 
-@attrs.frozen
 class FetchedAgain(Fetched):
     """Redelivered messages, and how often each of them came back before."""
+
+    __slots__ = ("delivery_counts", "tells_count")
 
     delivery_counts: Sequence[int]
     tells_count: bool
@@ -143,7 +144,10 @@ class FetchedAgain(Fetched):
     @classmethod
     def of(cls, fetched: Fetched, delivery_counts: Sequence[int], *, tells_count: bool) -> FetchedAgain:
         """The same messages, with their counts."""
-        return cls(fetched.seq_ids, True, fetched._run, fetched._terms, delivery_counts, tells_count)
+        again = cls(fetched.seq_ids, True, fetched._run, fetched._terms)
+        object.__setattr__(again, "delivery_counts", delivery_counts)
+        object.__setattr__(again, "tells_count", tells_count)
+        return again
 
     def part(self, offset: int, count: int) -> FetchedAgain:
         part = super().part(offset, count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -46,11 +45,6 @@ class Retry:
             "x-dead-letter-routing-key": self.dead_letters,
         }
         return {name: value for name, value in found.items() if value is not None}
-
-
-def arguments_with(arguments: Mapping[str, Any] | None, retry: Retry | None) -> Mapping[str, Any]:
-    """A queue's arguments, with what a retry says; the arguments go before it."""
-    return {**({} if retry is None else retry.arguments), **(arguments or {})}
 
 
 def _milliseconds(name: str, seconds: float | None) -> int | None:

@@ -14,13 +14,13 @@ from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import LATER, PublishArguments, as_body, publish_key
 from warren.publishing import publishing, settled_confirm
 from warren.queue_verbs import QueueHandle, QueueVerbs
-from warren.retry import Retry, arguments_with
 from warren.running_node import RunningNode, failed_queues
 from warren.steps import Handle, Steps
 from warren.user_verbs import UserVerbs
 
 if TYPE_CHECKING:
     from warren.actors.engines.definitions_json import Imported
+    from warren.retry import Retry
     from warren.topic_verbs import TopicVerbs
     from warren.transaction_verbs import TransactionVerbs
 
@@ -69,7 +69,7 @@ class VhostVerbs:
                 durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
-                arguments=arguments_with(arguments, retry),
+                arguments={**({} if retry is None else retry.arguments), **(arguments or {})},
             )
             entry = yield from self.node.change(lambda actor: actor.declare_queue(declaration, self))
         return QueueVerbs(self.node, entry)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
-from warren.actors.engines.ack_deadlines import AckDeadlines
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run, Shared
@@ -21,9 +21,12 @@ from warren.actors.engines.effects import DeadLetterBatch, Effects
 from warren.actors.engines.expiry import DeathWatcher, Expiry, WallClock
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
-from warren.actors.engines.retries import SUSPECTS, Held, Retries
 from warren.actors.log_events import log_event
-from warren.storage.record_log import RecordLog
+
+if TYPE_CHECKING:
+    from warren.actors.engines.ack_deadlines import AckDeadlines
+    from warren.actors.engines.retries import Retries
+    from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.queue")
 
@@ -74,6 +77,8 @@ class QueueSettlements:
     def _open_retries(self) -> Retries:
         self._remembers = True
         if self._retries is None:
+            from warren.actors.engines.retries import SUSPECTS, Retries  # noqa: PLC0415 - in most queues nothing comes back
+
             log = None if self._returned_log is None else self._returned_log()
             self._retries = Retries(self.arguments, log, self._sync, SUSPECTS if self._crashed else 0)
         return self._retries
@@ -248,7 +253,7 @@ class QueueSettlements:
         for level, parts in levels.items():
             self.backing.level(level).requeue(parts)
 
-    def _die_of_limit(self, held: Held) -> None:
+    def _die_of_limit(self, held: list[tuple[int, range]]) -> None:
         """Pending messages came back more often than the queue's limit allows."""
         if not held:
             return
@@ -296,6 +301,8 @@ class QueueSettlements:
     def _limit_time(self, channel: str, first: int, count: int, timeout_ms: int) -> None:
         """A channel got messages, and may hold them for so long."""
         if self._deadlines is None:
+            from warren.actors.engines.ack_deadlines import AckDeadlines  # noqa: PLC0415 - most have none
+
             self._deadlines = AckDeadlines()
         self._deadlines.given(channel, first, count, timeout_ms, self._wall_clock())
 

@@ -18,7 +18,6 @@ import attrs
 import numpy as np
 from pamqp.base import Frame as Method
 
-from warren.actors.engines.definitions_json import DefinitionsError
 from warren.amqp.own_methods import Call, CallError, CallOk
 from warren.client.errors import ServerError
 from warren.steps import Steps
@@ -48,8 +47,8 @@ def refusal_of(error: Exception) -> CallError:
     details: dict[str, Any] = {}
     if isinstance(error, DataError):
         details = {"path": error.path, "offset": error.offset, "reason": error.reason}
-    elif isinstance(error, DefinitionsError):
-        details = {"problems": list(error.problems)}
+    elif (problems := getattr(error, "problems", None)) is not None:  # of definitions
+        details = {"problems": list(problems)}
     return CallError(type(error).__name__, str(error), details)
 
 
@@ -59,7 +58,7 @@ def error_of(said: CallError) -> Exception:
 
     name, text = said.type, said.text
     if "problems" in said.details:
-        return DefinitionsError(said.details["problems"])
+        return errors.DefinitionsError(said.details["problems"])
     if said.details:
         return DataError(**said.details)
     if name in _BUILTINS:

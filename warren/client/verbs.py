@@ -25,7 +25,6 @@ from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
 from warren.publishing import AsTheyWere, outcomes_of, settled_confirm
 from warren.queue_verbs import QueueHandle
-from warren.retry import Retry, arguments_with
 from warren.steps import Steps, run
 from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
@@ -33,6 +32,7 @@ from warren.user_verbs import UserVerbs
 from warren.vhost_verbs import NodeVerbs, VhostVerbs
 
 if TYPE_CHECKING:
+    from warren.retry import Retry
     from warren.topic_verbs import TopicVerbs
     from warren.transaction_verbs import TransactionVerbs
 
@@ -152,7 +152,7 @@ class RemoteVhostVerbs(VhostVerbs):
             durable=durable,
             exclusive=exclusive,
             auto_delete=auto_delete,
-            arguments=arguments_with(arguments, retry),
+            arguments={**({} if retry is None else retry.arguments), **(arguments or {})},
         )
         method = c.Queue.Declare(0, name, False, durable, exclusive, auto_delete, False, dict(declaration.arguments))
         answer = yield from self.remote.ask(method)
