@@ -86,7 +86,7 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def __init__(self, vhost: RemoteVhost, declaration: QueueDeclaration) -> None:
         self.remote = vhost
-        super().__init__(vhost, QueueEntry(declaration))
+        super().__init__(vhost, QueueEntry(declaration))  # type: ignore[arg-type]
         self._method = c.Basic.Publish(0, "", declaration.name, True)
         self._get = c.Basic.Get(0, declaration.name)
         self._front_end = _FrontEnd(vhost)
@@ -461,7 +461,7 @@ class RemoteConsumerVerbs(ConsumerVerbs):
     def __init__(self, queue: RemoteQueueVerbs, declaration: ConsumerDeclaration, timeout: float | None) -> None:
         self.vhost = queue.remote
         deliveries = CreditedDeliveries(declaration.channel, self.vhost.link, self._taken)
-        super().__init__(None, declaration, deliveries, timeout)
+        super().__init__(None, declaration, deliveries, timeout)  # type: ignore[arg-type]
         self.slot = Subscription(self, queue.name)
         self.channel = DeliveryChannel(self.slot, declaration.channel)  # type: ignore[assignment]
         self._queue = queue
