@@ -81,12 +81,13 @@ class SystemClock:
 
 
 class HandClock:
-    """A clock that stands still until it is told to move on."""
+    """A clock that stands still until it is told to move on. Any thread may ask it; one at a time moves it."""
 
     def __init__(self, wall_us: int = 1_600_000_000_000_000) -> None:
         self._now_ns = 0
         self._wall_us = wall_us
         self._alarm: tuple[int, Callable[[], None]] | None = None
+        self._lock = threading.Lock()
 
     def now_ns(self) -> int:
         return self._now_ns
@@ -95,22 +96,31 @@ class HandClock:
         return self._wall_us + self._now_ns // 1000
 
     def wake_at(self, at_ns: int | None, wake: Callable[[], None]) -> None:
-        self._alarm = None if at_ns is None else (at_ns, wake)
+        with self._lock:
+            self._alarm = None if at_ns is None else (at_ns, wake)
 
     def close(self) -> None:
-        self._alarm = None
+        self.wake_at(None, lambda: None)
+
+    def _take_alarm(self, end_ns: int) -> Callable[[], None] | None:
+        """The alarm, at whose moment it is now, if that comes until then."""
+        with self._lock:
+            if self._alarm is None or self._alarm[0] > end_ns:
+                return None
+            (at_ns, wake), self._alarm = self._alarm, None
+            self._now_ns = max(self._now_ns, at_ns)
+            return wake
 
     def advance(self, seconds: float, settle: Callable[[], object] = lambda: None) -> None:
         """Let ``seconds`` pass. Every alarm on the way goes off at its own moment; ``settle`` is called after each.
 
         ``settle`` lets the actors do what the alarm gave them to do, and set the next.
         """
+        if seconds < 0:
+            raise ValueError(f"time does not run back: {seconds} seconds")
         end_ns = self._now_ns + round(seconds * NS)
         settle()
-        while self._alarm is not None and self._alarm[0] <= end_ns:
-            at_ns, wake = self._alarm
-            self._alarm = None
-            self._now_ns = max(self._now_ns, at_ns)
+        while (wake := self._take_alarm(end_ns)) is not None:
             wake()
             settle()
         self._now_ns = end_ns

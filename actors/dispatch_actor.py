@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.storage.errors import NoRoomError
@@ -100,7 +101,8 @@ class DispatchActor(TopicPart):
             self._wait_for_room(error, "room", self._dispatch)
         self._tell_arrivals()
         while self._cuts_told < len(self.store.cuts):
-            _LOG.error("%s", self.store.cuts[self._cuts_told])
+            cut = self.store.cuts[self._cuts_told]
+            _LOG.error("%s", cut, extra=log_event("topics_cut", **cut.log_fields()))
             self._cuts_told += 1
         if not self._flush_armed:
             self._arm_flush()
@@ -117,7 +119,12 @@ class DispatchActor(TopicPart):
         try:
             self._flush_what_is_due()
         except NoRoomError as error:
-            _LOG.warning("%s: not written down: %s", self.describe(), error)
+            _LOG.warning(
+                "%s: not written down: %s",
+                self.describe(),
+                error,
+                extra=log_event("topics_unwritten", error, part=self.describe()),
+            )
             self._arm_flush()
 
     def _flush_what_is_due(self) -> None:

@@ -25,6 +25,7 @@ from warren.actors.engines.topics.consumer_group import ConsumerGroup, StartOffs
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.queue_index.consumer_offsets import ConsumerOffsets
@@ -137,8 +138,17 @@ class GroupsActor(TopicPart):
             queue = self._store.queues.get((position.topic, position.queue_id))
             last = 0 if queue is None else queue.max_offset
             if position.offset > last:
-                _LOG.warning("group %s: taken back from %d to %d in queue %d of %s, which ends there", position.group,
-                             position.offset, last, position.queue_id, position.topic)  # fmt: skip
+                _LOG.warning(
+                    "group %s: taken back from %d to %d in queue %d of %s, which ends there",
+                    position.group,
+                    position.offset,
+                    last,
+                    position.queue_id,
+                    position.topic,
+                    extra=log_event(
+                        "group_moved_back", group=position.group, topic=position.topic, count=position.offset - last
+                    ),
+                )
                 self._commit_offset(position.topic, position.group, position.queue_id, last)
 
     def _commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from warren.actors.future import Future
 from warren.actors.interrupts import uninterrupted
+from warren.actors.log_events import log_event
 from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.client")
@@ -268,7 +269,7 @@ class Leading(ABC):
             while self.closed is None:
                 self._read_on()
         except Exception as error:
-            _LOG.exception("the thread that reads a connection ended")
+            _LOG.exception("the thread that reads a connection ended", extra=log_event("link_failed", error))
             self.fail(WarrenError(f"the connection cannot be used any more: {error!r}"))
         finally:
             self._promote()

@@ -19,6 +19,7 @@ from pykka import ActorRef
 from warren.actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import MemoryReading, memory_limit_bytes
+from warren.actors.log_events import log_event
 from warren.actors.messages import (
     DiskRoom,
     GetMemory,
@@ -52,7 +53,9 @@ class MemoryMonitorActor(NodePart):
         total_memory_bytes: int,
         free_disk_bytes: Callable[[], int],
         give_back: Callable[[], None],
+        polls: bool = True,
     ) -> None:
+        """``polls``: what is handed in is read again and again, else when it is said to (:meth:`look`)."""
         super().__init__(context)
         settings = context.settings
         self._reading = reading
@@ -69,6 +72,7 @@ class MemoryMonitorActor(NodePart):
         self._total_memory_bytes = total_memory_bytes
         self._used_bytes = 0
         self._look_wanted = False
+        self._polls = polls
 
     def look(self, *, here: bool) -> None:
         """Somebody finds the last reading too old. Any thread may call; ``here``: and may do this actor's work.
@@ -85,14 +89,19 @@ class MemoryMonitorActor(NodePart):
     def on_turn_end(self) -> None:
         if self._look_wanted:
             self._look_wanted = False
-            self._check_memory()
+            if self._polls:
+                self._check_memory()
+            else:
+                self._disk_round()
+                self._round()
 
     def on_start(self) -> None:
         self._context.gate.watcher = self
         self._disk_round()
         self._round()
-        self._every("memory", self._context.settings.memory_monitor_interval, self._round)
-        self._every("alarm", ALARM_INTERVAL_MS, self._check_memory)
+        if self._polls:
+            self._every("memory", self._context.settings.memory_monitor_interval, self._round)
+            self._every("alarm", ALARM_INTERVAL_MS, self._check_memory)
 
     def _every(self, key: str, interval_ms: int, work: Callable[[], None]) -> None:
         """Do it again and again, from one interval on."""
@@ -152,12 +161,13 @@ class MemoryMonitorActor(NodePart):
         try:
             free_bytes = self._free_disk_bytes()
         except OSError as error:  # what was known last holds; nobody would look at the memory if this were the end
-            _LOG.warning("the free disk space cannot be read: %s", error)
+            _LOG.warning("the free disk space cannot be read: %s", error, extra=log_event("disk_unreadable", error))
             self._in_ms("disk", MAX_CHECK_INTERVAL_MS, self._disk_round)
             return
         event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes) or bool(self._without_room))
         self._note(event)
-        self._in_ms("disk", self._disk.next_check_ms, self._disk_round)
+        if self._polls:
+            self._in_ms("disk", self._disk.next_check_ms, self._disk_round)
         if event is not None:
             self._round()
 
@@ -172,7 +182,10 @@ class MemoryMonitorActor(NodePart):
     def _note(self, event: AlarmEvent | None) -> None:
         if event is not None:
             _LOG.warning(
-                "%s alarm %s", event.resource, "set: publishers are blocked" if event.change == "set" else "cleared"
+                "%s alarm %s",
+                event.resource,
+                "set: publishers are blocked" if event.change == "set" else "cleared",
+                extra=log_event("alarm_set" if event.change == "set" else "alarm_cleared", resource=event.resource),
             )
             self._context.gate.set(frozenset(self._alarms.active))
 

@@ -33,6 +33,7 @@ from warren.actors.engines.memory_readings import MemoryReading
 from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.restarts import Restarts, Retries
 from warren.actors.inbox import Inbox
+from warren.actors.log_events import log_event
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, ForeignDirectoryError, TopicsDownError, UnsavedError
@@ -68,6 +69,8 @@ class Probes:
     """Return to the system what is held free."""
     used_disk_percent: Callable[[], float] = lambda: 0.0
     """Of the disk that the data directory lies on."""
+    polled: bool = True
+    """Whether they are read again and again; else when somebody says so, who knows when they change."""
 
 
 class NodeActor(NodeRegistry):
@@ -147,12 +150,17 @@ class NodeActor(NodeRegistry):
         for name in found:
             self._definitions.declare_vhost(name, named_by_node=True)
         for what in self._definitions.passed_over:
-            _LOG.error("%s: what is no text cannot be had, and stays in the file: %s", DEFINITIONS_FILE, what)
+            _LOG.error(
+                "%s: what is no text cannot be had, and stays in the file: %s",
+                DEFINITIONS_FILE,
+                what,
+                extra=log_event("definitions_unreadable", path=self._path, what=what),
+            )
         for name in self._definitions.vhosts():
             try:
                 self._open_vhost(name)
             except DiskFullError as error:
-                _LOG.exception("vhost '%s' is down", name)
+                _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
                 self._keep_down(name, {}, error)
         with contextlib.suppress(DiskFullError):  # it is tried again with the next change, or at the end
             self._definitions.save()
@@ -197,7 +205,7 @@ class NodeActor(NodeRegistry):
             paths = self._vhost_path(name), self._side_path(name)
             vhost = RunningVhost.open(self._context, *paths, definitions, owner=self._owner)
         except DataError as error:
-            _LOG.exception("vhost '%s' is down", name)
+            _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
             self.down[name] = error
             return
         vhost.streams = self.streams
@@ -211,7 +219,9 @@ class NodeActor(NodeRegistry):
             if self._owns_directory and vhost.is_empty(orphan.name):  # what a queue left that was not to survive
                 self._take_out(vhost, orphan.name)
             else:
-                _LOG.warning("%s has messages and no definition: taken in", orphan)
+                _LOG.warning(
+                    "%s has messages and no definition: taken in", orphan, extra=log_event("queue_adopted", of=orphan)
+                )
         if orphans:  # only now: those that go must never be in the file, where a crash would make them durable queues
             self._save()
 
@@ -222,10 +232,10 @@ class NodeActor(NodeRegistry):
         """
         try:
             self._open_vhost(name)
-        except UnsavedError:
-            _LOG.exception("vhost '%s' serves", name)
+        except UnsavedError as error:
+            _LOG.exception("vhost '%s' serves", name, extra=log_event("vhost_unsaved", error, vhost=name))
         except Exception as error:
-            _LOG.exception("vhost '%s' is down", name)
+            _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
             self._keep_down(name, entries, error)
         reopened = self.vhosts.get(name)
         if reopened is not None:
@@ -247,7 +257,11 @@ class NodeActor(NodeRegistry):
             case m.QueueFailed():
                 self._restart_queue(message.queue, message.error)
             case m.MonitorFailed():
-                _LOG.error("nobody watches memory and disk for a second: %s", message.error)
+                _LOG.error(
+                    "nobody watches memory and disk for a second: %s",
+                    message.error,
+                    extra=log_event("monitor_failed", message.error),
+                )
                 self.call_later("monitor", NS, self._start_monitor, first=True)
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
@@ -262,7 +276,13 @@ class NodeActor(NodeRegistry):
         return not isinstance(error, (BrokenNodeError, DirectoryLostError))
 
     def on_refused(self, error: Exception) -> None:
-        _LOG.error("%s: %s", self.describe(), error, exc_info=None if isinstance(error, WarrenError) else error)
+        _LOG.error(
+            "%s: %s",
+            self.describe(),
+            error,
+            exc_info=None if isinstance(error, WarrenError) else error,
+            extra=log_event("request_refused", error, part=self.describe()),
+        )
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -318,7 +338,9 @@ class NodeActor(NodeRegistry):
         found = self._entry_of(actor)
         if found is not None:
             vhost, entry = found
-            _LOG.info("%s is used no more and goes", entry.declaration)
+            _LOG.info(
+                "%s is used no more and goes", entry.declaration, extra=log_event("queue_unused", of=entry.declaration)
+            )
             with contextlib.suppress(PreconditionFailedError):  # somebody has come meanwhile
                 self.delete_queue(vhost.name, entry.declaration.name, if_unused=True)
 
@@ -329,15 +351,28 @@ class NodeActor(NodeRegistry):
         vhost, entry = found
         if self._too_often(entry.restarts) or isinstance(error, DataError):
             entry.go_down(error)
-            _LOG.error("%s stays down: %s", entry.declaration, error)
+            _LOG.error(
+                "%s stays down: %s",
+                entry.declaration,
+                error,
+                extra=log_event("queue_down", error, of=entry.declaration),
+            )
             self._retry_later(("queue", vhost.name, entry.declaration.name), error)
             return
         try:
             vhost.wait_for_stores()
         except Exception:
-            _LOG.warning("%s waits for its vhost to be opened anew", entry.declaration)
+            _LOG.warning(
+                "%s waits for its vhost to be opened anew",
+                entry.declaration,
+                extra=log_event("queue_waiting", error, of=entry.declaration),
+            )
             return
-        _LOG.warning("%s is started anew from its files", entry.declaration)
+        _LOG.warning(
+            "%s is started anew from its files",
+            entry.declaration,
+            extra=log_event("queue_restarted", error, of=entry.declaration),
+        )
         vhost.start_queue(entry)
 
     def _keep_down(self, name: str, entries: Mapping[str, QueueEntry], error: BaseException) -> None:
@@ -361,7 +396,11 @@ class NodeActor(NodeRegistry):
                 vhost = self.vhosts[vhost_name]
                 entry = vhost.queues.get(name)
                 if entry is not None and entry.running is None and isinstance(entry.error, StorageError):
-                    _LOG.warning("%s is started anew from its files", entry.declaration)
+                    _LOG.warning(
+                        "%s is started anew from its files",
+                        entry.declaration,
+                        extra=log_event("queue_restarted", entry.error, of=entry.declaration),
+                    )
                     vhost.start_queue(entry)
             case ("topics",) if self._topics.running is None:
                 self._topics.try_to_open()
@@ -374,6 +413,7 @@ class NodeActor(NodeRegistry):
             total_memory_bytes=probes.total_memory_bytes,
             free_disk_bytes=probes.free_disk_bytes,
             give_back=probes.give_back,
+            polls=probes.polled,
         )
 
     def _too_often(self, restarts: Restarts) -> bool:
@@ -383,12 +423,17 @@ class NodeActor(NodeRegistry):
         vhost = next((one for one in self.vhosts.values() if store in (one.persistent, one.transient)), None)
         if vhost is None:
             return
-        _LOG.error("vhost '%s' is opened anew: %s", vhost.name, error)
+        _LOG.error(
+            "vhost '%s' is opened anew: %s",
+            vhost.name,
+            error,
+            extra=log_event("vhost_reopened", error, vhost=vhost.name),
+        )
         vhost.give_up(error)
         entries = vhost.queues
         del self.vhosts[vhost.name]
         if self._too_often(self._vhost_restarts.setdefault(vhost.name, Restarts())):
-            _LOG.error("vhost '%s' stays down", vhost.name)
+            _LOG.error("vhost '%s' stays down", vhost.name, extra=log_event("vhost_down", error, vhost=vhost.name))
             self._keep_down(vhost.name, entries, error)
             return
         self._try_to_open_vhost(vhost.name, entries)
@@ -429,6 +474,10 @@ class NodeActor(NodeRegistry):
             self._lock.remove()
             self._lock = None
         self._stop()
+
+    def crash(self) -> None:
+        """End as a killed process does: what it owns is given up as it is."""
+        self._fail(ActorStoppedError(f"the node of {self._path} was killed"), None)
 
     def note_error(self, error: BaseException) -> None:
         self._error = error

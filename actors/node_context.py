@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 from pykka import ActorRef
@@ -13,6 +13,7 @@ from pykka import ActorRef
 from warren.actors.clock import Clock
 from warren.actors.engines.memory_readings import AllocatedReading
 from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.engines.sync_group import SyncGroup
 from warren.actors.gate import Gate
 from warren.actors.pool import Pool
@@ -20,6 +21,9 @@ from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.storage.memory import MemoryFileSystem
 
 
 class BlockedError(WarrenError):
@@ -45,6 +49,8 @@ class NodeContext:
     """The queues with a sync on its way."""
     check_invariants: bool = False
     """Check every engine after every turn; for tests."""
+    new_queue_turn: Callable[..., QueueTurn] = QueueTurn
+    """Makes what hosts a queue's turns; others than the usual are for tests."""
     numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
     """Numbers of store clients."""
     _id_prefix: bytes = attrs.field(init=False)
@@ -68,6 +74,13 @@ class NodeContext:
     def new_msg_ids(self, count: int) -> bytes:
         """Ids for messages that go to several queues; from any thread."""
         return b"".join([self._id_prefix + next(self._id_numbers).to_bytes(8, "big") for _ in range(count)])
+
+
+def memory_files(clock: Clock, *, volatile: bool = False) -> MemoryFileSystem:
+    """A disk in memory, for many threads."""
+    from warren.storage.memory import MemoryFileSystem  # noqa: PLC0415 - few nodes are in memory
+
+    return MemoryFileSystem(volatile=volatile, lock_of_names=threading.Lock(), now_ms=lambda: clock.wall_us() // 1000)
 
 
 def shared_files(*, sync_evicted: bool) -> RealFileSystem:

@@ -27,6 +27,7 @@ from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.users import Users
 from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.inbox import Call
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
 from warren.actors.node_part import NodePart
@@ -117,7 +118,10 @@ class NodeRegistry(NodePart):
         except BaseException as error:
             self.definitions.undo()
             if not isinstance(error, WarrenError):
-                _LOG.exception("a change of what is declared was taken back")
+                _LOG.exception(
+                    "a change of what is declared was taken back",
+                    extra=log_event("definitions_undone", error, path=self._path),
+                )
                 self._check_definitions()
             raise
 
@@ -269,7 +273,12 @@ class NodeRegistry(NodePart):
         try:
             self.delete_topic(stream.topic)
         except WarrenError as error:
-            _LOG.warning("the topic of %s, which was deleted, stays: %s", stream.declaration, error)
+            _LOG.warning(
+                "the topic of %s, which was deleted, stays: %s",
+                stream.declaration,
+                error,
+                extra=log_event("stream_topic_kept", error, of=stream.declaration, topic=stream.topic),
+            )
 
     def release(self, owner: object) -> None:
         """Delete the exclusive queues of an owner that goes."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorRef
 
 from warren.actors.engines.restarts import Restarts
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
 from warren.storage.topic_settings import TopicSettings
@@ -89,7 +90,7 @@ class NodeTopics:
         try:
             self._open()
         except Exception as error:
-            _LOG.exception("the topics are down")
+            _LOG.exception("the topics are down", extra=log_event("topics_down", error, path=self._path))
             self.error = error
             self._retry_later(error)
 
@@ -98,7 +99,7 @@ class NodeTopics:
         topics = self.running
         if topics is None or not topics.is_of(actor):
             return
-        _LOG.error("the topics are opened anew: %s", error)
+        _LOG.error("the topics are opened anew: %s", error, extra=log_event("topics_reopened", error, path=self._path))
         topics.give_up(error)
         self.running, self.error = None, error
         if not self._restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit):

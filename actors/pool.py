@@ -31,6 +31,7 @@ from pykka.messages import _ActorStop
 from warren.actors.future import Future
 from warren.actors.inbox import Call, Inbox, PendingBatch
 from warren.actors.interrupts import uninterrupted
+from warren.actors.log_events import log_event
 from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.actors")
@@ -135,9 +136,13 @@ class ThreadPool:
     def _work(self) -> None:
         while (actor := self._line.get()) is not None:
             while (first := self._next_first()) is not None:
-                _run_turn(first)
+                self._run_turn(first)
             if not actor.goes_first:
-                _run_turn(actor)
+                self._run_turn(actor)
+
+    def _run_turn(self, actor: PooledActor) -> None:
+        actor.actor_inbox.scheduled = False
+        actor.turn()
 
     def _next_first(self) -> PooledActor | None:
         try:
@@ -154,11 +159,6 @@ class ThreadPool:
 
     def forget(self, error: WarrenError) -> None:
         self._line, self._error = SimpleQueue(), error
-
-
-def _run_turn(actor: PooledActor) -> None:
-    actor.actor_inbox.scheduled = False
-    actor.turn()
 
 
 class HandPool:
@@ -179,7 +179,9 @@ class HandPool:
         """Run the turn of the first in line; whether there was one."""
         if not self._line:
             return False
-        _run_turn(self._line.popleft())
+        actor = self._line.popleft()
+        actor.actor_inbox.scheduled = False
+        actor.turn()
         return True
 
     def run(self) -> None:
@@ -461,11 +463,21 @@ class PooledActor(pykka.Actor):
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
         where = None if isinstance(error, WarrenError) else error  # ours say it all; of a bug we want to know where
-        _LOG.error("%s stops: %s", self.describe(), error, exc_info=where)
+        _LOG.error(
+            "%s stops: %s",
+            self.describe(),
+            error,
+            exc_info=where,
+            extra=log_event("actor_stopped", error, part=self.describe(), **self.log_fields()),
+        )
         try:
             self.on_error(error)
         except Exception:
-            _LOG.exception("%s could not even fail", self.describe())
+            _LOG.exception(
+                "%s could not even fail",
+                self.describe(),
+                extra=log_event("actor_broken", part=self.describe(), **self.log_fields()),
+            )
         if future is not None:
             future.fail(error)
 
@@ -488,6 +500,10 @@ class PooledActor(pykka.Actor):
     def describe(self) -> str:
         """What errors and the log call this actor."""
         return type(self).__name__
+
+    def log_fields(self) -> dict[str, Any]:
+        """What its log records say of it, beside :meth:`describe`."""
+        return {}
 
     def stopped_error(self) -> WarrenError:
         """What callers get that come too late."""
@@ -516,7 +532,12 @@ class PooledActor(pykka.Actor):
 
     def on_refused(self, error: Exception) -> None:
         """A message without a caller was refused."""
-        _LOG.warning("%s: %s", self.describe(), error)
+        _LOG.warning(
+            "%s: %s",
+            self.describe(),
+            error,
+            extra=log_event("request_refused", error, part=self.describe(), **self.log_fields()),
+        )
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         """A message came too late: tell whoever waits for what it would have done."""

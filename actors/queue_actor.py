@@ -25,7 +25,7 @@ from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.queue_turn import LOST, QueueTurn
+from warren.actors.engines.queue_turn import LOST
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
@@ -128,7 +128,7 @@ class QueueActor(QueueOutput):
     def on_start(self) -> None:
         opened, context = self._open_process(self), self._context
         self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
-        self._queue_turn = QueueTurn(
+        self._queue_turn = context.new_queue_turn(
             host=self,
             process=opened.process,
             stores=opened.stores,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pykka._envelope import Envelope as Letter
 
@@ -89,6 +89,9 @@ class QueueFrontEnd(FrontEnd):
 
     def describe(self) -> str:
         return str(self.declaration)
+
+    def log_fields(self) -> dict[str, Any]:
+        return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
 
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, QueueGoneError | WrongProcessError):

@@ -26,6 +26,7 @@ from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import CountDown, Future
 from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
 from warren.actors.inbox import ControlCall
+from warren.actors.log_events import log_event
 from warren.actors.looking import allocated_bytes
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_front_end import QueueFrontEnd
@@ -98,11 +99,20 @@ class QueueOutput(QueueFrontEnd):
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         if since_now:
-            _LOG.warning("%s waits for room on the disk: %s", self.describe(), error)
+            _LOG.warning(
+                "%s waits for room on the disk: %s",
+                self.describe(),
+                error,
+                extra=log_event("disk_full", error, part=self.describe(), **self.log_fields()),
+            )
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=False))
 
     def disk_has_room(self) -> None:
-        _LOG.warning("%s: there is room on the disk again", self.describe())
+        _LOG.warning(
+            "%s: there is room on the disk again",
+            self.describe(),
+            extra=log_event("disk_room", part=self.describe(), **self.log_fields()),
+        )
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=True))
 
     def confirmed(self, token: Future) -> None:
@@ -157,4 +167,9 @@ class QueueOutput(QueueFrontEnd):
         if error is None or isinstance(error, (PublishRefusedError, QueueGoneError)):
             tell(self.actor_ref, ControlCall(lambda: self.queue_turn.dead_letters_safe(number)))
         else:
-            _LOG.warning("%s keeps dead letters: %s", self.describe(), error)
+            _LOG.warning(
+                "%s keeps dead letters: %s",
+                self.describe(),
+                error,
+                extra=log_event("queue_dead_letters_kept", error, of=self.declaration),
+            )

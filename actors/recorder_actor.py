@@ -24,6 +24,7 @@ import attrs
 
 from warren.actors import messages as m
 from warren.actors.clock import NS
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_part import NodePart
 from warren.actors.queue_actor import QueueActor
@@ -109,7 +110,7 @@ class RecorderActor(NodePart):
         try:
             work()
         except Exception as error:
-            _LOG.error("the record ends here: %s", error)
+            _LOG.error("the record ends here: %s", error, extra=log_event("record_ended", error))
             self.on_error(error)
             self._stop()
 

@@ -32,6 +32,7 @@ from warren.actors.engines.topics.topic_store import TopicStore, table_of
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.inbox import Call, ControlCall
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.schedule_actor import ScheduleActor
 from warren.actors.topic_part import TopicPart
@@ -131,7 +132,7 @@ class RunningTopics:
             files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
         )
         for cut in store.cuts:
-            _LOG.warning("%s", cut)
+            _LOG.warning("%s", cut, extra=log_event("topics_cut", **cut.log_fields()))
         try:
             table = table_of(store)
             offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")

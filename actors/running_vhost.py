@@ -29,6 +29,7 @@ from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.vhost_definitions import VhostDefinitions
 from warren.actors.future import Future
 from warren.actors.inbox import Call, ControlCall, Inbox
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue_entry import QueueEntry
@@ -384,7 +385,11 @@ class RunningVhost:
             try:
                 known, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
             except Exception as error:
-                _LOG.exception("%s could not be closed; it is recovered from its files", entry.declaration)
+                _LOG.exception(
+                    "%s could not be closed; it is recovered from its files",
+                    entry.declaration,
+                    extra=log_event("queue_unclosed", error, of=entry.declaration),
+                )
                 entry.go_down(error)
                 whole = False
                 continue

@@ -19,6 +19,7 @@ from warren.actors.engines.topics.reading import read_sound_records
 from warren.actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log import Batch, MessageIllegalError
@@ -59,7 +60,13 @@ class ScheduleActor(TopicPart):
     def _correct(self, level: int, queue: ConsumeQueue | None) -> None:
         lost = self._schedule.correct(level, *((0, 0) if queue is None else (queue.min_offset, queue.max_offset)))
         if lost:
-            _LOG.warning("%s: %d of level %d expired before they were delivered", self.describe(), lost, level)
+            _LOG.warning(
+                "%s: %d of level %d expired before they were delivered",
+                self.describe(),
+                lost,
+                level,
+                extra=log_event("topics_expired", part=self.describe(), count=lost),
+            )
 
     def stop_delivering(self) -> None:
         """Hand nothing more to the CommitLog."""
@@ -124,10 +131,20 @@ class ScheduleActor(TopicPart):
             else:
                 found += [one for one in _singles(batch) if self._is_allowed(one, errors)]
         for error in errors:
-            _LOG.error("%s: not delivered: %s", self.describe(), error)
+            _LOG.error(
+                "%s: not delivered: %s",
+                self.describe(),
+                error,
+                extra=log_event("topics_undelivered", error, part=self.describe()),
+            )
         if len(entries) > len(records) + len(damage):
             count = len(entries) - len(records) - len(damage)
-            _LOG.warning("%s: %d expired before they were delivered", self.describe(), count)
+            _LOG.warning(
+                "%s: %d expired before they were delivered",
+                self.describe(),
+                count,
+                extra=log_event("topics_expired", part=self.describe(), count=count),
+            )
         return found
 
     def _is_allowed(self, batch: Batch, errors: list[WarrenError]) -> bool:

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import attrs
 
+from warren.actors.log_events import log_event
 from warren.actors.node_socket import NodeSocket
 from warren.storage.errors import StorageError, WarrenError
 
@@ -141,7 +142,11 @@ class StatusServer:
         try:
             return cls(directory, new_session, let_in)
         except StorageError as error:
-            _LOG.warning("nobody can attach to this node: %s", error)
+            _LOG.warning(
+                "nobody can attach to this node: %s",
+                error,
+                extra=log_event("status_unavailable", error, path=directory),
+            )
             return None
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,7 +175,7 @@ class StatusServer:
                 while self._serve_ready(selector):
                     pass
             except Exception:
-                _LOG.exception("nobody can attach to this node any more")
+                _LOG.exception("nobody can attach to this node any more", extra=log_event("status_unavailable"))
                 self._socket.remove()
         for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
             one.close()
@@ -214,8 +219,8 @@ class StatusServer:
         del self._visitors[visitor.connection]
         try:
             self._guest(visitor.connection)
-        except Exception:  # as for a request that cannot be answered
-            _LOG.exception("a process could not be let in")
+        except Exception as error:  # as for a request that cannot be answered
+            _LOG.exception("a process could not be let in", extra=log_event("status_failed", error))
             visitor.connection.close()
 
     def _let_out(self, selector: selectors.BaseSelector, visitor: _Visitor) -> None:
@@ -232,6 +237,6 @@ def answer(session: Session, line: bytes) -> bytes:
     except (WarrenError, ValueError, RecursionError) as error:
         said = {"error": str(error)}
     except Exception as error:  # whatever it is: the node goes on, and so does this thread
-        _LOG.exception("a request could not be answered")
+        _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
         said = {"error": f"it could not be answered: {error!r}"}
     return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 stand there as \udc80 … \udcff

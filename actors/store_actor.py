@@ -20,6 +20,7 @@ from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.gate import Gate
 from warren.actors.inbox import Call, Inbox
+from warren.actors.log_events import log_event
 from warren.actors.messages import (
     CloseStore,
     CountReferences,
@@ -105,11 +106,18 @@ class MessageStoreActor(NodePart):
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         if since_now:
-            _LOG.warning("%s waits for room on the disk: %s", self.describe(), error)
+            _LOG.warning(
+                "%s waits for room on the disk: %s",
+                self.describe(),
+                error,
+                extra=log_event("disk_full", error, part=self.describe()),
+            )
         self._tell_of_room(found=False)
 
     def disk_has_room(self) -> None:
-        _LOG.warning("%s: there is room on the disk again", self.describe())
+        _LOG.warning(
+            "%s: there is room on the disk again", self.describe(), extra=log_event("disk_room", part=self.describe())
+        )
         self._tell_of_room(found=True)
 
     def store_full(self, client: int, error: NoRoomError) -> None:

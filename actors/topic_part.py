@@ -11,6 +11,7 @@ from typing import Final
 
 from warren.actors import messages as m
 from warren.actors.engines.full_disk import FullDisk
+from warren.actors.log_events import log_event
 from warren.actors.node_part import NodePart
 from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
@@ -40,7 +41,12 @@ class TopicPart(NodePart):
         """The disk is full: do ``work`` in a while, ever more seldom."""
         if self._full_disk is None:
             self._full_disk = FullDisk()
-            _LOG.warning("%s: waiting for room on the disk: %s", self.describe(), error)
+            _LOG.warning(
+                "%s: waiting for room on the disk: %s",
+                self.describe(),
+                error,
+                extra=log_event("disk_full", error, part=self.describe()),
+            )
         self.call_later(key, self._full_disk.next_wait_ns(), work)
 
     def _found_room(self) -> None:

@@ -28,6 +28,7 @@ from warren.actors.engines.topics.transactions import (
 )
 from warren.actors.future import Confirm, Future
 from warren.actors.groups_actor import GroupsActor
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.msg_store.commit_log_format import Record, RecordError
@@ -84,7 +85,13 @@ class TransactionsActor(TopicPart):
                     self._deciding.discard(half_offset)
             self._next_op = last_op
         for half in self._pending.expired(_minimum(halves), _minimum(decisions)):
-            _LOG.warning("%s: half message %d for %s expired undecided", self.describe(), half.queue_offset, half.topic)
+            _LOG.warning(
+                "%s: half message %d for %s expired undecided",
+                self.describe(),
+                half.queue_offset,
+                half.topic,
+                extra=log_event("topics_expired", part=self.describe(), topic=half.topic, count=1),
+            )
         self._arm_persist(self._store.settings.flush_consumer_offset_interval)
 
     def _records(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[Record]:
@@ -92,14 +99,21 @@ class TransactionsActor(TopicPart):
             entries = queue.entries(at, min(_AT_A_TIME, stop - at))
             records, damage = read_sound_records(self._store.commit_log, entries)
             for error in damage:
-                _LOG.error("%s: passed over: %s", self.describe(), error)
+                _LOG.error(
+                    "%s: passed over: %s",
+                    self.describe(),
+                    error,
+                    extra=log_event("topics_unreadable", error, part=self.describe()),
+                )
             yield from records
 
     def _take_half(self, record: Record) -> None:
         try:
             self._pending.prepared(Half.of(record))
         except RecordError as error:
-            _LOG.warning("%s: %s", self.describe(), error)
+            _LOG.warning(
+                "%s: %s", self.describe(), error, extra=log_event("topics_unreadable", error, part=self.describe())
+            )
             self._pending.passed_over(record.queue_offset)
 
     # ── deciding ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from typing import Any, Final
 import warren
 from warren.actors.future import Confirm
 from warren.engine import open_vhost
+from warren.testing import QueueMessages, SeenMessage, TestNode
 
 PAGE: Final = Path(__file__).with_name("api.md")
 
@@ -28,8 +29,9 @@ Seconds are `float`s, sizes are bytes, names are `str`, bodies are `bytes`. Ever
 of a topic `TopicsDownError` where the topics cannot.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
-([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`
-([monitoring](monitoring.md)), `warren.sql` ([SQL](sql.md)).
+([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`,
+`warren.opentelemetry` and `warren.logs` ([monitoring](monitoring.md)), `warren.sql` ([SQL](sql.md)). `warren.testing`
+([testing](testing.md)) stands at the end.
 """
 
 ERRORS: Final = """
@@ -59,6 +61,9 @@ def page() -> str:
     parts += [entry(one.__name__, one) for one in (warren.export_messages, warren.import_messages)]
     for owner in classes():
         parts.append(f"\n## {owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
+        parts += [entry(name, member) for name, member in public_names(owner)]
+    for owner in (TestNode, QueueMessages, SeenMessage):
+        parts.append(f"\n## warren.testing.{owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
         parts += [entry(name, member) for name, member in public_names(owner)]
     parts.append(ERRORS)
     parts += [error_row(name, getattr(warren.errors, name)) for name in warren.errors.__all__]

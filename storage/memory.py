@@ -13,17 +13,23 @@ state, and of what was pending whatever the generator chose; all of it durable n
 only deep copies made here); the old one, with all its handles, is dead and raises :class:`SimulatedCrash`. It can be
 asked again, for another outcome of the same moment.
 
+*Volatile*: nothing of it is on a disk. It holds no byte twice, knows nothing pending, and a power loss leaves nothing.
+For a node that is to be gone with its process.
+
+Many threads may use it, each file by one writer at a time: ``lock_of_names`` then guards the tree.
+
 Stricter than a real system: a second writer of a file is a ``RuntimeError``, directories cannot be renamed, a synced
 file is lost with an unsynced directory. Relative paths begin at ``/``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import posixpath
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import attrs
 
@@ -72,16 +78,16 @@ class FileNode:
         self.pending = [(size, chunk) for size, chunk in self.pending if chunk is None]
         self.sync_failed = True
 
-    def lose_power(self, rng: random.Random, rules: FaultRules) -> None:
-        """Fall back to the durable bytes and what ``rng`` leaves of the pending ones."""
-        for offset, chunk in surviving_writes(self.pending, rng, rules):
+    def lose_power(self, rng: random.Random | None, rules: FaultRules) -> None:
+        """Fall back to the durable bytes and what ``rng`` leaves of the pending ones; ``None``: nothing."""
+        for offset, chunk in () if rng is None else surviving_writes(self.pending, rng, rules):
             _apply(self.durable, offset, chunk)
         self.pending.clear()
         self.issued = bytearray(self.durable)
         self.sync_failed = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> FileNode:
-        return FileNode(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
+        return type(self)(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
 
     def check_invariants(self, path: str) -> None:
         """Raise ``RuntimeError`` where issued, pending and durable bytes contradict each other."""
@@ -90,6 +96,22 @@ class FileNode:
             _apply(content, offset, chunk)
         if content != self.issued and not self.sync_failed:
             raise RuntimeError(f"{path}: durable and pending bytes do not add up to the issued ones")
+
+
+class _VolatileNode(FileNode):
+    """A file that is on no disk."""
+
+    __slots__ = ()
+
+    def change(self, offset: int, chunk: bytes | None) -> None:
+        _apply(self.issued, offset, chunk)
+
+    def sync(self) -> None:
+        pass
+
+    def check_invariants(self, path: str) -> None:
+        if self.durable or self.pending:
+            raise RuntimeError(f"{path}: has durable or pending bytes, of a file that is volatile")
 
 
 @attrs.define(eq=False, repr=False)
@@ -239,13 +261,15 @@ class MemoryFileSystem:
 
     ``rng`` is the generator that every fault is drawn from, or a seed for one; ``capacity_bytes`` bounds the bytes in
     all files together (``None``: no bound) and may be changed at any time; ``now_ms`` is the clock that says when a
-    file was modified.
+    file was modified. ``volatile``, ``lock_of_names``: see the module's prose.
     """
 
     rng: random.Random = attrs.field(factory=lambda: random.Random(0), converter=_generator)
     rules: FaultRules = attrs.field(default=FaultRules(), kw_only=True)
     capacity_bytes: int | None = attrs.field(default=None, kw_only=True)
     now_ms: Callable[[], int] = attrs.field(default=lambda: 0, kw_only=True)
+    volatile: bool = attrs.field(default=False, kw_only=True)
+    lock_of_names: contextlib.AbstractContextManager[Any] = attrs.field(factory=contextlib.nullcontext, kw_only=True)
     plan: FaultPlan = attrs.field(init=False, default=attrs.Factory(lambda fs: FaultPlan(fs.rules, fs.rng), True))
     _root: Directory = attrs.field(init=False, factory=Directory)
     _changes: list[Change] = attrs.field(init=False, factory=list)
@@ -339,14 +363,17 @@ class MemoryFileSystem:
             rules=self.rules,
             capacity_bytes=self.capacity_bytes,
             now_ms=self.now_ms,
+            volatile=self.volatile,
+            lock_of_names=self.lock_of_names,
         )
         heir._root, heir._changes = copy.deepcopy((self._root, self._changes))
         return heir
 
-    def after_power_loss(self, rng: random.Random) -> MemoryFileSystem:
-        """The disk after the machine stopped: all that is durable, and of what was pending what ``rng`` chooses."""
+    def after_power_loss(self, rng: random.Random | None) -> MemoryFileSystem:
+        """The disk after the machine stopped: all that is durable, and of what was pending what ``rng`` chooses;
+        ``None``: nothing."""
         heir = self.after_process_crash()
-        for number in surviving_changes(heir._changes, rng, self.rules):
+        for number in () if rng is None else surviving_changes(heir._changes, rng, self.rules):
             _make_durable(heir._changes[number])
         heir._changes.clear()
         _settle(heir._root)
@@ -362,6 +389,8 @@ class MemoryFileSystem:
         """Raise ``RuntimeError`` where what is issued, pending and durable contradicts itself."""
         for path, file in _files(self._root):
             file.check_invariants(path)
+        if self.volatile:
+            return
         names = {(d, name): node for d in _directories(self._root) for name, node in d.durable.items()}
         for change in self._changes:
             for key, node in change.items():
@@ -380,7 +409,7 @@ class MemoryFileSystem:
         node = parent.issued.get(name)
         if node is None:
             self.plan.begin_whole("create", path)
-            node = FileNode()
+            node = self._new_file()
             self._change({(parent, name): node})
         if isinstance(node, Directory):
             raise StorageError(f"{path}: is a directory")
@@ -455,6 +484,10 @@ class MemoryFileSystem:
         if not isinstance(directory, Directory):
             raise StorageError(f"{path}: no such directory")
         self.plan.begin_whole("sync_directory", path)
+        with self.lock_of_names:
+            self._sync_names(directory)
+
+    def _sync_names(self, directory: Directory) -> None:
         kept: list[Change] = []
         taken: list[Change] = []
         names: set[tuple[Directory, str]] = set()
@@ -479,7 +512,7 @@ class MemoryFileSystem:
             raise DirectoryLockedError(f"{path}: in use by {holder or 'another process'}")
         self.plan.begin_whole("lock", path)
         if node is None:
-            node = FileNode()
+            node = self._new_file()
             self._change({(parent, name): node})
         node.change(0, None)
         node.change(0, owner.encode())
@@ -494,13 +527,18 @@ class MemoryFileSystem:
 
     # The tree
 
+    def _new_file(self) -> FileNode:
+        return _VolatileNode() if self.volatile else FileNode()
+
     def _change(self, change: Change) -> None:
-        for (parent, name), node in change.items():
-            if node is None:
-                del parent.issued[name]
-            else:
-                parent.issued[name] = node
-        self._changes.append(change)
+        with self.lock_of_names:
+            for (parent, name), node in change.items():
+                if node is None:
+                    del parent.issued[name]
+                else:
+                    parent.issued[name] = node
+            if not self.volatile:
+                self._changes.append(change)
 
     def _find(self, path: str) -> Node | None:
         self.plan.live(path)

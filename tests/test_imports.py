@@ -36,6 +36,7 @@ HOMES = {
     "amqp": "warren.kombu",
     "prometheus_client": "warren.metrics",
     "pytest": "warren.pytest_plugin",
+    "opentelemetry": "warren.opentelemetry",
 }
 """Libraries that only one package or module may know."""
 
@@ -45,6 +46,7 @@ EXTRAS = {
     "sql": ("warren.sql",),
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
+    "opentelemetry": ("warren.opentelemetry",),
     "prometheus": ("warren.metrics",),
     "pytest": ("warren.pytest_plugin",),
     "server": ("warren.server", "warren.management"),
@@ -52,8 +54,8 @@ EXTRAS = {
 }
 """Optional dependencies, and who may import them."""
 
-BROUGHT = {"pyspark": {"py4j"}}
-"""Libraries that are part of another one's interface and come with it."""
+BROUGHT = {"pyspark": {"py4j"}, "opentelemetry_api": {"opentelemetry"}}
+"""Libraries that come with another one whose interface they are, or by another name than the one that is asked for."""
 
 
 def is_within(module: str, home: str) -> bool:
@@ -166,6 +168,7 @@ def test_a_folder_of_ours_is_imported_below_warren(room: str) -> None:
         ("warren.kombu.channel", "import celery"),
         ("warren.storage.x", "import requests"),
         ("warren.cli", "import pytest"),
+        ("warren.queue", "from opentelemetry import trace"),
         ("warren.cli", "import actors"),
         ("warren.storage.x", "from warren import actors"),
     ],

@@ -569,3 +569,28 @@ def test_check_invariants_finds_bytes_and_names_that_do_not_add_up(attribute: st
     getattr(files._root, attribute).clear()
     with pytest.raises(RuntimeError, match="names"):
         files.check_invariants()
+
+
+def test_a_power_loss_without_a_generator_leaves_what_is_durable_and_nothing_else() -> None:
+    files, handle = with_file(b"synced")
+    handle.append(b" and not")
+    files.open_append("unsynced name").append(b"x")
+    after = files.after_power_loss(None)
+    after.check_invariants()
+    assert after.contents() == {"/f": b"synced"}
+    assert files.after_process_crash().contents() == {"/f": b"synced and not", "/unsynced name": b"x"}
+
+
+def test_a_volatile_disk_holds_nothing_twice_and_a_power_loss_leaves_nothing() -> None:
+    files = MemoryFileSystem(volatile=True)
+    handle = files.open_append("f")
+    handle.append(b"abc")
+    handle.pwrite(b"X", 1)
+    handle.truncate(2)
+    handle.append(b"d")
+    handle.sync()
+    write_file(files, "g", b"whole", sync=True)
+    files.check_invariants()
+    assert files.contents() == {"/f": b"aXd", "/g": b"whole"}
+    assert files.after_process_crash().contents() == files.contents()
+    assert files.after_power_loss(None).contents() == {}

@@ -14,7 +14,7 @@ from pykka import ActorRef
 
 import warren
 from tests.support.effort import times
-from tests.support.runtime_tools import GIB, HandNode, Machine, actor_of, forget_actors, hand_node
+from tests.support.runtime_tools import HandNode, Machine, actor_of, forget_actors, hand_node
 from warren.actors import messages as m
 from warren.actors.clock import NS, HandClock
 from warren.actors.engines.node_settings import NodeSettings
@@ -24,6 +24,7 @@ from warren.actors.pool import HandPool, Pool, PooledActor
 from warren.actors.timer import TimerActor
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
+from warren.testing import GIB
 
 LIMIT = 4 * GIB
 """40 % of the machine's memory."""

@@ -48,6 +48,64 @@ def test_each_test_has_a_server_of_its_own_that_clients_and_the_test_see(pyteste
     result.assert_outcomes(passed=3)
 
 
+def test_each_test_has_a_node_of_its_own_in_memory_whose_messages_it_sees(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def program(node):
+            node.queue("jobs").publish(b"one", expiration=60)
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_in_memory(warren_node, warren_messages, number):
+            program(warren_node)
+            warren_messages("jobs").expect(body=b"one")
+            warren_node.advance(61)
+            warren_messages("jobs").expect("expired")
+
+        def test_messages_alone(warren_messages):
+            warren_messages("jobs").expect(count=0)
+
+        @pytest.mark.warren(sync="always")
+        class TestInADirectory:
+            @pytest.mark.warren(threads=2)
+            def test_it(self, warren_node_dir, warren_messages, tmp_path):
+                program(warren_node_dir)
+                warren_node_dir.crash()
+                warren_messages("jobs").expect(body=b"one")
+                assert len(warren_node_dir.queue("jobs")) == 1
+                assert (warren_node_dir.config.node.sync, warren_node_dir.config.node.threads) == ("always", 2)
+                import os
+                assert "msg_stores" in os.listdir(warren_node_dir.path)
+
+        def test_what_failed_is_told(warren_messages, warren_node):
+            program(warren_node)
+            warren_messages("jobs").wait_for("acked", timeout=0.01)
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN, "--strict-markers")
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(
+        ["E*AssertionError: queue 'jobs': 1 or more within 0.01 seconds acked, not 0", "E*b'one' published"]
+    )
+    result.stdout.fnmatch_lines(["*warren_node: what became of messages*", "queue 'jobs':", "  b'one' published"])
+
+
+def test_processes_that_share_the_tests_share_no_node(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_alone(warren_node, warren_node_dir, number):
+            for node in (warren_node, warren_node_dir):
+                assert node.queues() == []
+                node.queue("jobs").publish(b"x").wait()
+        """
+    )
+    pytester.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n", "2").assert_outcomes(passed=6)
+
+
 def test_the_plugin_says_what_its_fixture_is(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*PLUGIN, "--fixtures", "-v")
     result.stdout.fnmatch_lines(["warren_broker*", "*A server that speaks AMQP 0-9-1 as RabbitMQ does*"])

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.effort import times
 from tests.support.runtime_model import Copy, Found, Key, Message, NodeModel, NodeQueue, number_of
-from tests.support.runtime_tools import GIB, HandNode, Machine, hand_node
+from tests.support.runtime_tools import HandNode, Machine, hand_node
 from tests.support.users_queue import Taker
 from warren import Consumer, Delivery, Queue
 from warren.actors.clock import HandClock
@@ -34,6 +34,7 @@ from warren.steps import run
 from warren.storage.errors import WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.testing import GIB
 
 NAMES = ("a", "b", "c", "d")
 DEAD = "dead"

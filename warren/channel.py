@@ -40,6 +40,11 @@ class Channel:
         return self._actor
 
     @property
+    def queue(self) -> tuple[str, str]:
+        """Vhost and name of the queue."""
+        return self._actor.declaration.vhost, self._actor.declaration.name
+
+    @property
     def alive(self) -> bool:
         """Whether what was delivered through it can still be settled."""
         return not self._actor.actor_stopped.is_set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 import attrs
 
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from warren.topic_verbs import TopicVerbs
     from warren.transaction import Transaction
     from warren.transaction_verbs import TransactionVerbs
+
+MEMORY: Final = ":memory:"
+"""In place of a directory's path: a node in memory, as SQLite has it."""
 
 
 class Vhost(VhostHandle):
@@ -187,7 +190,7 @@ def open(
     share: bool = False,
     **settings: Unpack[SettingKeywords],
 ) -> Node:
-    """Open a data directory and start a node in it; made where it is missing.
+    """Open a data directory and start a node in it; made where it is missing. ``":memory:"``: a node in memory.
 
     ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
     ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. ``share``: any number of processes
@@ -196,6 +199,10 @@ def open(
     RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
     :class:`~warren.storage.errors.SettingsError`, :class:`~warren.storage.errors.DataError`.
     """
+    if os.fspath(path) == MEMORY:
+        from warren.memory_node import start_in_memory  # noqa: PLC0415 - most nodes are in a directory
+
+        return Node(start_in_memory(MEMORY, config, share=share, settings=settings))
     chosen = Config.of(config, **settings)
     refuse_part(os.fspath(path))
     refuse_running_broker(os.fspath(path))

@@ -18,6 +18,8 @@ import sys
 import weakref
 from typing import Final, Protocol
 
+from warren.actors.log_events import log_event
+
 _LOG = logging.getLogger("warren.node")
 
 
@@ -62,7 +64,12 @@ def close_all() -> None:
         try:
             node.close()
         except Exception as error:
-            _LOG.error("%s: the node could not be closed at the end of the process: %s", node.path, error)
+            _LOG.error(
+                "%s: the node could not be closed at the end of the process: %s",
+                node.path,
+                error,
+                extra=log_event("node_unclosed", error, path=node.path),
+            )
 
 
 atexit.register(close_all)

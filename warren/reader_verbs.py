@@ -38,6 +38,7 @@ from warren.actors.engines.topics.errors import MemberError, QueueLostError, Top
 from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
 from warren.actors.engines.topics.retry import sent_back
 from warren.actors.future import Confirm, Future
+from warren.actors.log_events import log_event
 from warren.actors.running_topics import RunningTopics
 from warren.broadcast import Broadcast, check_reader_names
 from warren.msg_store.commit_log_format import Record
@@ -316,7 +317,13 @@ class ReaderVerbs:
         skipped = sum(claim.taken.skipped for claim in claims)
         if skipped:
             self.skipped += skipped
-            _LOG.warning("group %s, topic %s: %d messages expired unread", self.group, self.topic, skipped)
+            _LOG.warning(
+                "group %s, topic %s: %d messages expired unread",
+                self.group,
+                self.topic,
+                skipped,
+                extra=log_event("topics_expired", group=self.group, topic=self.topic, count=skipped),
+            )
         if self._broadcast is not None:
             self._broadcast.places.update((claim.taken.queue_id, claim.taken.end) for claim in claims)
         return claims
@@ -437,10 +444,19 @@ class ReaderVerbs:
 
     def _note_lost(self, done: Future) -> None:
         if done.error is not None:
-            _LOG.warning("%s: what was done is read again: %s", self.name, done.error)
+            _LOG.warning(
+                "%s: what was done is read again: %s",
+                self.name,
+                done.error,
+                extra=log_event("group_lost", done.error, group=self.group, topic=self.topic, member=self.name),
+            )
             return
         for lost in done.get():
-            _LOG.info("%s", lost)
+            _LOG.info(
+                "%s",
+                lost,
+                extra=log_event("group_lost", group=self.group, topic=self.topic, member=self.name, reason=lost),
+            )
 
     def settle(self, *, is_done: bool = True, wakes: bool = True) -> None:
         """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left.

@@ -31,6 +31,7 @@ from warren.actors.engines.memory_readings import (
     total_memory_bytes,
     used_disk_percent,
 )
+from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import Future
 from warren.actors.gate import Gate
 from warren.actors.node_actor import NodeActor, Probes
@@ -85,9 +86,10 @@ class RunningNode:
         attach: bool = False,
         shared: bool = False,
         check_invariants: bool = False,
+        new_queue_turn: Callable[..., QueueTurn] = QueueTurn,
     ) -> None:
         """``probes``: where it reads what the machine has; ``None``: from the machine. ``shared``: the lock file says
-        that others are let in; whoever says so serves them."""
+        that others are let in; whoever says so serves them. ``new_queue_turn``: :class:`NodeContext`."""
         self.path = path
         self.config = config
         self.pool = pool
@@ -109,12 +111,13 @@ class RunningNode:
             engine=config.engine,
             check_invariants=check_invariants,
             on_deleted=self._tell_deleted,
+            new_queue_turn=new_queue_turn,
         )
         owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
         ref = NodeActor.start(
             self._context,
             path,
-            probes=_machine_probes(config, path) if probes is None else probes,
+            probes=machine_probes(config, path) if probes is None else probes,
             owner=owner,
             adopt=adopt,
             topic_settings=config.topics,
@@ -270,6 +273,11 @@ class RunningNode:
         found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
         return found
 
+    def look_at_machine(self) -> None:
+        """Read now what the machine has; soon, where another thread is at that."""
+        if (watcher := self._context.gate.watcher) is not None:
+            watcher.look(here=True)
+
     def count(self) -> None:
         """Have queues count what happens to them from now on, those that come later too."""
         self._context.counting = True
@@ -356,11 +364,26 @@ class RunningNode:
         try:
             call(self.actor, self.actor.close).get()
         finally:
-            self._context.gate.end()  # nobody is left who could open it
-            self.pool.stop()
-            self._clock.close()
-            open_nodes.closed(self)
-            self._ended.set()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._context.gate.end()  # nobody is left who could open it
+        self.pool.stop()
+        self._clock.close()
+        open_nodes.closed(self)
+        self._ended.set()
+
+    def crash(self) -> None:
+        """End as a killed process does, between two turns: nothing more is written, the files are as they are."""
+        self.check_process()
+        self._closed = True
+        if self._status is not None:
+            self._status.stop()
+        with contextlib.suppress(WarrenError):
+            call(self.actor, self.actor.crash).get()
+        for hosted in list(self.hosted):
+            hosted.stop()
+        self._let_go()
 
     def forget(self) -> None:
         """In a forked child: the directory stays the parent's."""
@@ -399,7 +422,7 @@ def _session(node: RunningNode) -> Session:
     return Snapshots(node).answer
 
 
-def _machine_probes(config: Config, path: str) -> Probes:
+def machine_probes(config: Config, path: str) -> Probes:
     """The machine's own numbers."""
     override = config.node.total_memory_available_override_value
     log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path

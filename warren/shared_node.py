@@ -2,7 +2,7 @@
 
 The node is opened for the first of them and closed by the last, or when the process ends; with other processes it is
 shared. A directory that the program has opened by itself, with :func:`warren.open` and without ``share``, is locked:
-hand over that node instead of the path.
+hand over that node instead of the path. ``":memory:"`` is one node in memory for all of them, and theirs alone.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def lease_node(
     Raises what :func:`warren.open` does, and :class:`SettingsError` where the node is open with other settings than
     those that are asked for; asking for none takes it as it is.
     """
-    key = os.path.realpath(path)
+    in_memory = os.fspath(path) == nodes.MEMORY
+    key = nodes.MEMORY if in_memory else os.path.realpath(path)
     chosen = None if config is None and not settings else Config.of(config, **(settings or {}))
-    node = _NODES.acquire(key, lambda: nodes.open(key, chosen, share=True))
+    node = _NODES.acquire(key, lambda: nodes.open(key, chosen, share=not in_memory))
     lease = NodeLease(node, key)
     if chosen is not None and chosen != node.config:
         lease.release()

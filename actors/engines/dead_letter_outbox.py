@@ -16,6 +16,7 @@ from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason
 from warren.actors.engines.effects import DeadLetterBatch
 from warren.actors.engines.queue_arguments import QueueArguments
+from warren.actors.log_events import log_event
 from warren.queue_index.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
@@ -113,7 +114,11 @@ def _readable(terms: Iterable[bytes]) -> list[Message]:
         try:
             messages.append(decode_message(term))
         except MessageError as error:
-            _LOG.warning("a message that cannot be read died and is dropped: %s", error)
+            _LOG.warning(
+                "a message that cannot be read died and is dropped: %s",
+                error,
+                extra=log_event("message_unreadable", error),
+            )
     return messages
 
 

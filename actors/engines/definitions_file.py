@@ -36,6 +36,7 @@ from typing import Any, Final, cast
 import attrs
 
 from warren.actors.engines.changes import Change, Kind
+from warren.actors.log_events import log_event
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.filesystem import FileSystem, sync_directories_above, write_beside
 
@@ -204,7 +205,12 @@ class DefinitionsFile:
                     self._files.delete(self.log_path)
                 self._files.sync_directory(self._directory)
         except StorageError as error:
-            _LOG.warning("%s may say more than is declared, until the next change: %s", self.log_path, error)
+            _LOG.warning(
+                "%s may say more than is declared, until the next change: %s",
+                self.log_path,
+                error,
+                extra=log_event("definitions_ahead", error, path=self.log_path),
+            )
         else:
             self._log_bytes = log_bytes
 

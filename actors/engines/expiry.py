@@ -14,6 +14,7 @@ Without a dead-letter exchange such messages are removed; with one they go to th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -28,6 +29,22 @@ from warren.queue_index.variable_queue import VariableQueue
 
 WallClock = Callable[[], int]
 """µs since the Unix epoch."""
+
+
+class DeathWatcher(Protocol):
+    """Somebody who is to know which messages die, or come back by themselves."""
+
+    def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
+        """So many at the head of a level are about to."""
+
+    def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
+        """These, by levels and seq_ids, came back too often and are about to."""
+
+    def lapsed(self, channel: str, tags: range) -> None:
+        """A channel has held these, by their delivery tags, for too long: they come back."""
+
+    def refused(self, bodies: Sequence[bytes]) -> None:
+        """The queue does not take messages with these bodies, or contents."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -47,6 +64,8 @@ class Expiry:
     """Whether limits hold for what a stop has brought back, too, and nobody has seen to that."""
     _deadline_us: int | None = attrs.field(init=False)
     """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
+    watcher: DeathWatcher | None = attrs.field(init=False, default=None)
+    """For tests."""
 
     def __attrs_post_init__(self) -> None:
         self._take_limits()
@@ -178,6 +197,8 @@ class Expiry:
 
     def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
         """Messages die that the limits did not let in, where they are to be heard of."""
+        if self.watcher is not None:
+            self.watcher.refused(bodies)
         outbox = self._open_outbox()
         if outbox is not None and self.limits is not None and self.limits.dead_letters_refused:
             outbox.take_refused(envelope, bodies, self._wall_clock())
@@ -194,6 +215,8 @@ class Expiry:
         self.expiring = False
 
     def _take_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
+        if self.watcher is not None:
+            self.watcher.dying(queue, count, reason)
         outbox = self._open_outbox()
         if outbox is None:
             queue.drop_many(count)

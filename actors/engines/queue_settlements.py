@@ -18,10 +18,11 @@ from warren.actors.engines.backing import Backing
 from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run, Shared
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.effects import DeadLetterBatch, Effects
-from warren.actors.engines.expiry import Expiry, WallClock
+from warren.actors.engines.expiry import DeathWatcher, Expiry, WallClock
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
 from warren.actors.engines.retries import SUSPECTS, Held, Retries
+from warren.actors.log_events import log_event
 from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.queue")
@@ -88,6 +89,10 @@ class QueueSettlements:
         if self._effects is None:
             self._effects = Effects()
         return self._effects
+
+    def tell_deaths_to(self, watcher: DeathWatcher) -> None:
+        """Tell somebody which messages die, and how, and which were held for too long."""
+        self._expiry.watcher = watcher
 
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
         if self.counts is not None:
@@ -247,10 +252,19 @@ class QueueSettlements:
         """Pending messages came back more often than the queue's limit allows."""
         if not held:
             return
+        if self._expiry.watcher is not None:
+            self._expiry.watcher.over_limit([(self.backing.level(level), seq_ids) for level, seq_ids in held])
         count, exchange = sum(len(seq_ids) for _, seq_ids in held), self.arguments.dead_letter_exchange
         fate = "they are gone" if exchange is None else f"dead letters for exchange '{exchange}'"
         limit = self.arguments.delivery_limit
-        _LOG.warning("%s: %d messages came back more than %s times: %s", self.declaration, count, limit, fate)
+        _LOG.warning(
+            "%s: %d messages came back more than %s times: %s",
+            self.declaration,
+            count,
+            limit,
+            fate,
+            extra=log_event("queue_delivery_limit", of=self.declaration, count=count),
+        )
         if not self._expiry.reject(held, "delivery_limit"):
             for level, seq_ids in held:
                 self.backing.level(level).ack([seq_ids])
@@ -292,12 +306,19 @@ class QueueSettlements:
             for run in self._consumers.settle_present(channel, tags):
                 gone = range(run.first, run.end)
                 deadlines.lapse(channel, gone)
+                if self._expiry.watcher is not None:
+                    self._expiry.watcher.lapsed(channel, gone)
                 if run.owner is not None:
                     self.effects.lapsed.append((run.owner.consumer.tag, gone))
                 runs.append(run)
         if runs:
             count = sum(run.count for run in runs)
-            _LOG.warning("%s: %d messages were not acked in time and come back", self.declaration, count)
+            _LOG.warning(
+                "%s: %d messages were not acked in time and come back",
+                self.declaration,
+                count,
+                extra=log_event("queue_ack_timeout", of=self.declaration, count=count),
+            )
             self._come_back(runs)
 
     @property

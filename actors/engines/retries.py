@@ -52,6 +52,7 @@ from sortedcontainers import SortedDict
 from warren.actors.engines.queue_arguments import QueueArguments
 from warren.actors.engines.retry_policy import OF_FAILURES, RetryPolicy
 from warren.actors.engines.seq_id_map import SeqIdMap, stretches
+from warren.actors.log_events import log_event
 from warren.storage.errors import DataError, NoRoomError
 from warren.storage.record_log import RecordLog
 
@@ -118,12 +119,18 @@ class Retries:
             for _, record in self._log.replay():
                 self._replay(record)
         except (DataError, struct.error) as error:
-            _LOG.warning("how often messages came back is not known: %s", error)
+            _LOG.warning(
+                "how often messages came back is not known: %s", error, extra=log_event("queue_counts_lost", error)
+            )
             self.counts, self._waits, self._out = SeqIdMap(), SeqIdMap(), SeqIdMap()
             self._log.delete()
             return
         if self._log.damage is not None:
-            _LOG.warning("how often some messages came back is not known: %s", self._log.damage)
+            _LOG.warning(
+                "how often some messages came back is not known: %s",
+                self._log.damage,
+                extra=log_event("queue_counts_lost", reason=str(self._log.damage)),
+            )
         for known in (self.counts, self._waits, self._out):
             for level in {entry[0] for entry in known}:
                 known.forget_outside(level, range(next_seq_id(level)))

@@ -10,59 +10,18 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
-import attrs
 from pykka import ActorRegistry
 
 from warren import Config, Node, Queue
 from warren.actors.clock import HandClock
-from warren.actors.node_actor import Probes
 from warren.actors.pool import HandPool, PooledActor
 from warren.actors.queue_actor import QueueActor
 from warren.queue_index import directory as names
 from warren.running_node import RunningNode
 from warren.storage.memory import MemoryFileSystem
+from warren.testing import Machine
 
 DATA = "/data"
-GIB = 1 << 30
-
-
-@attrs.define
-class Machine:
-    """What a node reads of its machine; to be set by the test. The default memory limit is 40 % of the total."""
-
-    used_bytes: int = 0
-    total_memory_bytes: int = 10 * GIB
-    free_disk_bytes: int = 100 * GIB
-    memory_reads: int = 0
-    disk_reads: int = 0
-    broken: Exception | None = None
-    """What reading the memory raises."""
-    given_back: int = 0
-    """How often memory was to be returned to the system."""
-
-    def read(self) -> int:
-        """Bytes used: the machine is its own memory reading."""
-        self.memory_reads += 1
-        if self.broken is not None:
-            raise self.broken
-        return self.used_bytes
-
-    def read_disk(self) -> int:
-        """Bytes free."""
-        self.disk_reads += 1
-        return self.free_disk_bytes
-
-    def give_back(self) -> None:
-        """Return memory to the system: counted only."""
-        self.given_back += 1
-
-    def probes(self) -> Probes:
-        return Probes(
-            reading=lambda _: self,
-            total_memory_bytes=self.total_memory_bytes,
-            free_disk_bytes=self.read_disk,
-            give_back=self.give_back,
-        )
 
 
 class HandNode(NamedTuple):

@@ -124,9 +124,10 @@ class DeliverySlot(ClientChannel):
     It holds on to nobody: who has the messages, or waits for some, holds a :class:`DeliveryChannel`.
     """
 
-    def __init__(self, link: Link, vhost: str) -> None:
+    def __init__(self, link: Link, vhost: str, queue: str) -> None:
         super().__init__(link)
         self.vhost = vhost
+        self.queue = queue
         self.facade: weakref.ref[DeliveryChannel] | None = None
         self.deliveries: weakref.ref[Deliveries] | None = None
 
@@ -189,6 +190,11 @@ class DeliveryChannel:
         self.name = name
         self.error: WarrenError | None = None
         slot.facade = weakref.ref(self)
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        """Vhost and name of the queue."""
+        return self.slot.vhost, self.slot.queue
 
     @property
     def alive(self) -> bool:

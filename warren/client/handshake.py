@@ -12,6 +12,7 @@ import attrs
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
+from warren.actors.log_events import log_event
 from warren.amqp.connection import Connection
 from warren.amqp.received import Event, MethodReceived, Violation
 from warren.amqp.states import Side, State
@@ -80,7 +81,11 @@ class Hands:
                 self._ask(c.Channel.Close(200, "Goodbye", 0, 0), 1)
                 break
             refused = self._answers[-1]
-            _LOG.warning("something could not be declared again: %s", getattr(refused, "reply_text", ""))
+            _LOG.warning(
+                "something could not be declared again: %s",
+                getattr(refused, "reply_text", ""),
+                extra=log_event("link_undeclared", reason=getattr(refused, "reply_text", "")),
+            )
             self._engine.send(number, c.Channel.CloseOk())
             methods = methods[len(self._answers) :]
         self._mine = None

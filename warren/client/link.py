@@ -21,6 +21,7 @@ from pamqp.base import Frame as Method
 
 from warren.actors.future import Future
 from warren.actors.leading import TICK_S, Later, call_later
+from warren.actors.log_events import log_event
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
@@ -97,7 +98,7 @@ class Link(Sending):
             hands.declare(self._last_number + 1, again)
             hands.open(numbers)
         except LinkLostError as error:
-            _LOG.info("%s", error)
+            _LOG.info("%s", error, extra=log_event("link_lost", error))
             self._park.acquire(timeout=TICK_S)
             return
         except WarrenError as error:
@@ -139,7 +140,7 @@ class Link(Sending):
         """The socket is of no use any more."""
         if self.engine is None and self._last_engine is None:
             return
-        _LOG.info("%s", error)
+        _LOG.info("%s", error, extra=log_event("link_lost", error))
         if self.connection is not None:
             later.append((self.connection.close, ()))
         self.engine, self._last_engine, self.connection = None, None, None
@@ -243,7 +244,7 @@ class Link(Sending):
 
     def _give_up(self, error: WarrenError, later: Later) -> None:
         """Something that one side sent was wrong: to send it again would not do better."""
-        _LOG.error("the connection was given up: %s", error)
+        _LOG.error("the connection was given up: %s", error, extra=log_event("link_failed", error))
         for receiver in list(self._channels.values()):
             receiver.failed(error, later)
         self.lose(LinkLostError(str(error)), later)

@@ -244,7 +244,7 @@ class RemoteQueueVerbs(QueueVerbs):
         channel = self._channel
         if channel is None or not channel.alive:
             channel = self._channel = DeliveryChannel(  # type: ignore[assignment]
-                DeliverySlot(self.remote.link, self.remote.name), f"get-{next(_numbers)}"
+                DeliverySlot(self.remote.link, self.remote.name, self.name), f"get-{next(_numbers)}"
             )
         return channel
 
@@ -369,9 +369,8 @@ class Subscription(DeliverySlot):
     """A consumer's channel, which is there again on the next socket."""
 
     def __init__(self, verbs: RemoteConsumerVerbs, queue: str) -> None:
-        super().__init__(verbs.vhost.link, verbs.vhost.name)
+        super().__init__(verbs.vhost.link, verbs.vhost.name, queue)
         self.verbs = weakref.ref(verbs)
-        self.queue = queue
         self.declaration = verbs.declaration
         self.prefetch = min(verbs.declaration.prefetch, MAX_PREFETCH)
         self.is_begun = False

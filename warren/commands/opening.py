@@ -17,7 +17,7 @@ from warren.actors.node_errors import ForeignDirectoryError
 from warren.actors.pool import HandPool
 from warren.config import Config
 from warren.data_directory import Kind, refuse_part
-from warren.node import Node, Vhost
+from warren.node import MEMORY, Node, Vhost
 from warren.node import open as open_node
 from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.running_node import RunningNode
@@ -35,6 +35,8 @@ def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bo
 
     ``False`` where it is a RabbitMQ's, and ``adopt`` was said.
     """
+    if path == MEMORY:
+        raise StorageError(f"{path}: a node in memory would be gone with this command")
     kind = refuse_part(path)
     match kind:
         case Kind.BROKERS if not adopt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import logging
 import signal
@@ -13,8 +14,16 @@ from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
 from warren.management.settings import ManagementSettings
+from warren.node import MEMORY
 from warren.node import open as open_node
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
+
+
+class LogFormat(enum.StrEnum):
+    """How log records look."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def serve(
@@ -41,11 +50,15 @@ def serve(
     ] = False,
     config: Annotated[str | None, typer.Option(help="The node's settings, a TOML file.")] = None,
     adopt: AdoptOption = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="What goes to stderr: lines of text, or a JSON object on each.")
+    ] = LogFormat.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as JSON, on one line.")] = False,
 ) -> None:
     """Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.
 
-    The directory is made where it is missing. Without --host only this machine reaches it.
+    The directory is made where it is missing; :memory: is none, and all is gone at the end. Without --host only this
+    machine reaches it.
     """
     tls = None
     if certfile is not None and keyfile is not None:
@@ -59,12 +72,13 @@ def serve(
         default_queue_type_for_quorum="classic" if quorum_as_classic else None,
         management=_management(host, management_port, tls if management_tls else None),
     )
-    check_directory(path, adopt=adopt, make=True)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(message)s")
+    if not (in_memory := path == MEMORY):
+        check_directory(path, adopt=adopt, make=True)
+    _log_to_stderr(log_format)
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:
-        with open_node(path, config, adopt=adopt, share=True) as node:
+        with open_node(path, config, adopt=adopt, share=not in_memory) as node:
             server = node.serve(settings)
             managed = {} if server.management is None else {"management": server.management.url}
             if as_json:
@@ -76,6 +90,18 @@ def serve(
             signal.sigwait(ends)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _log_to_stderr(log_format: LogFormat) -> None:
+    """Warnings and errors of the whole process, unless somebody has said already where logs go."""
+    handler = logging.StreamHandler()
+    if log_format is LogFormat.JSON:
+        from warren.logs import JsonFormatter  # noqa: PLC0415 - most want to read them
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s] %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 def _management(host: str, port: int | None, tls: TlsSettings | None) -> ManagementSettings | None:

@@ -27,6 +27,7 @@ from kombu.transport import base
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
+from warren.actors.log_events import log_event
 from warren.actors.pool import ActorStoppedError
 from warren.channel import settle
 from warren.consumer import Delivery
@@ -370,7 +371,9 @@ class Channel(base.StdChannel):
         try:
             return Message(delivery, channel=self, tag=tag, consumer_tag=consumer_tag)
         except MessageError as error:
-            _LOG.warning("a message that cannot be read is rejected: %s", error)
+            _LOG.warning(
+                "a message that cannot be read is rejected: %s", error, extra=log_event("message_unreadable", error)
+            )
             if delivery.delivery_tag:  # else nobody waits for it to be settled
                 delivery.nack(requeue=False)
             return None

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from warren.actors.engines.errors import RefusedError
+from warren.actors.log_events import log_event
 from warren.aio import bridge
 from warren.management import access, api, prometheus
 from warren.management.call import Call, Managed
@@ -74,10 +75,21 @@ class Application:
         except MessageError as error:
             return bad_request(str(error)).response()
         except WarrenError as error:
-            _LOG.warning("%s %s: %s", request.method, request.url.path, error)
+            _LOG.warning(
+                "%s %s: %s",
+                request.method,
+                request.url.path,
+                error,
+                extra=log_event("management_failed", error, method=request.method, url=request.url.path),
+            )
             return json_response({"error": "internal_server_error", "reason": str(error)}, 500)
-        except Exception:
-            _LOG.exception("%s %s", request.method, request.url.path)
+        except Exception as error:
+            _LOG.exception(
+                "%s %s",
+                request.method,
+                request.url.path,
+                extra=log_event("management_failed", error, method=request.method, url=request.url.path),
+            )
             return json_response({"error": "internal_server_error", "reason": "the server's log says why"}, 500)
 
     async def _answer(self, request: Request) -> Response:

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Self
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from warren.actors.log_events import log_event
 from warren.actors.loop_thread import LoopThread
 from warren.management import overview
 from warren.management.app import Application
@@ -101,7 +102,11 @@ class ManagementServer:
         self._thread.run(self._start(self._socket))
         self.node.hosted.insert(0, self)  # before the server whose loop it is in
         if not self.settings.is_loopback:
-            _LOG.warning("listening on %s, which other machines reach", self.url)
+            _LOG.warning(
+                "listening on %s, which other machines reach",
+                self.url,
+                extra=log_event("listening_open", address=self.url),
+            )
 
     async def _start(self, listening: socket.socket) -> None:
         config = uvicorn.Config(
@@ -128,7 +133,7 @@ class ManagementServer:
             try:
                 overview.take_samples(self._managed, await self._managed.sample())
             except WarrenError as error:
-                _LOG.info("no samples: %s", error)
+                _LOG.info("no samples: %s", error, extra=log_event("management_unsampled", error))
             await asyncio.sleep(max(APART_S, SAMPLING_SHARE * (loop.time() - began_s)))
 
     def stop(self) -> None:

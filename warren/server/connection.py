@@ -23,6 +23,7 @@ from pamqp import commands as c
 from pamqp.base import Frame as Method
 
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
+from warren.actors.log_events import log_event
 from warren.aio import bridge
 from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
@@ -129,7 +130,9 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = loop.call_later(self._settings.handshake_timeout, self._too_slow)
 
     def _too_slow(self) -> None:
-        _LOG.warning("%s: the handshake took too long", self.name)
+        _LOG.warning(
+            "%s: the handshake took too long", self.name, extra=log_event("connection_timeout", connection=self.name)
+        )
         self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -198,7 +201,7 @@ class ClientConnection(asyncio.Protocol):
             if self.vhost:
                 await bridge.run(self.node.change(lambda actor: actor.release(self)))
         except Exception as error:
-            _LOG.info("%s: %s", self.name, error)
+            _LOG.info("%s: %s", self.name, error, extra=log_event("connection_failed", error, connection=self.name))
         finally:
             self.server.discard(self)
 
@@ -334,7 +337,13 @@ class ClientConnection(asyncio.Protocol):
             )
             self.user = said.user if self.is_owner else self._authenticated(said)
         except (AccessRefusedError, NotFoundError, SaslError) as error:
-            _LOG.warning("%s: %s login refused: %s", self.name, mechanism, error)
+            _LOG.warning(
+                "%s: %s login refused: %s",
+                self.name,
+                mechanism,
+                error,
+                extra=log_event("login_refused", error, connection=self.name, mechanism=mechanism),
+            )
             self._refuse_login(mechanism)
             return
         self.auth_mechanism = mechanism
@@ -399,7 +408,7 @@ class ClientConnection(asyncio.Protocol):
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _violated(self, error: ProtocolError) -> None:
-        _LOG.warning("%s: %s", self.name, error)
+        _LOG.warning("%s: %s", self.name, error, extra=log_event("connection_failed", error, connection=self.name))
         if self.engine.state is not State.TERMINATED:  # else the socket is closed once the reason is sent
             self._wait_for_close()
 
@@ -411,10 +420,22 @@ class ClientConnection(asyncio.Protocol):
         channel = self.channels.get(number)
         if not closes_channel(code) or channel is None:
             if code == INTERNAL_ERROR:
-                _LOG.error("%s: %s", self.name, error, exc_info=error)
+                _LOG.error(
+                    "%s: %s",
+                    self.name,
+                    error,
+                    exc_info=error,
+                    extra=log_event("connection_failed", error, connection=self.name),
+                )
             self._fail(code, text, method_index)
             return
-        _LOG.info("%s, channel %d: %s", self.name, number, text)
+        _LOG.info(
+            "%s, channel %d: %s",
+            self.name,
+            number,
+            text,
+            extra=log_event("channel_closed", error, connection=self.name, channel=number, code=code, vhost=self.vhost),
+        )
         if self.engine.is_open(number):
             class_id, method_id = divmod(method_index, 1 << 16)
             self.engine.send(number, method_of(c.Channel.Close, reply_code=code, reply_text=text, class_id=class_id,
@@ -432,7 +453,13 @@ class ClientConnection(asyncio.Protocol):
     def _fail(self, code: int, text: str, method_index: int) -> None:
         if self.engine.state in (State.CLOSED, State.CLOSING, State.TERMINATED):
             return
-        _LOG.warning("%s: closed with %d %s", self.name, code, text)
+        _LOG.warning(
+            "%s: closed with %d %s",
+            self.name,
+            code,
+            text,
+            extra=log_event("connection_closed", connection=self.name, code=code, reason=text, vhost=self.vhost),
+        )
         class_id, method_id = divmod(method_index, 1 << 16)
         close = method_of(c.Connection.Close, reply_code=code, reply_text=text, class_id=class_id, method_id=method_id)
         self.engine.send(0, close)
@@ -454,7 +481,12 @@ class ClientConnection(asyncio.Protocol):
         """Send a heartbeat where nothing was sent for half of the interval; end it where none came for two."""
         now = self.server.loop.time()
         if not self._holding and now - self._heard > 4 * half_s:
-            _LOG.warning("%s: missed heartbeats from client, timeout: %ds", self.name, round(2 * half_s))
+            _LOG.warning(
+                "%s: missed heartbeats from client, timeout: %ds",
+                self.name,
+                round(2 * half_s),
+                extra=log_event("connection_timeout", connection=self.name),
+            )
             self.abort()
             return
         if now - self._spoke >= half_s and self.engine.state is State.RUNNING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
+from warren.actors.log_events import log_event
 from warren.actors.loop_thread import LoopThread
 from warren.amqp.states import State
 from warren.running_node import RunningNode
@@ -110,7 +111,12 @@ class Server:
                 raise
         for host, port in self.addresses:
             if not _is_loopback(host):
-                _LOG.warning("listening on %s:%d, which other machines reach", host, port)
+                _LOG.warning(
+                    "listening on %s:%d, which other machines reach",
+                    host,
+                    port,
+                    extra=log_event("listening_open", address=f"{host}:{port}"),
+                )
 
     def _deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
         """Close the connections of a vhost or a user that was deleted."""
@@ -232,7 +238,12 @@ class Server:
         """Whether there is room for one more."""
         most = self.settings.connection_max
         if most is not None and len(self.connections) >= most:
-            _LOG.warning("%s: refused, there are %d connections", connection.name, most)
+            _LOG.warning(
+                "%s: refused, there are %d connections",
+                connection.name,
+                most,
+                extra=log_event("connection_refused", connection=connection.name, count=most),
+            )
             return False
         self.connections[connection.name] = connection
         self.traffic.churn["connection_created"] += 1
@@ -275,8 +286,10 @@ class Server:
         for connection in connections:
             try:
                 connection.flush()
-            except WarrenError:
-                _LOG.exception("%s", connection.name)
+            except WarrenError as error:
+                _LOG.exception(
+                    "%s", connection.name, extra=log_event("connection_failed", error, connection=connection.name)
+                )
                 connection.abort()
         return bool(self._before_flush or self._to_flush)
 

@@ -20,6 +20,7 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID
+from warren.actors.log_events import log_event
 from warren.actors.streams import Stream, StreamMessage
 from warren.aio import bridge
 from warren.amqp.methods import method_of
@@ -139,7 +140,12 @@ class StreamConsumer:
                     await self._wait_for_more()
         except WarrenError as error:
             if not self._is_over:
-                _LOG.info("the consumer '%s' ends: %s", self.tag, error)
+                _LOG.info(
+                    "the consumer '%s' ends: %s",
+                    self.tag,
+                    error,
+                    extra=log_event("consumer_ended", error, of=self._stream.declaration, consumer=self.tag),
+                )
                 self.stop()
                 self._channel.consumers.lost(self)
 

@@ -20,7 +20,7 @@ both are dispatched anew from there. In RocketMQ's way, entries of messages that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import numpy as np
@@ -58,6 +58,10 @@ class Cut:
     def __str__(self) -> str:
         where = self.path if self.file_offset is None else f"{self.path}, offset {self.file_offset}"
         return f"{where}: {self.what}"
+
+    def log_fields(self) -> dict[str, Any]:
+        """What a log record says of it."""
+        return {"path": self.path, "offset": self.file_offset, "reason": self.what}
 
 
 def reading_start(

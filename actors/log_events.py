@@ -1,0 +1,95 @@
+"""Log events: what each of warren's log records is called, and what it carries beside its text.
+
+A record has the text for people, and attributes for programs: ``event``, one of :data:`EVENTS`, and fields that say of
+what (``vhost``, ``queue``, ``topic``, ``connection`` …). Names of events and fields stay as they are; texts may change.
+Every log call of ours says ``extra=log_event(…)``, and a test holds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from warren.storage.errors import DataError
+
+EVENTS: Final[Mapping[str, str]] = {
+    "actor_broken": "what stopped could not even be given up",
+    "actor_stopped": "a queue, a store or another part of the node stops by an error; what it is, is in `part`",
+    "alarm_cleared": "publishers may go on; `resource`: memory or disk",
+    "alarm_set": "publishers are blocked; `resource`: memory or disk",
+    "channel_closed": "the server has closed a client's channel, with `code`",
+    "connection_closed": "the server has closed a client's connection, with `code`",
+    "connection_failed": "something of a connection went wrong in the server",
+    "connection_refused": "there are too many",
+    "connection_timeout": "a client was not heard of for too long",
+    "consumer_ended": "a stream's consumer ends",
+    "definitions_ahead": "the log of definitions may say more than is declared, until the next change",
+    "definitions_unreadable": "a definition is no text, and stays in its file",
+    "definitions_undone": "a change of what is declared was taken back",
+    "disk_full": "something waits for room on the disk; `part` says what",
+    "disk_room": "there is room again",
+    "disk_unreadable": "the free space cannot be read",
+    "group_lost": "what a member had done is another one's now, or is read again",
+    "group_moved_back": "a group had read further than its queue reaches",
+    "link_failed": "a shared directory's connection was given up",
+    "link_lost": "the connection to a shared directory's host is lost; another one is made",
+    "link_undeclared": "something could not be declared again on a new connection",
+    "listening_open": "other machines reach what listens there",
+    "login_refused": "a client may not come in",
+    "management_failed": "a request of the HTTP API could not be answered",
+    "management_unsampled": "the numbers of a moment are missing",
+    "message_unreadable": "the bytes of a message are none; it is gone",
+    "monitor_failed": "nobody watches memory and disk for a second",
+    "node_unclosed": "the node could not be closed at the end of the process",
+    "queue_ack_timeout": "messages were not acked in time and come back; `count`",
+    "queue_adopted": "messages had no definition, and have a queue again",
+    "queue_counts_lost": "how often messages came back is not known any more",
+    "queue_dead_letters_kept": "where they should go is down",
+    "queue_delivery_limit": "messages came back more often than the queue's limit allows; `count`",
+    "queue_down": "a queue failed too often, or its files are damaged",
+    "queue_restarted": "a queue that failed is started anew from its files",
+    "queue_unclosed": "a queue could not be closed, and is recovered at the next start",
+    "queue_unused": "nobody uses a queue any more, and it goes",
+    "queue_waiting": "a queue that failed waits for its vhost",
+    "record_ended": "the recording of the node ends",
+    "request_refused": "something was refused that nobody waits for",
+    "span_failed": "a span could not be ended",
+    "status_failed": "a request of `warren top` could not be answered, or a command not be let in",
+    "status_unavailable": "`warren top` cannot attach",
+    "stream_topic_kept": "the topic of a stream that was deleted stays",
+    "topics_cut": "what recovery cut off",
+    "topics_down": "the topics are down",
+    "topics_expired": "messages expired before somebody read them, or they were delivered or decided; `count`",
+    "topics_reopened": "the topics are opened anew",
+    "topics_undelivered": "a delayed message cannot be delivered",
+    "topics_unreadable": "a prepared message was passed over",
+    "topics_unwritten": "what is found anew after a crash was not written down for now",
+    "vhost_down": "a vhost cannot be used",
+    "vhost_reopened": "a vhost's store failed, and the vhost is opened anew",
+    "vhost_unsaved": "a vhost serves, and what was found in it could not be written down",
+}
+"""What there is, and what it says."""
+
+
+class Named(Protocol):
+    """What has a name in a vhost: a queue's declaration, a stream's."""
+
+    @property
+    def vhost(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+def log_event(
+    name: str, error: BaseException | None = None, *, of: Named | None = None, **fields: Any
+) -> dict[str, Any]:
+    """What a log call has as ``extra``. ``error``: why; ``of``: the queue."""
+    said: dict[str, Any] = {"event": name}
+    if of is not None:
+        said |= {"vhost": of.vhost, "queue": of.name}
+    if isinstance(error, DataError):
+        said |= {"path": error.path, "offset": error.offset}
+    if error is not None:
+        said |= {"reason": str(error), "error": type(error).__name__}
+    return said | fields

@@ -1,0 +1,36 @@
+"""Logs for programs: warren's records, and anybody's, as JSON, one object on a line.
+
+warren's records carry, beside their text, an ``event`` and fields (:mod:`warren.actors.log_events`). Any formatter that
+knows of ``extra`` sees them; :class:`JsonFormatter` is one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from typing import Any, Final
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; the others were given as ``extra``."""
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as a JSON object on one line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, whatever was
+    given as ``extra``, and ``exception``, a traceback, where there is one. Fields of no value are left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _STANDARD and name not in said and value is not None:
+                said[name] = value
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            said["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(said, default=str)

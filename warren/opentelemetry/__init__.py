@@ -1,0 +1,24 @@
+"""OpenTelemetry: a span for each publish, receive, processing and settlement, and its context in the messages.
+
+:class:`WarrenInstrumentor` is what OpenTelemetry's own instrumentations are: ``WarrenInstrumentor().instrument()``
+once, at the beginning of a program, or the command ``opentelemetry-instrument``, which finds it. It puts wrappers
+around the verbs of the handles, those of threads, of coroutines, of a shared directory and Kombu's; a program that
+does not call it pays nothing.
+
+Names and attributes are those of the semantic conventions for messaging, RabbitMQ's for queues, RocketMQ's for topics.
+Needs ``pip install "warrenmq[opentelemetry]"``, which is OpenTelemetry's API; what becomes of spans its SDK decides.
+"""
+
+from __future__ import annotations
+
+try:
+    from warren.opentelemetry.instrumentor import WarrenInstrumentor
+    from warren.opentelemetry.processing import context_of, processing
+except ModuleNotFoundError as error:
+    if not str(error.name).startswith("opentelemetry"):
+        raise
+    raise ModuleNotFoundError(
+        'spans need OpenTelemetry\'s API: pip install "warrenmq[opentelemetry]"', name=error.name
+    ) from error
+
+__all__ = ["WarrenInstrumentor", "context_of", "processing"]
