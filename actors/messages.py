@@ -25,7 +25,6 @@ from warren.storage.pieces import Whole
 if TYPE_CHECKING:
     from warren.actors.deliveries import Deliveries
     from warren.actors.future import Future
-    from warren.actors.unique_publisher import Key
 
 # ── timer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -65,13 +64,6 @@ class Publish:
     confirm: Future
     reserved_bytes: int = 0
     """What is on the way for it (:mod:`warren.actors.gate`)."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class PublishUnique(Publish):
-    """The same, of messages with keys. ``keys``: one for each message, ``None`` where it has none."""
-
-    keys: Sequence[Key | None] = ()
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -47,7 +47,7 @@ from warren.storage.errors import NoRoomError, StorageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.tails import Tails
-    from warren.actors.unique_publisher import Key, UniquePublisher
+    from warren.actors.unique_publisher import Key, PublishUnique, UniquePublisher
 
 _LOG = logging.getLogger("warren.queue")
 
@@ -263,9 +263,14 @@ class QueueActor(QueueOutput):
 
     def on_receive(self, message: object) -> object:
         handler = _HANDLERS.get(type(message))
-        if handler is None:
-            raise RuntimeError(f"a queue cannot handle {message!r}")
-        return handler(self, message)
+        if handler is not None:
+            return handler(self, message)
+        from warren.actors.unique_publisher import PublishUnique  # noqa: PLC0415 - it is there where such one comes
+
+        if not isinstance(message, PublishUnique):
+            raise RuntimeError(f"a queue cannot handle {message!r}")  # noqa: TRY004 - a mistake of ours
+        self._on_publish_unique(message)
+        return None
 
     def on_batch(self, entry: PendingBatch) -> None:
         items = entry.items
@@ -395,7 +400,7 @@ class QueueActor(QueueOutput):
         self._unique = UniquePublisher.open(self, self._context, self._keys_path)
         return self._unique
 
-    def _on_publish_unique(self, message: m.PublishUnique) -> None:
+    def _on_publish_unique(self, message: PublishUnique) -> None:
         self.actor_inbox.lighten(len(message.bodies))
         ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
         try:
@@ -627,7 +632,6 @@ class QueueActor(QueueOutput):
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Publish: QueueActor._on_publish,
-    m.PublishUnique: QueueActor._on_publish_unique,
     m.Subscribe: QueueActor._on_subscribe,
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,

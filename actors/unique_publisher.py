@@ -42,6 +42,13 @@ class Key(NamedTuple):
     """How long; 0: while it waits."""
 
 
+@attrs.frozen(eq=False, repr=False)
+class PublishUnique(m.Publish):
+    """User → queue. Tell. Messages with keys, one for each message, ``None`` where it has none."""
+
+    keys: Sequence[Key | None] = ()
+
+
 @attrs.define(eq=False, repr=False)
 class _Waiting:
     """A publish that is not safe yet."""
@@ -67,7 +74,7 @@ def hand_over(
 ) -> UniqueConfirm:
     """Hand messages to a queue, each with its key or none. From any thread; as for messages without keys."""
     confirm = UniqueConfirm(actor)
-    message = m.PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
+    message = PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
     if actor.actor_stopped.is_set():
         actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
         raise actor.stopped_error()

@@ -331,6 +331,27 @@ def test_many_messages_want_a_list_of_keys(scene: HandNode) -> None:
         queue.publish_many([b"a", b"b"], unique=["k"])
 
 
+def test_a_message_that_comes_later_has_no_key_and_that_is_said(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    for later in ({"delay": 5}, {"at": 1_700_000_000}):
+        with pytest.raises(MessageError, match="a message that comes later has no key"):
+            queue.publish(b"x", unique="k", **later)
+        with pytest.raises(MessageError, match="a message that comes later has no key"):
+            queue.publish_many([b"x"], unique=["k"], **later)
+    assert stored(queue, unique="k", delay=None)
+    queue.publish(b"y", unique=None, delay=5).wait()
+    scene.advance(6)
+    assert bodies(queue) == [b"x", b"y"]
+
+
+def test_a_header_is_looked_at_when_a_message_that_waited_comes(scene: HandNode) -> None:
+    queue = scene.node.queue("q", arguments=DEDUPLICATES)
+    queue.publish(b"later", headers=header("k"), delay=5).wait()
+    queue.publish(b"now", headers=header("k")).wait()
+    scene.advance(6)
+    assert bodies(queue) == [b"now"]
+
+
 def test_an_exchange_knows_no_keys_and_says_what_does(scene: HandNode) -> None:
     exchange = scene.node.exchange("fan", "fanout")
     with pytest.raises(MessageError, match="x-message-deduplication"):

@@ -52,6 +52,9 @@ class Queue(QueueHandle):
         ``delay`` (seconds) or ``at`` (a moment): it comes then, and waits on disk until it does; what comes back has a
         ``message_id`` by which :meth:`cancel_delayed` calls it back.
 
+        ``unique``: a key; while a message with it is in the queue, or for ``unique_for`` seconds, no other one is
+        stored. ``.duplicate`` of what comes back: whether this one was not.
+
         Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """

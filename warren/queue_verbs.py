@@ -77,10 +77,10 @@ class QueueVerbs(MendingVerbs):
         **properties: Unpack[QueuePublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
-        if not LATER.isdisjoint(properties):
-            return (yield from self._publish_later([as_body(body)], properties, block, timeout))
         if not KEY_ARGUMENTS.isdisjoint(properties):
             return (yield from self.publish_unique([as_body(body)], properties, block, timeout, several=False))
+        if not LATER.isdisjoint(properties):
+            return (yield from self._publish_later([as_body(body)], properties, block, timeout))
         key, given = self.keyed(as_body(body), properties)
         confirm: Confirm = yield self.publishing(key, given, block, timeout)
         return confirm
@@ -100,10 +100,10 @@ class QueueVerbs(MendingVerbs):
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
         found = as_bodies(bodies)
-        if not LATER.isdisjoint(properties):
-            return (yield from self._publish_later(found, properties, block, timeout))
         if not KEY_ARGUMENTS.isdisjoint(properties):
             return (yield from self.publish_unique(found, properties, block, timeout, several=True))
+        if not LATER.isdisjoint(properties):
+            return (yield from self._publish_later(found, properties, block, timeout))
         parts = list(self._parts(found, properties))
         confirms: list[Confirm] = []
         for key, given in parts:
@@ -167,6 +167,12 @@ class QueueVerbs(MendingVerbs):
         from warren.unique_publishing import keys_of, of_parts, publishing_unique  # noqa: PLC0415 - few programs use it
 
         keys, rest = keys_of(properties, bodies, several=several)
+        if not any(keys):
+            return (
+                yield from self.publish_many(bodies, block=block, timeout=timeout, **rest)
+                if several
+                else self.publish(bodies[0], block=block, timeout=timeout, **rest)
+            )
         parts = (
             list(self._parts(bodies, rest))
             if several

@@ -109,10 +109,10 @@ class RemoteQueueVerbs(QueueVerbs):
         timeout: float | None = None,
         **properties: Unpack[QueuePublishArguments],
     ) -> Steps[Confirm]:
-        if not LATER.isdisjoint(properties):
-            return self._publish_later([as_body(body)], properties, block, timeout)
         if not KEY_ARGUMENTS.isdisjoint(properties):
             return self.publish_unique([as_body(body)], properties, block, timeout, several=False)
+        if not LATER.isdisjoint(properties):
+            return self._publish_later([as_body(body)], properties, block, timeout)
         return self._publish(self.key(properties), [as_body(body)], block, timeout)
 
     def publish_unique(
@@ -127,7 +127,11 @@ class RemoteQueueVerbs(QueueVerbs):
         from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
         from warren.unique_publishing import keys_of  # noqa: PLC0415
 
-        _, rest = keys_of(properties, bodies, several=several)  # what is wrong with them is known here
+        keys, rest = keys_of(properties, bodies, several=several)  # what is wrong with them is known here
+        if not any(keys):
+            if several:
+                return self.publish_many(bodies, block=block, timeout=timeout, **rest)
+            return self.publish(bodies[0], block=block, timeout=timeout, **rest)
         self.key({name: value for name, value in rest.items() if not isinstance(value, list)})
         columns_of(rest, len(bodies))
         return publish_unique(self.remote, self.name, bodies, properties, several=several, block=block, timeout=timeout)
@@ -147,10 +151,10 @@ class RemoteQueueVerbs(QueueVerbs):
         **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
         found = as_bodies(bodies)
-        if not LATER.isdisjoint(properties):
-            return (yield from self._publish_later(found, properties, block, timeout))
         if not KEY_ARGUMENTS.isdisjoint(properties):
             return (yield from self.publish_unique(found, properties, block, timeout, several=True))
+        if not LATER.isdisjoint(properties):
+            return (yield from self._publish_later(found, properties, block, timeout))
         columns = columns_of(properties, len(found))
         if not columns:
             key = self.key(properties)
