@@ -160,6 +160,21 @@ def test_lines_with_keys_go_to_where_their_keys_say(data: Path) -> None:
     assert done("consume", data, "red", "--format", "keys") == "red.1\tone\nred.2\ttwo:2\n"
 
 
+def test_the_end_is_looked_at_with_a_condition(data: Path) -> None:
+    for number in range(4):
+        done("publish", data, "orders", str(number), "--header", f"n={number}")
+        done("topic", "append", data, "events", str(number), "--tag", "odd" if number % 2 else "even")
+    assert done("tail", data, "orders", "--where", "headers['n'] >= 2") == "2\n3\n"
+    assert done("tail", data, "orders", "-n", "3", "--where", "headers['n'] < 2", "--format", "%s %i\\n").startswith(
+        "1 "
+    )
+    assert done("tail", data, "events", "--where", "tag = 'odd'") == "1\n3\n"
+    [ids] = {len(line) for line in done("tail", data, "events", "--format", "%i\\n").splitlines()}
+    assert ids == 32
+    for name in ("orders", "events"):
+        assert "colour" in refused("tail", data, name, "--where", "colour = 'red'")
+
+
 def test_following_a_queue_from_two_terminals(data: Path) -> None:
     taker, looker = begun("consume", data, "orders", "-f"), begun("tail", data, "orders", "-f")
     waits(data)

@@ -4,8 +4,9 @@ A template is text with a letter behind each percent sign: ``%s`` the body, ``%S
 (of a queue's message the routing key, of a topic's its keys), ``%K`` its size, ``%t`` the queue or topic, ``%p`` the
 topic's queue (0 of a queue), ``%o`` the number in the queue, ``%T`` milliseconds since 1970 (of a topic's message when
 it was stored, of a queue's its ``timestamp``; -1 without), ``%h`` headers or properties, ``name=value`` with commas
-between, ``%i`` the id of a queue's message that was only looked at, ``%%`` a percent sign. ``\\n``, ``\\t``, ``\\r``,
-``\\0``, ``\\\\`` and ``\\x41`` are what they are in C. Nothing is added: a template for lines ends in ``\\n``.
+between, ``%i`` the id of a topic's message, or of a queue's that was only looked at, ``%%`` a percent sign. ``\\n``,
+``\\t``, ``\\r``, ``\\0``, ``\\\\`` and ``\\x41`` are what they are in C. Nothing
+is added: a template for lines ends in ``\\n``.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def topic_lines(said: str) -> Lines:
             "o": lambda message: b"%d" % message.queue_offset,
             "T": lambda message: b"%d" % _record(message).store_timestamp,
             "h": lambda message: _pairs(properties(message)),
+            "i": lambda message: _record(message).message_id().encode(),
         },
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,9 +12,11 @@ from warren.actors.engines.errors import NotFoundError
 from warren.commands.message_lines import FormatOption, Lines, chosen_format, queue_lines, topic_lines
 from warren.commands.message_output import MANY, MessageOutput, Stop
 from warren.commands.opening import opened_node, vhost_of
-from warren.commands.options import AdoptOption, FollowOption, NodePath, VhostOption
+from warren.commands.options import AdoptOption, FollowOption, NodePath, VhostOption, WhereOption
+from warren.mending_verbs import test_of
 from warren.node import Node
 
+Test = Callable[[Any], bool]
 _NAME: Final = "QUEUE|TOPIC"
 
 
@@ -24,6 +26,7 @@ def tail(
     *,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many of the last messages.")] = 10,
     follow: FollowOption = False,
+    where: WhereOption = None,
     format: FormatOption = None,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
@@ -36,26 +39,36 @@ def tail(
     said = chosen_format(format, as_json=as_json)
     topic_lines(said), queue_lines(said, vhost, name)  # raise what is wrong with it, before anything is opened
     with opened_node(path, adopt=adopt, share=follow) as node:
-        messages, lines = _found(node, vhost, name, count, said, follow=follow)
+        messages, test, lines = _found(node, vhost, name, count, said, where, follow=follow)
         with Stop(watches=follow) as stop:
             output = MessageOutput(lines, stop)
             try:
-                _write(messages, output, 1 if follow else MANY)
+                _write(filter(test, messages), output, 1 if follow else MANY)
             finally:
                 messages.close()
         stop.end(has_unreadable=output.has_unreadable)
 
 
-def _found(node: Node, vhost: str, name: str, count: int, said: str, *, follow: bool) -> tuple[Any, Lines]:
-    """The messages, as an iterator that waits for more or does not; and how they are written."""
+def _found(  # noqa: PLR0917
+    node: Node, vhost: str, name: str, count: int, said: str, where: str | None, *, follow: bool
+) -> tuple[Any, Test, Lines]:
+    """The messages, as an iterator that waits for more or does not; which of them are meant; how they are written."""
     timeout = None if follow else 0.0
     try:
         queue = vhost_of(node, vhost).queue(name, passive=True)
     except NotFoundError as error:
         if name not in node.topics():
             raise NotFoundError(f"{error}, and no topic") from error
-        return node.topic(name).tail(count, timeout=timeout), topic_lines(said)
-    return queue.tail(count, timeout=timeout), queue_lines(said, vhost, name)
+        return node.topic(name).tail(count, timeout=timeout), _test_of_topic(where), topic_lines(said)
+    return queue.tail(count, timeout=timeout), test_of(where), queue_lines(said, vhost, name)
+
+
+def _test_of_topic(where: str | None) -> Test:
+    if where is None:
+        return lambda _: True
+    from warren.where import RECORD_FIELDS, compile_where  # noqa: PLC0415 - few look by conditions
+
+    return compile_where(where, RECORD_FIELDS)
 
 
 def _write(messages: Iterator[Any], output: MessageOutput, at_once: int) -> None:
