@@ -14,7 +14,7 @@ import functools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -47,7 +47,6 @@ from warren.storage.errors import WarrenError
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
     from warren.actors.vhost_delays import VhostDelays
-    from warren.storage.filesystem import FileSystem
     from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.node")
@@ -82,6 +81,10 @@ class RunningVhost:
     """Where delayed messages are, if there are any."""
     delays: VhostDelays | None = None
     """Those messages; ``None``: there never was one."""
+    _returned_log_of: Callable[[QueueDeclaration], RecordLog] = attrs.Factory(
+        lambda self: self._returned_log, takes_self=True
+    )
+    """One object for all queues."""
     opening: bool = True
     """Whether queues may be there that are not started yet."""
     _clean: bool = False
@@ -249,7 +252,7 @@ class RunningVhost:
             wall_clock=context.clock.wall_us,
             policies=actor.policies,
             counts=Counts() if context.counting else None,
-            returned_log=(lambda: _returned_log(context.files, self._returned_path(declaration))) if durable else None,
+            returned_log=self._returned_log_of if durable else None,
             sync=context.settings.sync != "os",
             tells_out=not self.directory.settings.deliver_with_publish,
             crashed=crashed,
@@ -278,6 +281,11 @@ class RunningVhost:
         if found := files.list(self.side_path):
             for entry in set(found).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
                 files.delete_tree(f"{self.side_path}/{entry}")
+
+    def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
+        from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one
+
+        return RecordLog(self._context.files, self._returned_path(declaration), "returned")
 
     def _returned_path(self, declaration: QueueDeclaration) -> str:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"
@@ -452,12 +460,6 @@ def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
     from warren.actors.deduplicating_queue import DeduplicatingQueueActor  # noqa: PLC0415 - few queues are one
 
     return DeduplicatingQueueActor
-
-
-def _returned_log(files: FileSystem, path: str) -> RecordLog:
-    from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one
-
-    return RecordLog(files, path, "returned")
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

@@ -1,10 +1,10 @@
-"""DeliveryCounts against a dictionary."""
+"""SeqIdMap against a dictionary."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from warren.actors.engines.delivery_counts import UNKNOWN, DeliveryCounts
+from warren.actors.engines.seq_id_map import SeqIdMap
 
 LEVELS = st.integers(0, 1)
 PARTS = st.builds(
@@ -18,7 +18,7 @@ PARTS = st.builds(
 class Counting(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.counts = DeliveryCounts()
+        self.counts = SeqIdMap()
         self.model: dict[tuple[int, int], int] = {}
 
     @rule(level=LEVELS, part=PARTS, by=st.integers(0, 1))
@@ -42,7 +42,7 @@ class Counting(RuleBasedStateMachine):
 
     @rule(level=LEVELS, part=PARTS)
     def look(self, level: int, part: range) -> None:
-        assert self.counts.of(level, part) == [self.model.get((level, seq_id), UNKNOWN) for seq_id in part]
+        assert self.counts.of(level, part, -1) == [self.model.get((level, seq_id), -1) for seq_id in part]
 
     @invariant()
     def all_are_there(self) -> None:
@@ -56,7 +56,7 @@ TestCounting = Counting.TestCase
 
 
 def test_a_million_that_come_back_together_are_one_entry() -> None:
-    counts = DeliveryCounts()
+    counts = SeqIdMap()
     for low in range(0, 1_000_000, 1000):
-        counts.add(0, range(low, low + 1000))
+        counts.add(0, range(low, low + 1000), 1)
     assert list(counts) == [(0, 0, 1_000_000, 1)]

@@ -48,8 +48,8 @@ class QueueSettlements:
     _effects: Effects | None = attrs.field(init=False, default=None)
     _expiry: Expiry = attrs.field(init=False)
     _used_at_us: int = attrs.field(init=False)
-    _returned_log: Callable[[], RecordLog] | None = attrs.field(default=None, kw_only=True)
-    """Makes the log of what came back; ``None``: there is none, for the queue does not survive either."""
+    _returned_log: Callable[[QueueDeclaration], RecordLog] | None = attrs.field(default=None, kw_only=True)
+    """Makes a queue's log of what came back; ``None``: there is none, for the queue does not survive either."""
     _sync: bool = attrs.field(default=True, kw_only=True)
     """Whether what is called safe survives a power loss, or only the process."""
     _tells_out: bool = attrs.field(default=True, kw_only=True)
@@ -79,7 +79,7 @@ class QueueSettlements:
         if self._retries is None:
             from warren.actors.engines.retries import SUSPECTS, Retries  # noqa: PLC0415 - in most queues nothing comes back
 
-            log = None if self._returned_log is None else self._returned_log()
+            log = None if self._returned_log is None else self._returned_log(self.declaration)
             self._retries = Retries(self.arguments, log, self._sync, SUSPECTS if self._crashed else 0)
         return self._retries
 

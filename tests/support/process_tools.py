@@ -68,7 +68,7 @@ class Bench:
         return Backing(self.parts_of, durable=declaration.durable, max_priority=declaration.max_priority, **known)
 
     def over(self, backing: Backing, *, crashed: bool = False) -> QueueProcess:
-        log = (lambda: RecordLog(self.files, RETURNED, "returned")) if self.declaration.durable else None
+        log = (lambda _: RecordLog(self.files, RETURNED, "returned")) if self.declaration.durable else None
         queue = QueueProcess(
             self.declaration,
             backing,

@@ -130,7 +130,7 @@ class SimulatedQueue(NeverFull):
             declaration,
             backing,
             wall_clock=node.time.wall_us,
-            returned_log=(lambda: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
+            returned_log=(lambda _: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
             sync=node.settings.sync != "os",
         )
         self._turns = (_RabbitTurn if node.wakes_idle_queues else QueueTurn)(
