@@ -161,8 +161,8 @@ def purge_acks(s: QueueState, *, keep_persistent: bool) -> None:
     s.forget(runs, descending=True)
     for run in runs:
         if run.persistent:
-            s.forgotten_count += run.count
-            s.forgotten_bytes += run.bytes
+            count, size = s.forgotten
+            s.forgotten = count + run.count, size + run.bytes
 
 
 def ids_of(runs: Iterable[Run]) -> list[bytes]:

@@ -80,9 +80,9 @@ class QueueState:
     unacked_bytes: int = 0
     persistent_count: int = 0
     persistent_bytes: int = 0
-    forgotten_count: int = 0
-    """Of the persistent messages counted, those that :func:`warren.queue_index.acking.purge_acks` did away with."""
-    forgotten_bytes: int = 0
+    forgotten: tuple[int, int] = (0, 0)
+    """Of the persistent messages counted, those that :func:`warren.queue_index.acking.purge_acks` did away with, and
+    their bytes."""
     ram_msg_count: int = 0
     ram_bytes: int = 0
     ram_msg_count_prev: int = 0

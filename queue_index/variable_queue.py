@@ -199,8 +199,8 @@ class VariableQueue:
             next_seq_id=s.next_seq_id,
             next_deliver_seq_id=s.next_deliver_after_stop,
             persistent_ref=persistent_ref if s.durable else None,
-            persistent_count=s.persistent_count - s.forgotten_count,
-            persistent_bytes=s.persistent_bytes - s.forgotten_bytes,
+            persistent_count=s.persistent_count - s.forgotten[0],
+            persistent_bytes=s.persistent_bytes - s.forgotten[1],
         )
 
     def abandon(self) -> None:

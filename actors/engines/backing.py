@@ -361,7 +361,7 @@ class Backing:
 
 def _may_sleep(queue: VariableQueue) -> bool:
     s = queue.state
-    persistent = s.persistent_count - s.forgotten_count
+    persistent = s.persistent_count - s.forgotten[0]
     return not s.pending_ack_count and s.length == (persistent if s.durable else 0) and s.recovery is None
 
 

@@ -117,6 +117,8 @@ def exported(path: str) -> tuple[list[Row], list[Finding]]:
     rows = [json.loads(line) for line in b"".join(pieces).splitlines()]
     for row in rows:
         row["body"] = base64.b64decode(row["body"])
+        if "encoded_properties" in row:
+            row["encoded_properties"] = base64.b64decode(row["encoded_properties"])
         if (row["expiry_us"] or 0) >= 1 << 63:
             row["expiry_us"] -= 1 << 64
         for name in ("vhost", "queue", "exchange"):
@@ -129,8 +131,9 @@ def as_exported(row: Row) -> Row:
     """A row without what a line does not have."""
     left = {name: value for name, value in row.items() if name not in ("node", "priority", "position", "file")}
     del left["file_offset"]
-    if left["delivery_count"] is None:
-        del left["delivery_count"]
+    for name in ("delivery_count", "encoded_properties"):
+        if left[name] is None:
+            del left[name]
     left["properties"] = json.loads(left["properties"])
     left["headers"] = None if left["headers"] is None else json.loads(left["headers"])
     return left
