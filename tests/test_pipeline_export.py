@@ -98,7 +98,9 @@ def as_columns(said: Json) -> Json:
     row = {name: text(value) for name, value in said.items()}
     for name in {"properties", "headers"} & said.keys():
         row[name] = None if said[name] is None else to_json(said[name]).decode()
-    return row | {"body": base64.b64decode(said["body"])}
+    for name in {"body", "encoded_properties"} & said.keys():
+        row[name] = base64.b64decode(said[name])
+    return row
 
 
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet"])

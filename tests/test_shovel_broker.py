@@ -37,7 +37,7 @@ SETTLE_BROKER = "warren.shovel.broker_source:_ConsumedQueue.settle"
 WINDOW = "--prefetch", "200"
 
 
-VHOSTS = [f"vhost-{number:02}" for number in range(32)]
+VHOSTS = [f"vhost-{number:02}" for number in range(40)]
 
 
 @pytest.fixture(scope="module")

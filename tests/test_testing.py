@@ -368,6 +368,15 @@ ARGUMENTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def test_of_messages_with_one_body_those_are_known_that_were_refused() -> None:
+    with TestNode() as node:
+        queue = node.queue("q", arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+        for count in (2, 3):
+            queue.publish_many([b"the same"] * count)
+            node.settle()
+        assert len(node._log.of("/", "q").ready) == len(queue) == 3
+
+
 @settings(deadline=None)
 @given(STEPS, st.sampled_from(ARGUMENTS))
 def test_what_is_seen_to_wait_is_what_waits(steps: list[tuple[str, int]], arguments: dict[str, Any]) -> None:

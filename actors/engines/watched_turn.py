@@ -112,8 +112,9 @@ class WatchedTurn(QueueTurn):
     log_of: Callable[[str, str], QueueLog]
     """The log of a vhost's queue."""
     _log: QueueLog = attrs.field(init=False)
-    _arriving: dict[int, bytes] = attrs.field(init=False, factory=dict)
-    """While messages come: their ids, by what was handed over, of which the queue may refuse some."""
+    _arriving: dict[int, list[bytes]] = attrs.field(init=False, factory=dict)
+    """While messages come: their ids, by what was handed over, of which the queue may refuse some. One body may be many
+    messages'."""
 
     def __attrs_post_init__(self) -> None:
         declaration = self.process.declaration
@@ -157,7 +158,7 @@ class WatchedTurn(QueueTurn):
         for place, body in enumerate(bodies):
             msg_id = msg_ids[16 * place : 16 * place + 16]
             coming[msg_id] = SeenMessage(_message(envelope, msg_id, body), ["published"])
-            self._arriving[id(body)] = msg_id
+            self._arriving.setdefault(id(body), []).append(msg_id)
         log.by_id |= coming
         log.ready |= dict.fromkeys(coming)
         try:
@@ -173,7 +174,8 @@ class WatchedTurn(QueueTurn):
 
     def refused(self, bodies: Sequence[bytes]) -> None:
         """See :class:`~warren.actors.engines.expiry.DeathWatcher`."""
-        self._die([self._arriving[id(body)] for body in bodies if id(body) in self._arriving], "refused")
+        arriving = [ids for body in reversed(bodies) if (ids := self._arriving.get(id(body)))]
+        self._die([ids.pop() for ids in arriving][::-1], "refused")  # of those alike the first ones were taken
 
     def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
         """See :class:`~warren.actors.engines.expiry.DeathWatcher`."""
