@@ -86,6 +86,7 @@ def test_rows_are_those_that_tasks_give_to_spark(table: str, queue_nodes: list[s
         assert row == expected
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_table_has_the_rows_that_spark_has(
     spark: SparkSession, queue_nodes: list[str], topic_nodes: list[str]
@@ -145,6 +146,7 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "condition"), [(table, one) for table, some in CONDITIONS.items() for one in some], ids=str
 )

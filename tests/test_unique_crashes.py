@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.support.effort import every
 from tests.support.runtime_tools import BIG, HandNode, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
@@ -165,7 +166,7 @@ def check(life: Life, files: MemoryFileSystem, clock: HandClock, *, strictly: bo
 def test_a_crash_at_every_operation(power: bool, torn: bool) -> None:
     count = operations_of(Life.live)
     assert count > 60
-    for operation in range(1, count + 1):
+    for operation in range(1, count + 1, every(4)):
         life = begun(operation)
         cut(life, operation, torn=torn)
         check(life, left(life, power=power, seed=operation), life.scene.clock, strictly=not power)
@@ -184,7 +185,7 @@ def _closes(life: Life) -> None:
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
 def test_a_crash_at_every_operation_of_a_stop(power: bool) -> None:
     count = operations_of(_closes)
-    for operation in range(1, count + 2):
+    for operation in range(1, count + 2, every(3)):
         life = begun(operation)
         cut(life, operation, torn=power, work=_closes)
         check(life, left(life, power=power, seed=operation), life.scene.clock, strictly=not power)
@@ -201,7 +202,7 @@ def test_a_crash_at_every_operation_of_the_next_start() -> None:
     """And what the next process says is safe is so: here a duplicate, whose first one nobody had called safe."""
     for operation, life, files in _crashed(operations_of(Life.live)):
         keys = list(dict.fromkeys(one.key for one in life.tries))
-        for at in range(1, 1000):
+        for at in range(1, 1000, every(4)):
             copy = files.after_process_crash()
             copy.crash_at(at, torn=True)
             told: dict[str, bool] = {}
