@@ -61,7 +61,13 @@ def stdout_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return process.stdout
 
 
-@pytest.fixture(params=["closed", "alone", "shared"])
+@pytest.fixture(
+    params=[
+        pytest.param("closed", marks=pytest.mark.slow),
+        pytest.param("alone", marks=pytest.mark.slow),
+        "shared",
+    ]
+)
 def data(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A directory with a queue, orders, and a topic, events, of two queues."""
     path = tmp_path / "data"

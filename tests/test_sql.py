@@ -77,6 +77,7 @@ def plain(rows: Rows) -> Rows:
 # ── the rows of Spark ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", SCHEMAS)
 def test_rows_are_those_that_tasks_give_to_spark(table: str, queue_nodes: list[str], topic_nodes: list[str]) -> None:
     paths = nodes_with(table, queue_nodes, topic_nodes)
@@ -166,6 +167,7 @@ def test_a_condition_that_is_handed_down_chooses_the_rows_that_duckdb_would(
         assert [row["node"] for row in some] == [row["node"] for row in expected if some]
 
 
+@pytest.mark.slow
 def test_conditions_of_the_list_choose_some_rows_and_not_all(queue_nodes: list[str], topic_nodes: list[str]) -> None:
     for table, some in CONDITIONS.items():
         with warren.sql.connect(*nodes_with(table, queue_nodes, topic_nodes)) as connection:
