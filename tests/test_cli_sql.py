@@ -348,6 +348,7 @@ def on_a_terminal(*arguments: str | Path, typed: Sequence[str] = (), columns: in
     return re.sub(r"\x1b\[\??[0-9;]*[hlmAK]", "", seen.decode()).replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_an_answer_is_a_table_and_a_narrow_one_has_its_rows_name_by_name(place: Path) -> None:
     query = "select * from messages limit 2"
     assert on_a_terminal(place, "select seq_id, body from messages limit 1").splitlines()[-1] == "1 row"

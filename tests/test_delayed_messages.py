@@ -466,7 +466,9 @@ def a_life(files: MemoryFileSystem, clock: HandClock, said: dict[str, Any]) -> N
     hand.node.close()
 
 
-@pytest.mark.parametrize("sync", ["os", "group", "always"])
+@pytest.mark.parametrize(
+    "sync", [pytest.param("os", marks=pytest.mark.slow), "group", pytest.param("always", marks=pytest.mark.slow)]
+)
 def test_a_crash_at_every_operation_loses_nothing_that_was_confirmed(sync: str) -> None:
     count = MemoryFileSystem(random.Random(1))
     a_life(count, HandClock(), {"sync": sync, "waits": set(), "perhaps": set(), "never": set(), "there": set()})

@@ -88,6 +88,7 @@ def test_so_is_what_a_shovel_takes_out_of_a_file(
     assert found_in(tmp_path / "node") == source[1]
 
 
+@pytest.mark.slow
 def test_into_a_directory_that_others_have_open(
     exported: Path, source: tuple[Path, list[Letter]], tmp_path: Path
 ) -> None:
