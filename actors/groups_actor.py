@@ -30,6 +30,7 @@ from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.queue_index.local_offsets import SEPARATOR, LocalOffsets
+from warren.storage.errors import DirectoryLostError
 
 _LOG = logging.getLogger("warren.topics")
 
@@ -288,6 +289,10 @@ class GroupsActor(TopicPart):
             self._arm_persist(self._store.settings.flush_consumer_offset_interval)
 
     def _persist(self) -> None:
+        try:
+            self._context.check_directory()
+        except DirectoryLostError:  # who appends, or closes, is told; here it would be made anew
+            return
         self._offsets.persist()
         self._local_offsets.persist()
 

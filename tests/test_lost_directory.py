@@ -80,6 +80,20 @@ def test_a_real_directory_that_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "node").exists()
 
 
+def test_what_groups_write_down_now_and_then_does_not_make_a_removed_directory_anew(tmp_path: Path) -> None:
+    node = warren.open(tmp_path / "node")
+    topic = node.topic("t")
+    topic.append(b"1").wait()
+    next(iter(topic.reader("g")))
+    groups = node._running.topics_now().groups
+    groups.note("t", "g", 0, 1)
+    (tmp_path / "node").rename(tmp_path / "elsewhere")
+    groups._persist()
+    assert not (tmp_path / "node").exists()
+    with pytest.raises(DirectoryLostError):
+        node.close()
+
+
 def test_a_plain_vhost_says_that_nothing_is_safe(tmp_path: Path) -> None:
     vhost = warren.engine.open_vhost(tmp_path / "node")
     queue = vhost.queue(b"q")
