@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import warren
 from tests.support.effort import new_seed, times
+from tests.support.killed_program import lines_until_killed
 from tests.support.waiting import wait_until
 
 PROGRAM = """
@@ -37,20 +34,10 @@ def test_what_was_confirmed_comes_after_kills(tmp_path: Path) -> None:
     confirmed: set[int] = set()
     highest = 0
     for _ in range(times(12, quick=3)):
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "node"), str(rng.random()), str(highest)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        lines = [child.stdout.readline()]
-        timer = threading.Timer(rng.uniform(0.05, 0.6), child.send_signal, [signal.SIGKILL])
-        timer.start()
-        lines += child.stdout.readlines()
-        assert child.wait() == -signal.SIGKILL
-        timer.join()
-        for line in lines:
-            if line.endswith("\n"):
-                start, stop = map(int, line.split())
-                confirmed |= set(range(start, stop))
-                highest = max(highest, stop) + 1000
+        for line in lines_until_killed(PROGRAM, rng, str(tmp_path / "node"), str(rng.random()), str(highest)):
+            start, stop = map(int, line.split())
+            confirmed |= set(range(start, stop))
+            highest = max(highest, stop) + 1000
     with warren.open(tmp_path / "node") as node:
         queue = node.queue("jobs")
         queue.cancel_delayed("far")  # as a kill has kept one or the other from being

@@ -4,15 +4,12 @@ that was confirmed, after however many kills."""
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
 import warren
 from tests.support.effort import new_seed, times
+from tests.support.killed_program import lines_until_killed
 
 PROGRAM = """
 import random, sys
@@ -44,20 +41,10 @@ def test_each_key_is_stored_once_through_kills(tmp_path: Path) -> None:
     confirmed: set[str] = set()
     number = 0
     for _ in range(times(12, quick=3)):
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "node"), str(rng.random()), str(number)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        lines = [child.stdout.readline()]
-        timer = threading.Timer(rng.uniform(0.05, 0.6), child.send_signal, [signal.SIGKILL])
-        timer.start()
-        lines += child.stdout.readlines()
-        assert child.wait() == -signal.SIGKILL
-        timer.join()
-        for line in lines:
-            if line.endswith("\n"):
-                first, *keys = line.rstrip().split(",")
-                number = int(first)
-                confirmed |= set(keys)
+        for line in lines_until_killed(PROGRAM, rng, str(tmp_path / "node"), str(rng.random()), str(number)):
+            first, *keys = line.rstrip().split(",")
+            number = int(first)
+            confirmed |= set(keys)
     with warren.open(tmp_path / "node") as node:
         waiting = [delivery.body.decode() for delivery in node.queue("jobs").get_many(1_000_000)]
         done = [delivery.body.decode() for delivery in node.queue("done").get_many(1_000_000)]
