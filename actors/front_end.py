@@ -108,3 +108,30 @@ class FrontEnd(NodePart):
         """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""
         self._hurry = True
         self.get_in_line()
+
+
+class InFront:
+    """Somebody whom publishers use in place of a front end that stands behind, and wait for as for that."""
+
+    __slots__ = ()
+
+    @property
+    def behind(self) -> FrontEnd:
+        """Whom they wait for. Raises why there is nobody to publish to."""
+        raise NotImplementedError
+
+    def is_full(self) -> bool:
+        """Whether publishers have to wait. Raises why there is nobody to publish to."""
+        return self.behind.is_full()
+
+    def turn(self) -> bool:
+        """Let it have a turn in this thread."""
+        return self.behind.turn()
+
+    def backpressure_wait(self) -> Future:
+        """What a publisher waits for who finds it full."""
+        return self.behind.backpressure_wait()
+
+    def look_for_room(self) -> None:
+        """Somebody waits for room on the disk."""
+        self.behind.look_for_room()

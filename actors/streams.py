@@ -26,6 +26,7 @@ from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.stream_arguments import StreamLimits
 from warren.actors.engines.topics.reading import read_packed
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention
+from warren.actors.front_end import InFront
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey, QueueGoneError
@@ -73,7 +74,7 @@ class StreamMessage(NamedTuple):
 
 
 @attrs.define(eq=False, repr=False)
-class Stream:
+class Stream(InFront):
     """One stream. Publishers use it as they use a queue's actor (:class:`~warren.actors.front_end.FrontEnd`)."""
 
     declaration: QueueDeclaration
@@ -111,7 +112,8 @@ class Stream:
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def _log(self) -> CommitLogActor:
+    def behind(self) -> CommitLogActor:
+        """The CommitLog of the moment. Raises why there is none."""
         return self.topics.log
 
     @property
@@ -128,22 +130,6 @@ class Stream:
 
     def describe(self) -> str:
         return str(self.declaration)
-
-    def is_full(self) -> bool:
-        """Whether publishers have to wait. Raises why there is nobody to publish to."""
-        return self._log.is_full()
-
-    def turn(self) -> bool:
-        """Let the CommitLog have a turn in this thread."""
-        return self._log.turn()
-
-    def backpressure_wait(self) -> Future:
-        """What a publisher waits for who finds it full."""
-        return self._log.backpressure_wait()
-
-    def look_for_room(self) -> None:
-        """Somebody waits for room on the disk."""
-        self._log.look_for_room()
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
         """Hand over one message; returns its confirm, which messages that came together share."""
@@ -190,7 +176,7 @@ class Stream:
 
     def _log_for(self, reserved_bytes: int) -> CommitLogActor:
         try:
-            return self._log
+            return self.behind
         except BaseException:
             self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise

@@ -18,7 +18,8 @@ from warren.actors.clock import Clock
 from warren.actors.delay_actor import DelayActor, Delayed
 from warren.actors.engines.delays.delay_format import digest_of_id, target_of_exchange, target_of_queue
 from warren.actors.engines.restarts import Restarts
-from warren.actors.future import Confirm, Future
+from warren.actors.front_end import InFront
+from warren.actors.future import Confirm
 from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Call, ControlCall
@@ -174,11 +175,11 @@ class VhostDelays:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Appointment:
+class Appointment(InFront):
     """The time at which messages are to come. Publishers use it as they use a queue's actor
     (:class:`~warren.actors.front_end.FrontEnd`)."""
 
-    actor: DelayActor
+    behind: DelayActor
     _target: int
     _due_ms: Sequence[int] | int
     _id_digests: Sequence[int]
@@ -186,34 +187,18 @@ class Appointment:
 
     @property
     def gate(self) -> Gate:
-        return self.actor.gate
+        return self.behind.gate
 
     @property
     def clock(self) -> Clock:
-        return self.actor.clock
+        return self.behind.clock
 
     @property
     def pool(self) -> Pool:
-        return self.actor.pool
+        return self.behind.pool
 
     def describe(self) -> str:
-        return self.actor.describe()
-
-    def is_full(self) -> bool:
-        """Whether publishers have to wait. Raises why there is nobody to publish to."""
-        return self.actor.is_full()
-
-    def turn(self) -> bool:
-        """Let them have a turn in this thread."""
-        return self.actor.turn()
-
-    def backpressure_wait(self) -> Future:
-        """What a publisher waits for who finds them behind."""
-        return self.actor.backpressure_wait()
-
-    def look_for_room(self) -> None:
-        """Somebody waits for room on the disk."""
-        self.actor.look_for_room()
+        return self.behind.describe()
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
         """Hand over one message; returns its confirm."""
@@ -232,7 +217,7 @@ class Appointment:
         count = len(bodies)
         due_ms = [self._due_ms] * count if isinstance(self._due_ms, int) else self._due_ms
         digests = self._id_digests if len(self._id_digests) == count else [*self._id_digests, 0][:1] * count
-        return self.actor.delay(Delayed(key, bodies, self._target, due_ms, digests), reserved_bytes)
+        return self.behind.delay(Delayed(key, bodies, self._target, due_ms, digests), reserved_bytes)
 
 
 def target_of(queue: str | None, exchange: str) -> int:
