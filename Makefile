@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes, which would compile everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all test-clients lint format demo bench bench-peers clean
+.PHONY: help install test test-all nightly test-clients lint format demo bench bench-peers clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ test: install  ## run the tests that find most mistakes, in five minutes
 
 test-all: install  ## run all tests: with brokers, a Spark cluster, all kills
 	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3
+
+nightly: install  ## search for hours: crashes, faults, kills, schedules, hostile files; counts go to docs/tried.json
+	WARREN_EFFORT=nightly WARREN_TRIED=docs/tried.json $(BIN)/python -m pytest -n 3 -m counted
 
 test-clients: install  ## run other people's clients' tests on a real RabbitMQ and on warren serve
 	$(BIN)/python -m tests.clients

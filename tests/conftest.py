@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import effort, groups
+from tests.support import effort, groups, tried
 from tests.support.broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
 from tests.support.java import SHORT_LIVED
 
@@ -41,12 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # marks are there before ``-m`` looks for them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that run Spark run in one process, for they share its session; those that start their own in another.
 
-    Groups come first, the largest ahead.
+    Groups come first, the largest ahead. Tests that say what they tried are marked.
     """
     for item in items:
+        if tried.FIXTURE in getattr(item, "fixturenames", ()):
+            item.add_marker(tried.MARK)
         for name in ("spark", "cluster"):
             if item.get_closest_marker(name) is not None:
                 item.add_marker(pytest.mark.xdist_group(name))
@@ -82,6 +85,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+    tried.tell(terminalreporter, tried.counts_of(r for r in terminalreporter.stats.get("", []) if r.nodeid in passed))
     terminalreporter.write_line(effort.summary())
     left_out = sum(ABSENT in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
     if left_out:
@@ -89,9 +94,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{left_out} tests against a real RabbitMQ were left out: {ABSENT}.")
 
 
+@pytest.fixture(name=tried.FIXTURE)
+def _tried(request: pytest.FixtureRequest) -> tried.Count:
+    """Says how many cases of a kind a test has tried."""
+    return tried.counter(request)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one Spark session of a test run: two cores, few partitions."""
+    """The one Spark session of a test run: two cores, few partitions.
+
+    A task is tried four times, as on a cluster: Spark's daemon of Python workers may die among so many processes, and
+    what finds it dead fails once for each worker that it had.
+    """
     from warren import pipeline
 
     settings = {
@@ -100,7 +115,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.sql.adaptive.enabled": "false",
     }
-    started = pipeline.session("local[2]", app_name="warren's tests", config=settings)
+    started = pipeline.session("local[2,4]", app_name="warren's tests", config=settings)
     yield started
     started.stop()
 

@@ -24,15 +24,16 @@ LEAST = 10
 """Of what is repeated more often than that, a quick run has no fewer."""
 
 
-def times(full: int, *, quick: int | None = None) -> int:
-    """How often something drawn is repeated: ``full`` times, or ``quick`` times in a quick run (a sixth of it)."""
+def times(full: int, *, quick: int | None = None, nightly: int | None = None) -> int:
+    """How often something drawn is repeated: ``full`` times; in a quick run ``quick`` times (a sixth of it), and in a
+    nightly one ``nightly`` times (ten times as often)."""
     match EFFORT:
         case "quick":
             return max(full // 6, min(full, LEAST)) if quick is None else quick
         case "full":
             return full
         case "nightly":
-            return 10 * full
+            return 10 * full if nightly is None else nightly
         case _:
             raise ValueError(f"WARREN_EFFORT={EFFORT}: one of {', '.join(EFFORTS)} is needed")
 
