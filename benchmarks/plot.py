@@ -224,6 +224,69 @@ def draw_soak(series: dict[str, Any], target: Path) -> None:
         save_png(page.canvas, target)
 
 
+def draw_long_run(result: dict[str, Any], target: Path) -> None:
+    """Draw a long run (:mod:`benchmarks.long_run`) over time, as PNG."""
+    samples = result["samples"]
+    minutes = [sample["seconds"] / 60 for sample in samples]
+    width, height, step = WIDE_INCHES - 0.82 - RIGHT, 1.15, HEAD + 1.15 + 0.12
+
+    def line(axes: Axes, label: str, color: str, *keys: str) -> list[float]:
+        points = [(at, value) for at, sample in zip(minutes, samples, strict=True) if (value := _within(sample, keys))]
+        axes.plot([at for at, _ in points], [value for _, value in points], color=color, label=label, linewidth=1.0)
+        return [value for _, value in points]
+
+    with style():
+        page = Page(5 * step + FOOT)
+        drawn: list[Axes] = []
+        for number, (title, form, lines) in enumerate(_LONG_RUN):
+            axes = page.axes(title, 0.82, HEAD + number * step, width, height)
+            top = max(max(line(axes, label, color, *keys), default=0) for label, color, keys in lines)
+            for at, how in result["takeovers"]:
+                axes.axvline(at / 60, color=RED if how == "killed" else PALE, linewidth=0.6, linestyle=(0, (1, 2)))
+            if number == 0:
+                axes.axhline(result["limit_mb"], color=GREY, linewidth=0.8, label="watermark")
+                top = max(top, result["limit_mb"])
+            value_axis(axes, form, top=top)
+            axes.set_xlim(0, minutes[-1])
+            legend(axes, 4)
+            drawn.append(axes)
+        for axes in drawn[:-1]:
+            axes.tick_params(labelbottom=False)
+        drawn[-1].set_xlabel(
+            "minutes; dotted: the host closed, or (red) was killed, and another took over", fontsize=8.5
+        )
+        save_png(page.canvas, target)
+
+
+def _within(sample: dict[str, Any], keys: tuple[str, ...]) -> float | None:
+    value: Any = sample
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+_SHARED_LABEL, _SERVED_LABEL = "program of a shared directory", "warren serve"
+_LONG_RUN: Final = (
+    ("Resident memory", lambda value: f"{value:g} MB", (
+        (_SHARED_LABEL, BLUE, ("steady", "rss_mb")), (_SERVED_LABEL, AMBER, ("server", "rss_mb")),
+    )),
+    ("Open descriptors", lambda value: f"{value:g}", (
+        (_SHARED_LABEL, BLUE, ("steady", "descriptors")), (_SERVED_LABEL, AMBER, ("server", "descriptors")),
+    )),
+    ("Threads", lambda value: f"{value:g}", (
+        (_SHARED_LABEL, BLUE, ("steady", "threads")), (_SERVED_LABEL, AMBER, ("server", "threads")),
+    )),
+    ("Disk", lambda value: f"{value:g} MB", (
+        ("queues of the shared directory", BLUE, ("disk_mb", "shared")), ("its topic", GREY, ("disk_mb", "topics")),
+        ("served", AMBER, ("disk_mb", "served")),
+    )),
+    ("There and back, median of five seconds", lambda value: f"{value:g} ms", (
+        (_SHARED_LABEL, BLUE, ("waits", "steady", "there_ms")), ("over AMQP", AMBER, ("waits", "amqp", "there_ms")),
+    )),
+)  # fmt: skip
+"""Of each panel: its title, how a value is written, and its lines (name, colour, where a sample has it)."""
+
+
 def _shade_blocked(axes: Axes, samples: list[dict[str, float]], minutes: list[float]) -> None:
     """The samples in which publishers were blocked."""
     name: str | None = "publishers blocked"
@@ -240,6 +303,7 @@ def main() -> None:
     draw_topics(latest, DOCS / "benchmarks-topics.png")
     draw_spark(spark, DOCS / "benchmarks-spark.png")
     draw_soak(_kept("soak"), DOCS / "soak.png")
+    draw_long_run(_kept("long-run"), DOCS / "long-run.png")
 
 
 def _kept(name: str) -> Any:
