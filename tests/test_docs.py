@@ -284,9 +284,9 @@ def test_the_commands_of_the_recovery_walkthroughs_say_what_the_page_says(
 # ── all names ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_api() -> Any:
+def script_of(page: str) -> Any:
     """The script that makes the page."""
-    spec = importlib.util.spec_from_file_location("make_api", DOCS / "make_api.py")
+    spec = importlib.util.spec_from_file_location(f"make_{page}", DOCS / f"make_{page}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
@@ -294,13 +294,15 @@ def make_api() -> Any:
     return script
 
 
-def test_the_api_page_is_what_its_script_makes_of_the_docstrings() -> None:
-    assert (DOCS / "api.md").read_text(encoding="utf-8") == make_api().page(), "python docs/make_api.py makes it anew"
+@pytest.mark.parametrize("page", ["api", "guarantees"])
+def test_a_page_is_what_its_script_makes_of_docstrings_tests_and_counts(page: str) -> None:
+    made = script_of(page).page()
+    assert (DOCS / f"{page}.md").read_text(encoding="utf-8") == made, f"python docs/make_{page}.py makes it anew"
 
 
 def test_the_api_page_has_every_name_and_says_something_of_each() -> None:
     page = (DOCS / "api.md").read_text(encoding="utf-8")
-    for owner in make_api().classes():
+    for owner in script_of("api").classes():
         assert f"\n## {owner.__name__}\n" in page
     for name in warren.errors.__all__:
         assert re.search(rf"^\| `{name}` \| `\w+`(, \d+)? \| \S", page, re.MULTILINE), name

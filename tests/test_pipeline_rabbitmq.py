@@ -163,6 +163,7 @@ def test_segments_of_a_queue_in_tasks_of_their_own_give_the_same_rows(table: str
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_reads_all_golden_nodes_in_one_load(spark: SparkSession) -> None:
     """In a quick run two of them."""
     paths = [rabbitmq_node(scenario) for scenario in RABBITMQ[:: every(7)]]

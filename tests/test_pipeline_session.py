@@ -267,7 +267,7 @@ def test_a_session_that_is_there_is_taken_as_it_is(spark: SparkSession) -> None:
     assert again is spark
     assert active_session() is spark
     assert pipeline.session() is pipeline.session() is spark
-    assert again.sparkContext.master == "local[2]"
+    assert again.sparkContext.master == "local[2,4]"
     assert again.conf.get("spark.sql.session.timeZone") == zone
     assert spark.sparkContext.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
     assert spark.sparkContext.pythonExec == os.environ.get("PYSPARK_PYTHON", sys.executable)

@@ -237,6 +237,7 @@ def _killed_at(operation: int, work: Callable[[], None]) -> int:
     return int.from_bytes(said, "big")
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_operation_has_written_once_after_the_retry(tmp_path: Path) -> None:
     """The retry has cut its rows otherwise; a message of somebody else lies between.
 

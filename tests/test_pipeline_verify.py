@@ -72,7 +72,7 @@ def test_fuzzed_nodes_have_the_findings_of_one_machine(scenario: str, seed: int,
     assert read_rows("findings", path) == on_one_machine(path)
 
 
-@pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), 11])
+@pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), 31])
 @pytest.mark.spark
 def test_the_job_finds_what_one_machine_finds(spark: SparkSession, queue_nodes: list[str], every: int) -> None:
     nodes = [*queue_nodes, *(rocketmq_node(scenario) for scenario in ROCKETMQ)][::every]

@@ -355,7 +355,7 @@ def test_nothing_goes_on_without_the_program_that_began_it(how: signal.Signals, 
 def test_spark_gives_the_same_bytes(spark: SparkSession, swept: Sweep, tmp_path: Path) -> None:
     from warren.pipeline.grid import on_spark
 
-    assert spark.sparkContext.master == "local[2]"
+    assert spark.sparkContext.master == "local[2,4]"
     counts: list[int] = []
     run_grid(SMALL, VARY, run=on_spark, progress=counts.append).save(tmp_path / "spark")
     swept.save(tmp_path / "here")

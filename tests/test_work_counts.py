@@ -13,10 +13,14 @@ import pytest
 
 from tests.support.work_counts import COUNTED, Cost, complaints, costs, kept
 
+QUICK = {"W1", "W2", "W3", "W4", "W10"}
+"""The rows of a quick run, by the beginnings of their names."""
 COST = Cost(calls=100.0, peak_bytes=1000.0, blocks=10.0, writes=1.0, written_bytes=300.0, syncs=0.0)
 
 
-@pytest.mark.parametrize("row", COUNTED)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, marks=() if row.split(",")[0] in QUICK else pytest.mark.slow) for row in COUNTED]
+)
 def test_a_message_costs_no_more_than_the_table_says(row: str, tmp_path: Path) -> None:
     said = complaints(row, kept()[row], costs(COUNTED[row], tmp_path))
     assert not said, "\n".join(said)

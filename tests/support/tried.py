@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -72,5 +73,5 @@ def tell(reporter: pytest.TerminalReporter, counts: Counter[str]) -> None:
             if counts[kind.name]:
                 reporter.write_line(f"{counts[kind.name]:>11,} {kind.value}")
     if path := os.environ.get(VARIABLE):
-        kept = {"effort": EFFORT, **{kind.name.lower(): counts[kind.name] for kind in Tried}}
+        kept = {"date": time.strftime("%Y-%m-%d"), "effort": EFFORT, **{kind.name.lower(): counts[kind.name] for kind in Tried}}
         Path(path).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
