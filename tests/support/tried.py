@@ -73,5 +73,6 @@ def tell(reporter: pytest.TerminalReporter, counts: Counter[str]) -> None:
             if counts[kind.name]:
                 reporter.write_line(f"{counts[kind.name]:>11,} {kind.value}")
     if path := os.environ.get(VARIABLE):
-        kept = {"date": time.strftime("%Y-%m-%d"), "effort": EFFORT, **{kind.name.lower(): counts[kind.name] for kind in Tried}}
+        when = {"date": time.strftime("%Y-%m-%d"), "effort": EFFORT}
+        kept = when | {kind.name.lower(): counts[kind.name] for kind in Tried}
         Path(path).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
