@@ -164,7 +164,7 @@ class ScheduleActor(TopicPart):
             self.call_soon(lambda: self._wait_for_room(error, "refused", lambda: self._deliver_again(level)))
 
     def _delivered(self, level: int, count: int) -> None:
-        self._found_room()
+        self._found_room("refused")
         self._schedule.delivered(level, count)
         self._arm_persist(self._store.settings.flush_delay_offset_interval)
         self._deliver_again(level)
