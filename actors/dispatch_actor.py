@@ -144,10 +144,10 @@ class DispatchActor(TopicPart):
                 self._flush_index()
             self._arm_flush()
             return
-        self._thorough_ns = now_ns
-        self._flush_armed = False
         self.store.flush_queues()
         self._flush_index()
+        self._thorough_ns = now_ns
+        self._flush_armed = False
 
     def _flush_index(self) -> None:
         self._index_files = len(self.store.index.index_files)

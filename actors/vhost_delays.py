@@ -1,7 +1,7 @@
 """VhostDelays: the delayed messages of one vhost: they run, or they are down and why. Made with the first of them.
 
-Their actor is started by whoever needs it first. One that fails is started anew from its files by the node's actor, as
-often as the node's ``restart_limit`` allows, and not after damage; what the disk keeps down is tried again now and then.
+Their actor is started by whoever needs it first. One that fails is started anew from its files by the node's actor,
+as often as the node's ``restart_limit`` allows, and not after damage; what the disk keeps down is tried again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from warren.actors.future import Confirm
 from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Call, ControlCall
-from warren.actors.messages import DelaysFailed
 from warren.actors.log_events import log_event
+from warren.actors.messages import DelaysFailed
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import DelaysDownError
 from warren.actors.pool import Pool
