@@ -27,6 +27,7 @@ from tests.support.runtime_tools import DATA, HandNode, bodies, hand_node
 from tests.support.tried import Count, Tried
 from warren.actors.clock import HandClock
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
+from warren.storage.faults import OPERATIONS
 from warren.storage.memory import MemoryFileSystem
 
 FOR_EVER = 1_000_000
@@ -165,6 +166,44 @@ QUICK_FAULTS = {
 @pytest.mark.parametrize("fault", QUICK_FAULTS)
 def test_a_fault_that_lasts_or_passes(fault: str, tried: Count) -> None:
     strike(QUICK_FAULTS[fault], 1)
+    tried(Tried.DISK_FAULTS, 1)
+
+
+@attrs.define(kw_only=True)
+class ReadOnly(FaultAt):
+    """A file system that was mounted anew for reading only."""
+
+    def takes(self, kind: str, path: str) -> bool:
+        self.struck += kind in OPERATIONS - {"lock"}
+        return kind in OPERATIONS - {"lock"}
+
+
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_a_file_system_that_is_read_only_for_a_while_is_read_and_written_again(seconds: float, tried: Count) -> None:
+    scene, work = everything()
+    queue, topic = scene.node.queue("q"), scene.node.topic("topic")
+    reader = topic.reader("stays")
+    before = bodies(queue)
+    failure = ReadOnly(kind="", path_pattern="", error=StorageError, skip=0, times=1)
+    with counted_events() as events:
+        scene.files.plan.failures.append(failure)
+        assert reader.read(3), "what is there is read"
+        work.round()
+        scene.advance(seconds)
+        confirmed = {place: list(bodies) for place, bodies in work.ledger.confirmed.items()}
+        work.round()
+        assert work.ledger.confirmed == confirmed, "nothing is called safe"
+        stats = scene.node.stats()
+        assert stats["topics"]["down"] is not None or stats["down_vhosts"] or scene.node.failed_queues
+        scene.files.plan.failures.clear()
+        scene.advance(BACK_WITHIN_S)
+    for part in ("topics", "vhost", "queue", "delayed"):
+        assert events[f"{part}_down"] == events[f"{part}_up"], events
+    assert set(before) <= set(bodies(scene.node.queue("q"))) | work.ledger.acked["q"]
+    work.check_serves("afterwards")
+    work.settle()
+    work.check_holds("afterwards")
+    scene.node.close()
     tried(Tried.DISK_FAULTS, 1)
 
 
