@@ -36,19 +36,14 @@ class KeptDown:
         self._host = host
         self._has_failed = False
 
-    def is_on_trial(self, what: What, error: BaseException) -> bool:
-        """Whether what fails by ``error`` was brought up by a try: then it is down again, and not started at once."""
-        return isinstance(error, StorageError) and self._troubles.knows(what)
-
     def note(self, what: What, error: BaseException, say: Callable[[], None]) -> None:
         """It is down. ``say``: logs that, unless it is known; where the disk is the cause it is tried again later."""
         self._has_failed = True
-        if not self.is_on_trial(what, error):
+        if not self._troubles.is_on_trial(what, error):
             say()
         if not isinstance(error, StorageError):
             self._troubles.forget(what)
             return
-        self._troubles.begin(what, self._context.clock.now_ns())
         self._host.call_later(
             _key("retry", what), self._troubles.next_wait_ns(what), lambda: self._try(what), first=True
         )

@@ -33,7 +33,6 @@ from warren.actors.engines.memory_readings import MemoryReading
 from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.restarts import Restarts, What
 from warren.actors.inbox import Inbox
-from warren.actors.kept_down import KeptDown
 from warren.actors.log_events import log_event
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node_context import NodeContext
@@ -53,6 +52,7 @@ from warren.storage.lock_file import LOCK_FILE
 from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
+    from warren.actors.kept_down import KeptDown
     from warren.actors.recorder_actor import Record
     from warren.actors.running_topics import RunningTopics
 
@@ -101,7 +101,7 @@ class NodeActor(NodeRegistry):
         self._vhost_restarts: dict[str, Restarts] = {}
         self._entries_down: dict[str, Mapping[str, QueueEntry]] = {}
         """Of vhosts that are down: what handles hold on to."""
-        self._kept_down = KeptDown(context, self)
+        self._kept_down: KeptDown | None = None
         topic_settings = TopicSettings() if topic_settings is None else topic_settings
         self.streams = NodeStreams(context, topic_settings, self._topics_of_streams, self._policies_of_queue)
         self._topics = NodeTopics(
@@ -110,7 +110,7 @@ class NodeActor(NodeRegistry):
             topic_settings,
             probes.used_disk_percent,
             owner=owner,
-            kept_down=self._kept_down,
+            note_down=self._note_down,
             streams=self.streams.retentions,
         )
 
@@ -352,7 +352,7 @@ class NodeActor(NodeRegistry):
         vhost, entry = found
         if self._stays_down(("queue", vhost.name, entry.declaration.name), entry.restarts, error):
             entry.go_down(error)
-            self._kept_down.note(
+            self._note_down(
                 ("queue", vhost.name, entry.declaration.name),
                 error,
                 lambda: _LOG.error(
@@ -384,7 +384,7 @@ class NodeActor(NodeRegistry):
         if delays is None or delays.running is not None:
             return
         if self._stays_down(("delays", name), delays.restarts, error):
-            self._kept_down.note(
+            self._note_down(
                 ("delays", name),
                 error,
                 lambda: _LOG.error(
@@ -406,7 +406,7 @@ class NodeActor(NodeRegistry):
         self.down[name] = error
         self._entries_down[name] = entries
         where = None if isinstance(error, WarrenError) else error
-        self._kept_down.note(
+        self._note_down(
             ("vhost", name),
             error,
             lambda: _LOG.error(
@@ -417,6 +417,14 @@ class NodeActor(NodeRegistry):
                 extra=log_event("vhost_down", error, vhost=name),
             ),
         )
+
+    def _note_down(self, what: What, error: BaseException, say: Callable[[], None]) -> None:
+        """See :meth:`KeptDown.note`."""
+        if self._kept_down is None:
+            from warren.actors.kept_down import KeptDown  # noqa: PLC0415 - in most nodes nothing is ever down
+
+            self._kept_down = KeptDown(self._context, self)
+        self._kept_down.note(what, error, say)
 
     def try_again(self, what: What) -> bool:
         """For :class:`KeptDown`: bring up what is down."""
@@ -453,7 +461,7 @@ class NodeActor(NodeRegistry):
 
     def _stays_down(self, what: What, restarts: Restarts, error: BaseException) -> bool:
         """Whether what has failed is not started at once: it failed too often, or is damaged."""
-        if isinstance(error, DataError) or self._kept_down.is_on_trial(what, error):
+        if isinstance(error, DataError) or self._context.troubles.is_on_trial(what, error):
             return True
         return restarts.too_often(
             self._context.clock.now_ns(), self._context.settings.restart_limit, by_disk=isinstance(error, StorageError)

@@ -10,7 +10,6 @@ from warren.actors.inbox import Call, ControlCall
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import PooledActor
 from warren.actors.timer import tell
-from warren.storage.errors import StorageError
 
 
 class NodePart(PooledActor):
@@ -29,7 +28,7 @@ class NodePart(PooledActor):
 
     def is_known(self, error: BaseException) -> bool:
         what = self.trouble
-        return what is not None and isinstance(error, StorageError) and self._context.troubles.knows(what)
+        return what is not None and self._context.troubles.is_on_trial(what, error)
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a turn, behind what has come meanwhile. From any thread; where it has stopped, never."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorRef
 
 from warren.actors.engines.restarts import Restarts, What
-from warren.actors.kept_down import KeptDown
 from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
@@ -41,17 +40,17 @@ class NodeTopics:
         used_disk_percent: Callable[[], float],
         *,
         owner: str,
-        kept_down: KeptDown,
+        note_down: Callable[[What, BaseException, Callable[[], None]], None],
         streams: Streams,
     ) -> None:
-        """``path``: the node's; ``streams``: what they keep."""
+        """``path``: the node's; ``note_down``: see :meth:`KeptDown.note`; ``streams``: what they keep."""
         self._streams = streams
         self._context = context
         self._path = settings.store_path_root_dir or f"{path}/{TOPICS_DIRECTORY}"
         self._settings = settings
         self._used_disk_percent = used_disk_percent
         self._owner = owner
-        self._kept_down = kept_down
+        self._note_down = note_down
         self._restarts = Restarts()
         self.running: RunningTopics | None = None
         self.error: BaseException | None = None
@@ -105,7 +104,7 @@ class NodeTopics:
                 "the topics are down: %s", error, exc_info=where, extra=log_event("topics_down", error, path=self._path)
             )
 
-        self._kept_down.note(TOPICS, error, say)
+        self._note_down(TOPICS, error, say)
 
     def restart(self, actor: ActorRef[Any], error: BaseException) -> None:
         """An actor has failed: open them anew, if it is one of theirs."""
@@ -114,7 +113,7 @@ class NodeTopics:
             return
         topics.give_up(error)
         self.running, self.error = None, error
-        if self._kept_down.is_on_trial(TOPICS, error) or self._restarts.too_often(
+        if self._context.troubles.is_on_trial(TOPICS, error) or self._restarts.too_often(
             self._context.clock.now_ns(),
             self._context.settings.restart_limit,
             by_disk=isinstance(error, StorageError),

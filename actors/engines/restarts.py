@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-import attrs
-
 from warren.actors.engines.back_off import BackOff
 from warren.actors.engines.node_settings import RestartLimit
+from warren.storage.errors import StorageError
 
 NS: Final = 1_000_000_000
 
@@ -55,52 +54,45 @@ class Restarts:
         return lately > limit.max_restarts or (by_disk and len(at_ns) > DISK_TIMES * limit.max_restarts)
 
 
-@attrs.define
-class _Trouble:
-    back_off: BackOff
-    last_ns: int
-    """When it was last down."""
-    tried_ns: int | None = None
-    """When it was last tried again; ``None``: not since it was down."""
-
-
 class Troubles:
     """What the disk keeps down, or has kept down until a moment ago. Any thread may ask :meth:`knows`."""
 
-    __slots__ = ("_by_what",)
+    __slots__ = ("_tried_ns", "_waits")
 
     def __init__(self) -> None:
-        self._by_what: dict[What, _Trouble] = {}
+        self._waits: dict[What, BackOff] = {}
+        self._tried_ns: dict[What, int] = {}
+        """When what is on trial was brought up."""
 
     def knows(self, what: What) -> bool:
         """Whether it is in trouble, and that was logged: it is down, or on trial."""
-        return what in self._by_what
+        return what in self._waits
 
-    def begin(self, what: What, now_ns: int) -> None:
-        """It is down. What was on trial goes on waiting where it was; what is new here begins anew."""
-        trouble = self._by_what.get(what)
-        if trouble is None:
-            self._by_what[what] = _Trouble(BackOff(RETRY_NS, MAX_RETRY_NS), now_ns)
-        else:
-            trouble.last_ns, trouble.tried_ns = now_ns, None
+    def is_on_trial(self, what: What, error: BaseException) -> bool:
+        """Whether what fails by ``error`` was brought up by a try: then it is down again, and not started at once."""
+        return isinstance(error, StorageError) and what in self._waits
 
     def next_wait_ns(self, what: What) -> int:
-        """How long to wait this time; of what is in trouble."""
-        return self._by_what[what].back_off.next_wait_ns()
+        """It is down; how long to wait this time. What was on trial goes on where it was, what is new begins anew."""
+        self._tried_ns.pop(what, None)
+        if what not in self._waits:
+            self._waits[what] = BackOff(RETRY_NS, MAX_RETRY_NS)
+        return self._waits[what].next_wait_ns()
 
     def tried(self, what: What, now_ns: int) -> None:
         """It was brought up, and is on trial."""
-        if (trouble := self._by_what.get(what)) is not None:
-            trouble.tried_ns = now_ns
+        if what in self._waits:
+            self._tried_ns[what] = now_ns
 
     def is_over(self, what: What, now_ns: int) -> bool:
         """Whether a trouble has just come to its end; it is forgotten then."""
-        trouble = self._by_what.get(what)
-        if trouble is None or trouble.tried_ns is None or now_ns < trouble.tried_ns + WELL_NS:
+        tried_ns = self._tried_ns.get(what)
+        if tried_ns is None or now_ns < tried_ns + WELL_NS:
             return False
-        del self._by_what[what]
+        self.forget(what)
         return True
 
     def forget(self, what: What) -> None:
-        """It is not there any more."""
-        self._by_what.pop(what, None)
+        """It is not there any more, or down for another reason."""
+        self._waits.pop(what, None)
+        self._tried_ns.pop(what, None)
