@@ -239,9 +239,17 @@ class CommitLogActor(TopicPart, FrontEnd):
             self._appended = True  # a part of the batch may be there
             raise
         self._appended = True
+        if self.no_room is not None:
+            self._found_room("append")
         if appended.status != "PUT_OK":  # RocketMQ says that all is well, and has stored nothing
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
         return appended
+
+    def on_refused(self, error: Exception) -> None:
+        if isinstance(error, NoRoomError):  # whoever appends is told each time, the log once
+            self._note_full("append", error)
+        else:
+            super().on_refused(error)
 
     def sync(self) -> Future:
         """Answered when everything that was appended before is safe."""

@@ -14,6 +14,7 @@ anything waits: a wall clock that was set is followed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,12 +27,15 @@ from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey
 from warren.actors.inbox import PendingBatch
+from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.queue_index.message_format import MSG_ID_BYTES, encode_many
 from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue_output import Dispatch
+
+_LOG = logging.getLogger("warren.delays")
 
 _KEY: Final = object()
 """Of what gathers in the inbox: all is of one kind."""
@@ -121,6 +125,26 @@ class DelayActor(DelayOutput):
         finally:
             self._context.gate.leave(entry.reserved_bytes, unused_bytes=max(entry.room_bytes, 0))
         self._unconfirmed.append(entry.confirm)
+
+        if self._refuses:
+            self._refuses = False
+            _LOG.warning(
+                "%s: there is room on the disk again",
+                self.describe(),
+                extra=log_event("disk_room", part=self.describe()),
+            )
+
+    def on_refused(self, error: Exception) -> None:
+        if not isinstance(error, NoRoomError):
+            super().on_refused(error)
+        elif not self._refuses:  # whoever comes is told each time, the log once
+            self._refuses = True
+            _LOG.warning(
+                "%s takes no more: %s",
+                self.describe(),
+                error,
+                extra=log_event("disk_full", error, part=self.describe()),
+            )
 
     def on_turn_end(self) -> None:
         hurry, self._hurry = self._hurry, False

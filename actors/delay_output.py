@@ -22,6 +22,7 @@ from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.delays.delay_log import DelayLog, DueMessage
 from warren.actors.engines.delays.publications import Run, runs_of
 from warren.actors.engines.full_disk import FIRST_WAIT_NS
+from warren.actors.engines.restarts import What
 from warren.actors.front_end import FrontEnd
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishRefusedError, QueueGoneError
@@ -68,11 +69,17 @@ class DelayOutput(FrontEnd):
         self._is_closing = False
         self._armed_ms: int | None = None
         """When, by the monotonic clock, it looks next."""
+        self._refuses = False
+        """Whether the disk was full when messages came last."""
         self._without_room: list[tuple[Run, BaseException]] = []
         """What waits for room on the disk, and why it could not be published."""
 
     def describe(self) -> str:
         return f"the delayed messages of vhost '{self._name}'"
+
+    @property
+    def trouble(self) -> What:
+        return ("delays", self._name)
 
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, WarrenError):

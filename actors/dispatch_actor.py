@@ -95,8 +95,10 @@ class DispatchActor(TopicPart):
 
     def _dispatch(self) -> None:
         try:
+            if self.store.behind_bytes:
+                self._context.check_directory()  # the first entry of a queue would make its directory anew
             self._build()
-            self._found_room()
+            self._found_room("room")
         except NoRoomError as error:
             self._wait_for_room(error, "room", self._dispatch)
         self._tell_arrivals()
@@ -118,14 +120,17 @@ class DispatchActor(TopicPart):
     def _flush(self) -> None:
         try:
             self._flush_what_is_due()
+            self._found_room("flush")
         except NoRoomError as error:
-            _LOG.warning(
-                "%s: not written down: %s",
-                self.describe(),
-                error,
-                extra=log_event("topics_unwritten", error, part=self.describe()),
-            )
-            self._arm_flush()
+            if "flush" not in self._without_room:
+                _LOG.warning(
+                    "%s: not written down: %s",
+                    self.describe(),
+                    error,
+                    extra=log_event("topics_unwritten", error, part=self.describe()),
+                )
+            self._flush_armed = True
+            self._wait_for_room(error, "flush", self._flush)
 
     def _flush_what_is_due(self) -> None:
         """At every interval what is worth it, at every thorough one everything; nothing once that is done."""
@@ -139,10 +144,10 @@ class DispatchActor(TopicPart):
                 self._flush_index()
             self._arm_flush()
             return
-        self._thorough_ns = now_ns
-        self._flush_armed = False
         self.store.flush_queues()
         self._flush_index()
+        self._thorough_ns = now_ns
+        self._flush_armed = False
 
     def _flush_index(self) -> None:
         self._index_files = len(self.store.index.index_files)
@@ -186,7 +191,7 @@ class DispatchActor(TopicPart):
         return future
 
     def _is_there(self, end: int, with_index: bool) -> bool:
-        if self._full_disk is not None:  # without room for more, what there is can be read
+        if "room" in self._without_room:  # without room for more, what there is can be read
             return True
         return (self.store.indexed if with_index else self.store.dispatched) >= end
 

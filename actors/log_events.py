@@ -32,6 +32,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "delayed_lost": "a delayed message cannot be read; its file is kept",
     "delayed_postponed": "delayed messages could not be published and wait on; `count`",
     "delayed_reindexed": "an index of delayed messages is made anew from their log",
+    "delayed_up": "the delayed messages of a vhost, which were down, come again",
     "delayed_restarted": "the delayed messages of a vhost are started anew from their files",
     "disk_full": "something waits for room on the disk; `part` says what",
     "disk_room": "there is room again",
@@ -59,6 +60,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "queue_restarted": "a queue that failed is started anew from its files",
     "queue_unclosed": "a queue could not be closed, and is recovered at the next start",
     "queue_unused": "nobody uses a queue any more, and it goes",
+    "queue_up": "a queue that was down serves again",
     "queue_waiting": "a queue that failed waits for its vhost",
     "record_ended": "the recording of the node ends",
     "request_refused": "something was refused that nobody waits for",
@@ -73,8 +75,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "topics_undelivered": "a delayed message cannot be delivered",
     "topics_unreadable": "a prepared message was passed over",
     "topics_unwritten": "what is found anew after a crash was not written down for now",
+    "topics_up": "the topics, which were down, serve again",
     "vhost_down": "a vhost cannot be used",
     "vhost_reopened": "a vhost's store failed, and the vhost is opened anew",
+    "vhost_up": "a vhost that was down serves again",
     "vhost_unsaved": "a vhost serves, and what was found in it could not be written down",
 }
 """What there is, and what it says."""

@@ -278,6 +278,14 @@ class TopicsFailed(Control):
     error: BaseException
 
 
+@attrs.frozen
+class DelaysFailed(Control):
+    """Delayed messages → node. Tell. Those of a vhost have stopped by an error."""
+
+    vhost: str
+    error: BaseException
+
+
 @attrs.frozen(eq=False, repr=False)
 class QueueUnused:
     """Queue → node. Tell. An auto-delete queue has lost its last consumer, or x-expires has run out: delete it."""

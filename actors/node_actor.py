@@ -9,7 +9,7 @@ What is declared, and how it changes, is :mod:`warren.actors.node_registry`.
 *Supervision.* A queue that fails is started anew from its files, at most ``restart_limit`` times in that many seconds;
 then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: every queue
 of it is given up, and the vhost is opened anew. What the disk keeps down (no bug, no damage) is tried again, after a
-second and then ever more seldom, until it comes up.
+second and then ever more seldom, until it comes up (:mod:`warren.actors.kept_down`).
 
 A crash, of the process or of this actor, leaves what recovery reads.
 """
@@ -31,7 +31,7 @@ from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.memory_readings import MemoryReading
 from warren.actors.engines.policies import AppliedPolicies
-from warren.actors.engines.restarts import Restarts, Retries
+from warren.actors.engines.restarts import Restarts, What
 from warren.actors.inbox import Inbox
 from warren.actors.log_events import log_event
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
@@ -52,6 +52,7 @@ from warren.storage.lock_file import LOCK_FILE
 from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
+    from warren.actors.kept_down import KeptDown
     from warren.actors.recorder_actor import Record
     from warren.actors.running_topics import RunningTopics
 
@@ -100,7 +101,7 @@ class NodeActor(NodeRegistry):
         self._vhost_restarts: dict[str, Restarts] = {}
         self._entries_down: dict[str, Mapping[str, QueueEntry]] = {}
         """Of vhosts that are down: what handles hold on to."""
-        self._retries = Retries()
+        self._kept_down: KeptDown | None = None
         topic_settings = TopicSettings() if topic_settings is None else topic_settings
         self.streams = NodeStreams(context, topic_settings, self._topics_of_streams, self._policies_of_queue)
         self._topics = NodeTopics(
@@ -109,7 +110,7 @@ class NodeActor(NodeRegistry):
             topic_settings,
             probes.used_disk_percent,
             owner=owner,
-            retry_later=lambda error: self._retry_later(("topics",), error),
+            note_down=self._note_down,
             streams=self.streams.retentions,
         )
 
@@ -160,7 +161,6 @@ class NodeActor(NodeRegistry):
             try:
                 self._open_vhost(name)
             except DiskFullError as error:
-                _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
                 self._keep_down(name, {}, error)
         with contextlib.suppress(DiskFullError):  # it is tried again with the next change, or at the end
             self._definitions.save()
@@ -235,7 +235,6 @@ class NodeActor(NodeRegistry):
         except UnsavedError as error:
             _LOG.exception("vhost '%s' serves", name, extra=log_event("vhost_unsaved", error, vhost=name))
         except Exception as error:
-            _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
             self._keep_down(name, entries, error)
         reopened = self.vhosts.get(name)
         if reopened is not None:
@@ -265,6 +264,8 @@ class NodeActor(NodeRegistry):
                 self.call_later("monitor", NS, self._start_monitor, first=True)
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
+            case m.DelaysFailed():
+                self._restart_delays(message.vhost, message.error)
             case m.TopicsFailed():
                 self._topics.restart(message.topic_actor, message.error)
             case _:
@@ -349,15 +350,18 @@ class NodeActor(NodeRegistry):
         if found is None:
             return
         vhost, entry = found
-        if self._too_often(entry.restarts) or isinstance(error, DataError):
+        if self._stays_down(("queue", vhost.name, entry.declaration.name), entry.restarts, error):
             entry.go_down(error)
-            _LOG.error(
-                "%s stays down: %s",
-                entry.declaration,
+            self._note_down(
+                ("queue", vhost.name, entry.declaration.name),
                 error,
-                extra=log_event("queue_down", error, of=entry.declaration),
+                lambda: _LOG.error(
+                    "%s stays down: %s",
+                    entry.declaration,
+                    error,
+                    extra=log_event("queue_down", error, of=entry.declaration),
+                ),
             )
-            self._retry_later(("queue", vhost.name, entry.declaration.name), error)
             return
         try:
             vhost.wait_for_stores()
@@ -375,35 +379,74 @@ class NodeActor(NodeRegistry):
         )
         vhost.start_queue(entry)
 
+    def _restart_delays(self, name: str, error: BaseException) -> None:
+        delays = None if (vhost := self.vhosts.get(name)) is None else vhost.delays
+        if delays is None or delays.running is not None:
+            return
+        if self._stays_down(("delays", name), delays.restarts, error):
+            self._note_down(
+                ("delays", name),
+                error,
+                lambda: _LOG.error(
+                    "the delayed messages of vhost '%s' stay down: %s",
+                    name,
+                    error,
+                    extra=log_event("delayed_down", error, vhost=name),
+                ),
+            )
+            return
+        _LOG.warning(
+            "the delayed messages of vhost '%s' are started anew from their files",
+            name,
+            extra=log_event("delayed_restarted", error, vhost=name),
+        )
+        delays.start_again()
+
     def _keep_down(self, name: str, entries: Mapping[str, QueueEntry], error: BaseException) -> None:
         self.down[name] = error
         self._entries_down[name] = entries
-        self._retry_later(("vhost", name), error)
+        where = None if isinstance(error, WarrenError) else error
+        self._note_down(
+            ("vhost", name),
+            error,
+            lambda: _LOG.error(
+                "vhost '%s' is down: %s",
+                name,
+                error,
+                exc_info=where,
+                extra=log_event("vhost_down", error, vhost=name),
+            ),
+        )
 
-    def _retry_later(self, what: tuple[str, ...], error: BaseException | None) -> None:
-        """Try again what the disk keeps down."""
-        if isinstance(error, StorageError):
-            wait_ns = self._retries.next_wait_ns(what, self._context.clock.now_ns())
-            self.call_later(" ".join(("retry", *what)), wait_ns, lambda: self._retry(what), first=True)
+    def _note_down(self, what: What, error: BaseException, say: Callable[[], None]) -> None:
+        """See :meth:`KeptDown.note`."""
+        if self._kept_down is None:
+            from warren.actors.kept_down import KeptDown  # noqa: PLC0415 - in most nodes nothing is ever down
 
-    def _retry(self, what: tuple[str, ...]) -> None:
-        """``("vhost", name)``, ``("queue", vhost, name)`` or ``("topics",)``."""
+            self._kept_down = KeptDown(self._context, self)
+        self._kept_down.note(what, error, say)
+
+    def try_again(self, what: What) -> bool:
+        """For :class:`KeptDown`: bring up what is down."""
         self.check_directory()
         match what:
-            case ("vhost", name) if name in self.down:
-                self._try_to_open_vhost(name, self._entries_down.get(name, {}))
+            case ("vhost", name):
+                if name in self.down:
+                    self._try_to_open_vhost(name, self._entries_down.get(name, {}))
+                return name in self.vhosts
             case ("queue", vhost_name, name) if vhost_name in self.vhosts:
                 vhost = self.vhosts[vhost_name]
                 entry = vhost.queues.get(name)
                 if entry is not None and entry.running is None and isinstance(entry.error, StorageError):
-                    _LOG.warning(
-                        "%s is started anew from its files",
-                        entry.declaration,
-                        extra=log_event("queue_restarted", entry.error, of=entry.declaration),
-                    )
                     vhost.start_queue(entry)
-            case ("topics",) if self._topics.running is None:
-                self._topics.try_to_open()
+                return entry is not None and entry.running is not None
+            case ("delays", name) if name in self.vhosts and (delays := self.vhosts[name].delays) is not None:
+                return delays.start_again()
+            case ("topics",):
+                if self._topics.running is None:
+                    self._topics.try_to_open()
+                return self._topics.running is not None
+        return False
 
     def _start_monitor(self) -> None:
         context, probes = self._context, self._probes
@@ -416,12 +459,24 @@ class NodeActor(NodeRegistry):
             polls=probes.polled,
         )
 
-    def _too_often(self, restarts: Restarts) -> bool:
-        return restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit)
+    def _stays_down(self, what: What, restarts: Restarts, error: BaseException) -> bool:
+        """Whether what has failed is not started at once: it failed too often, or is damaged."""
+        if isinstance(error, DataError) or self._context.troubles.is_on_trial(what, error):
+            return True
+        return restarts.too_often(
+            self._context.clock.now_ns(), self._context.settings.restart_limit, by_disk=isinstance(error, StorageError)
+        )
 
     def _restart_vhost(self, store: ActorRef[Any], error: BaseException) -> None:
         vhost = next((one for one in self.vhosts.values() if store in (one.persistent, one.transient)), None)
         if vhost is None:
+            return
+        vhost.give_up(error)
+        entries = vhost.queues
+        del self.vhosts[vhost.name]
+        restarts = self._vhost_restarts.setdefault(vhost.name, Restarts())
+        if not isinstance(error, DataError) and self._stays_down(("vhost", vhost.name), restarts, error):
+            self._keep_down(vhost.name, entries, error)
             return
         _LOG.error(
             "vhost '%s' is opened anew: %s",
@@ -429,13 +484,6 @@ class NodeActor(NodeRegistry):
             error,
             extra=log_event("vhost_reopened", error, vhost=vhost.name),
         )
-        vhost.give_up(error)
-        entries = vhost.queues
-        del self.vhosts[vhost.name]
-        if self._too_often(self._vhost_restarts.setdefault(vhost.name, Restarts())):
-            _LOG.error("vhost '%s' stays down", vhost.name, extra=log_event("vhost_down", error, vhost=vhost.name))
-            self._keep_down(vhost.name, entries, error)
-            return
         self._try_to_open_vhost(vhost.name, entries)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────

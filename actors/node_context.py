@@ -14,6 +14,7 @@ from warren.actors.clock import Clock
 from warren.actors.engines.memory_readings import AllocatedReading
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue_turn import QueueTurn
+from warren.actors.engines.restarts import Troubles
 from warren.actors.engines.sync_group import SyncGroup
 from warren.actors.gate import Gate
 from warren.actors.pool import Pool
@@ -64,6 +65,8 @@ class NodeContext:
     """Told, in the node's turn, of a vhost or a user that is no more: whoever serves clients lets those of it go."""
     counting: bool = False
     """Whether queues count what happens to them, for a recorder that is there or will be."""
+    troubles: Troubles = attrs.Factory(Troubles)
+    """What the disk keeps down; changed in the node's turns."""
     timer: ActorRef[Any] = attrs.field(init=False)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)

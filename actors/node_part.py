@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warren.actors import messages as m
+from warren.actors.engines.restarts import What
 from warren.actors.inbox import Call, ControlCall
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import PooledActor
@@ -19,6 +20,15 @@ class NodePart(PooledActor):
     def __init__(self, context: NodeContext) -> None:
         super().__init__(context.pool)
         self._context = context
+
+    @property
+    def trouble(self) -> What | None:
+        """What of the node is down if this stops."""
+        return None
+
+    def is_known(self, error: BaseException) -> bool:
+        what = self.trouble
+        return what is not None and self._context.troubles.is_on_trial(what, error)
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a turn, behind what has come meanwhile. From any thread; where it has stopped, never."""

@@ -1,7 +1,8 @@
 """NodeTopics: the topics of one node. They run, or they are down and why, or there are none yet.
 
 What fails takes all of the topics with it, and they are opened anew (:mod:`warren.actors.running_topics`): as often as
-the node's ``restart_limit`` allows. The node's queues serve whatever becomes of its topics.
+the node's ``restart_limit`` allows; then they are down, and tried again where the disk is the cause
+(:mod:`warren.actors.kept_down`). The node's queues serve whatever becomes of its topics.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorRef
 
-from warren.actors.engines.restarts import Restarts
+from warren.actors.engines.restarts import Restarts, What
 from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
+from warren.storage.errors import StorageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("warren.node")
 
 TOPICS_DIRECTORY: Final = "topics"
+TOPICS: Final[What] = ("topics",)
 
 
 class NodeTopics:
@@ -37,17 +40,17 @@ class NodeTopics:
         used_disk_percent: Callable[[], float],
         *,
         owner: str,
-        retry_later: Callable[[BaseException], None],
+        note_down: Callable[[What, BaseException, Callable[[], None]], None],
         streams: Streams,
     ) -> None:
-        """``path``: the node's; ``retry_later``: is told what keeps the topics down; ``streams``: what they keep."""
+        """``path``: the node's; ``note_down``: see :meth:`KeptDown.note`; ``streams``: what they keep."""
         self._streams = streams
         self._context = context
         self._path = settings.store_path_root_dir or f"{path}/{TOPICS_DIRECTORY}"
         self._settings = settings
         self._used_disk_percent = used_disk_percent
         self._owner = owner
-        self._retry_later = retry_later
+        self._note_down = note_down
         self._restarts = Restarts()
         self.running: RunningTopics | None = None
         self.error: BaseException | None = None
@@ -90,19 +93,32 @@ class NodeTopics:
         try:
             self._open()
         except Exception as error:
-            _LOG.exception("the topics are down", extra=log_event("topics_down", error, path=self._path))
-            self.error = error
-            self._retry_later(error)
+            self._stay_down(error)
+
+    def _stay_down(self, error: BaseException) -> None:
+        self.running, self.error = None, error
+        where = None if isinstance(error, WarrenError) else error
+
+        def say() -> None:
+            _LOG.error(
+                "the topics are down: %s", error, exc_info=where, extra=log_event("topics_down", error, path=self._path)
+            )
+
+        self._note_down(TOPICS, error, say)
 
     def restart(self, actor: ActorRef[Any], error: BaseException) -> None:
         """An actor has failed: open them anew, if it is one of theirs."""
         topics = self.running
         if topics is None or not topics.is_of(actor):
             return
-        _LOG.error("the topics are opened anew: %s", error, extra=log_event("topics_reopened", error, path=self._path))
         topics.give_up(error)
         self.running, self.error = None, error
-        if not self._restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit):
-            self.try_to_open()
-        else:
-            self._retry_later(error)
+        if self._context.troubles.is_on_trial(TOPICS, error) or self._restarts.too_often(
+            self._context.clock.now_ns(),
+            self._context.settings.restart_limit,
+            by_disk=isinstance(error, StorageError),
+        ):
+            self._stay_down(error)
+            return
+        _LOG.error("the topics are opened anew: %s", error, extra=log_event("topics_reopened", error, path=self._path))
+        self.try_to_open()

@@ -463,13 +463,14 @@ class PooledActor(pykka.Actor):
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
         where = None if isinstance(error, WarrenError) else error  # ours say it all; of a bug we want to know where
-        _LOG.error(
-            "%s stops: %s",
-            self.describe(),
-            error,
-            exc_info=where,
-            extra=log_event("actor_stopped", error, part=self.describe(), **self.log_fields()),
-        )
+        if not self.is_known(error):
+            _LOG.error(
+                "%s stops: %s",
+                self.describe(),
+                error,
+                exc_info=where,
+                extra=log_event("actor_stopped", error, part=self.describe(), **self.log_fields()),
+            )
         try:
             self.on_error(error)
         except Exception:
@@ -529,6 +530,10 @@ class PooledActor(pykka.Actor):
         if isinstance(error, NoRoomError):
             return True
         return isinstance(error, WarrenError) and not isinstance(error, (StorageError, DataError))
+
+    def is_known(self, error: BaseException) -> bool:
+        """Whether it stops by what has been logged, and is tried again and again."""
+        return False
 
     def on_refused(self, error: Exception) -> None:
         """A message without a caller was refused."""

@@ -26,6 +26,7 @@ from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import LOST
+from warren.actors.engines.restarts import What
 from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
@@ -112,6 +113,10 @@ class QueueActor(QueueOutput):
         """The keys of its messages, once there is one."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages are found that a crash has left."""
+
+    @property
+    def trouble(self) -> What:
+        return ("queue", self.declaration.vhost, self.declaration.name)
 
     @property
     def turns(self) -> int:

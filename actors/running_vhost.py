@@ -105,7 +105,9 @@ class RunningVhost:
             owner=owner,
         )
         stores = [
-            MessageStoreActor.start(context, store, f"the {kind} message store of vhost '{definitions.name}'")
+            MessageStoreActor.start(
+                context, store, f"the {kind} message store of vhost '{definitions.name}'", definitions.name
+            )
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         ]
         vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], side_path, context)

@@ -32,6 +32,8 @@ from warren.storage.errors import NoRoomError, WarrenError
 _LOG = logging.getLogger("warren.topics")
 
 _AT_A_TIME: Final = 256
+_MOST_WAIT_MS: Final = 5_000
+"""Messages are due by the wall clock and timers go by the monotonic one: one that was set is followed so soon."""
 _NOTHING: Final = np.empty(0, np.int64)
 
 
@@ -97,7 +99,8 @@ class ScheduleActor(TopicPart):
             return
         due_ms = self._schedule.next_due_ms()
         if due_ms is not None:
-            self.call_later("due", max(due_ms - now_ms, 0) * MS_NS, self._deliver_due, first=True)
+            wait_ms = min(max(due_ms - now_ms, 0), _MOST_WAIT_MS)
+            self.call_later("due", wait_ms * MS_NS, self._deliver_due, first=True)
 
     def _look(self, level: int, now_ms: int) -> None:
         queue = self._queue(level)
@@ -164,7 +167,7 @@ class ScheduleActor(TopicPart):
             self.call_soon(lambda: self._wait_for_room(error, "refused", lambda: self._deliver_again(level)))
 
     def _delivered(self, level: int, count: int) -> None:
-        self._found_room()
+        self._found_room("refused")
         self._schedule.delivered(level, count)
         self._arm_persist(self._store.settings.flush_delay_offset_interval)
         self._deliver_again(level)

@@ -17,6 +17,7 @@ from typing import Any
 from pykka import ActorDeadError, ActorRef
 
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
+from warren.actors.engines.restarts import What
 from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.gate import Gate
 from warren.actors.inbox import Call, Inbox
@@ -49,10 +50,11 @@ _LOG = logging.getLogger("warren.store")
 class MessageStoreActor(NodePart):
     """Owner of one store."""
 
-    def __init__(self, context: NodeContext, store: MessageStore, name: str) -> None:
+    def __init__(self, context: NodeContext, store: MessageStore, name: str, vhost: str = "/") -> None:
         super().__init__(context)
         self.store = store
         self._name = name
+        self._vhost = vhost
         self._turns = StoreTurn[int](self, store, sync=context.settings.sync)
         self._queues: dict[int, ActorRef[Any]] = {}
         self._expected: frozenset[str] | None = None
@@ -61,6 +63,10 @@ class MessageStoreActor(NodePart):
 
     def describe(self) -> str:
         return self._name
+
+    @property
+    def trouble(self) -> What:
+        return ("vhost", self._vhost)
 
     def on_receive(self, message: object) -> object:
         match message:

@@ -6,11 +6,12 @@ The node is told, gives the others up and opens the store anew (:mod:`warren.act
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from warren.actors import messages as m
 from warren.actors.engines.full_disk import FullDisk
+from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event
 from warren.actors.node_part import NodePart
 from warren.actors.pool import ActorStoppedError
@@ -27,9 +28,15 @@ class TopicPart(NodePart):
 
     _error: BaseException | None = None
     """Why it was given up, or failed."""
-    _full_disk: FullDisk | None = None
-    """``None``: there was room on the disk when it was last written to."""
+    no_room: NoRoomError | None = None
+    """What found no room on the disk first, of what has found none since."""
+    _without_room: Mapping[str, FullDisk] = {}
+    """What found no room when it was last tried."""
     _persist_armed: bool = False
+
+    @property
+    def trouble(self) -> What:
+        return ("topics",)
 
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, WarrenError):
@@ -39,18 +46,33 @@ class TopicPart(NodePart):
 
     def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
         """The disk is full: do ``work`` in a while, ever more seldom."""
-        if self._full_disk is None:
-            self._full_disk = FullDisk()
+        self.call_later(key, self._note_full(key, error).next_wait_ns(), work)
+
+    def _note_full(self, key: str, error: NoRoomError) -> FullDisk:
+        """The disk is full. It is logged where it begins, and where everything has found room again."""
+        if self.no_room is None:
+            self.no_room = error
             _LOG.warning(
-                "%s: waiting for room on the disk: %s",
+                "%s: no room on the disk: %s",
                 self.describe(),
                 error,
                 extra=log_event("disk_full", error, part=self.describe()),
             )
-        self.call_later(key, self._full_disk.next_wait_ns(), work)
+        full_disk = self._without_room.get(key) or FullDisk()
+        self._without_room = {**self._without_room, key: full_disk}
+        return full_disk
 
-    def _found_room(self) -> None:
-        self._full_disk = None
+    def _found_room(self, key: str) -> None:
+        if self.no_room is None or key not in self._without_room:
+            return
+        self._without_room = {other: full for other, full in self._without_room.items() if other != key}
+        if not self._without_room:
+            self.no_room = None
+            _LOG.warning(
+                "%s: there is room on the disk again",
+                self.describe(),
+                extra=log_event("disk_room", part=self.describe()),
+            )
 
     def _persist(self) -> None:
         """Write down what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
@@ -84,7 +106,7 @@ class TopicPart(NodePart):
             self._persist_armed = True
             self._wait_for_room(error, "persist", self._persist_if_room)
         else:
-            self._found_room()
+            self._found_room("persist")
 
     def end_with(self, error: BaseException) -> None:
         """Whoever waits here for something will not get it."""

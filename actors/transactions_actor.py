@@ -33,6 +33,7 @@ from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.msg_store.commit_log_format import Record, RecordError
 from warren.queue_index.consume_queue import ConsumeQueue
+from warren.storage.errors import NoRoomError
 
 _LOG = logging.getLogger("warren.topics")
 _AT_A_TIME: Final = 1024
@@ -121,6 +122,9 @@ class TransactionsActor(TopicPart):
     def decide(self, half_offset: int, *, commit: bool) -> Future:
         """Answered when the decision is safe."""
         self.follow()
+        is_behind = self._store.dispatched < self._store.commit_log.end
+        if half_offset >= self._next_half and is_behind:  # the disk had no room for its entry
+            raise NoRoomError(f"half message {half_offset} cannot be decided before there is room on the disk")
         half = self._pending.get(half_offset)
         if half.queue_offset in self._deciding:
             raise TransactionError(f"half message {half.queue_offset} is being decided already")

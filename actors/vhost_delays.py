@@ -1,7 +1,7 @@
 """VhostDelays: the delayed messages of one vhost: they run, or they are down and why. Made with the first of them.
 
-Their actor is started by whoever needs it first. One that fails is started anew from its files, as often as the node's
-``restart_limit`` allows, and not after damage; what the disk keeps down is tried again when somebody comes.
+Their actor is started by whoever needs it first. One that fails is started anew from its files by the node's actor,
+as often as the node's ``restart_limit`` allows, and not after damage; what the disk keeps down is tried again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Call, ControlCall
 from warren.actors.log_events import log_event
+from warren.actors.messages import DelaysFailed
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import DelaysDownError
 from warren.actors.pool import Pool
 from warren.actors.timer import tell
-from warren.storage.errors import DataError, StorageError, WarrenError
+from warren.storage.errors import StorageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue_output import Dispatch
@@ -51,7 +52,8 @@ class VhostDelays:
         self._lock = threading.Lock()
         self._actor: DelayActor | None = None
         self._error: BaseException | None = None
-        self._restarts = Restarts()
+        self.restarts = Restarts()
+        """Of the node's actor."""
         self._closed = False
 
     @property
@@ -68,11 +70,23 @@ class VhostDelays:
             return actor
         with self._lock:
             if self.running is None:
-                if self._closed or not isinstance(self._error, (StorageError, type(None))):
+                if self._closed or self._is_kept_down:
                     why = "it was closed" if self._error is None else str(self._error)
                     raise DelaysDownError(f"the delayed messages of vhost '{self._name}' are down: {why}")
                 self._start()
             return self._actor  # type: ignore[return-value]
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why they are down."""
+        return None if self.running is not None else self._error
+
+    @property
+    def _is_kept_down(self) -> bool:
+        """Whether nobody is to start it but the node's actor, or not even that."""
+        if isinstance(self._error, StorageError):
+            return self._context.troubles.knows(("delays", self._name))
+        return self._error is not None
 
     def _start(self) -> None:
         self._error = None
@@ -84,26 +98,14 @@ class VhostDelays:
         if actor is not self._actor:
             return
         self._error = error
-        too_often = self._restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit)
-        if too_often or isinstance(error, DataError):
-            _LOG.error(
-                "the delayed messages of vhost '%s' stay down: %s",
-                self._name,
-                error,
-                extra=log_event("delayed_down", error, vhost=self._name),
-            )
-        else:
-            tell(self._context.node, Call(self._start_again))
+        tell(self._context.node, DelaysFailed(self._name, error))
 
-    def _start_again(self) -> None:
+    def start_again(self) -> bool:
+        """For the node's actor: start it, if it has stopped by an error and nobody has; whether it runs now."""
         with self._lock:
             if self.running is None and not self._closed:
-                _LOG.warning(
-                    "the delayed messages of vhost '%s' are started anew from their files",
-                    self._name,
-                    extra=log_event("delayed_restarted", vhost=self._name),
-                )
                 self._start()
+            return not self._closed
 
     # ── what they are asked ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import attrs
 
 from warren.storage.errors import DataError, WarrenError
-from warren.storage.filesystem import FileSystem, write_beside
+from warren.storage.filesystem import FileSystem, retryable, write_beside
 
 T = TypeVar("T")
 
@@ -53,7 +53,15 @@ class ConfigFile:
         return None
 
     def replace(self, text: str, *, sync: bool) -> None:
-        """Let the file hold ``text``. ``sync``: a power loss finds it, too."""
+        """Let the file hold ``text``. ``sync``: a power loss finds it, too.
+
+        Raises :class:`~warren.storage.errors.NoRoomError` where the disk is full; the old text is there then, or the
+        new one, and it can be done again.
+        """
+        with retryable():
+            self._replace(text, sync=sync)
+
+    def _replace(self, text: str, *, sync: bool) -> None:
         directory = posixpath.dirname(self.path)
         made_in: list[str] = []
         while not self.files.is_directory(missing := directory if not made_in else made_in[-1]):

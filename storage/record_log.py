@@ -34,8 +34,9 @@ from warren.storage.filesystem import (
     File,
     FileSystem,
     append_whole,
+    retryable,
     sync_directories_above,
-    write_file,
+    write_beside,
 )
 
 VERSION: Final = 1
@@ -173,16 +174,21 @@ class RecordLog:
         self._unsynced = self._sync_failed = False
 
     def replace(self, payloads: Iterable[bytes], *, sync: bool) -> None:
-        """Let the file say these records and nothing else, in one step; what was buffered is dropped."""
+        """Let the file say these records and nothing else, in one step; what was buffered is dropped.
+
+        Raises :class:`NoRoomError` where the disk is full, and is as it was.
+        """
         data = b"".join([self.header, *map(encode_record, payloads)])
         self.close()
-        self._files.make_directories(os.path.dirname(self.path))
-        write_file(self._files, self.path, data, sync=sync)
+        with retryable():
+            self._files.make_directories(os.path.dirname(self.path))
+            self._files.rename(write_beside(self._files, self.path, data, sync=sync), self.path)
+        self._buffer, self._buffered_bytes = [], 0
+        self._end, self._unsynced, self._named, self.damage = len(data), True, False, None
+        self._sync_failed = False
         if sync:
             sync_directories_above(self._files, self.path)
-        self._buffer, self._buffered_bytes = [], 0
-        self._end, self._unsynced, self._named, self.damage = len(data), not sync, sync, None
-        self._sync_failed = False
+            self._unsynced, self._named = False, True
 
     def delete(self) -> None:
         """Delete the file, if there is one; what was buffered is dropped. It may be appended to again."""

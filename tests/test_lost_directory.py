@@ -10,6 +10,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, hand_node
+from warren.actors.commit_log_actor import DISPATCH_DELAY_MS
 from warren.storage.errors import DirectoryLostError, WarrenError
 
 WAYS: dict[str, Callable[[HandNode], object]] = {
@@ -92,6 +93,17 @@ def test_what_groups_write_down_now_and_then_does_not_make_a_removed_directory_a
     assert not (tmp_path / "node").exists()
     with pytest.raises(DirectoryLostError):
         node.close()
+
+
+def test_entries_of_a_message_that_is_not_safe_yet_do_not_make_a_removed_directory_anew() -> None:
+    """A message was written to the file that is still open, and the first entry of its queue made the directory."""
+    scene = scene_with()
+    topic = scene.node.topic("t")
+    topic.append(b"2", queue=1)
+    scene.run()
+    scene.files.delete_tree(DATA)
+    scene.advance(2 * DISPATCH_DELAY_MS / 1000)
+    assert not scene.files.exists(DATA)
 
 
 def test_a_plain_vhost_says_that_nothing_is_safe(tmp_path: Path) -> None:

@@ -163,6 +163,8 @@ def test_topics_have_lines_of_their_own() -> None:
     ]
     assert drawn(shot | {"queues": BUSY[:1]}, 80)[-4] == ""
     assert drawn(snapshot([]) | {"topics": {"down": "torn\n", "rows": []}}, 80)[-1] == "✖ the topics are down: torn"
+    full = {"down": None, "no_room": "0001: no space\n", "rows": [orders]}
+    assert "▲ the topics find no room: 0001: no space" in drawn(snapshot([]) | {"topics": full}, 80)
 
 
 def test_a_name_with_a_line_separator_stays_on_its_line() -> None:

@@ -333,7 +333,16 @@ class RunningNode:
             of_streams = streams.get(name, {})
             vhosts[name] = {"queues": queues, "streams": of_streams, "down": failed_queues(running), "stores": stores}
             vhosts[name]["messages_delayed"] = running.messages_delayed
-        return {"path": self.path, "memory": memory, "vhosts": vhosts, "topics": self._topic_stats()}
+            delays = running.delays
+            vhosts[name]["delayed_down"] = None if delays is None or delays.error is None else str(delays.error)
+        down = {name: str(error) for name, error in list(self.actor.down.items())}
+        return {
+            "path": self.path,
+            "memory": memory,
+            "vhosts": vhosts,
+            "down_vhosts": down,
+            "topics": self._topic_stats(),
+        }
 
     def _topic_stats(self) -> dict[str, Any] | None:
         try:
@@ -343,7 +352,7 @@ class RunningNode:
 
             return topic_stats(running)
         except WarrenError as error:
-            return {"down": str(error), "commit_log": {}, "topics": {}}
+            return {"down": str(error), "no_room": None, "commit_log": {}, "topics": {}}
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 ::
 
-    {"down": why or None,
+    {"down": why or None, "no_room": what found no room on the disk, or None,
      "commit_log": {"min_offset", "max_offset", "flushed_offset", "dispatch_behind_bytes", "files"},
      "topics": {name: {"queues": {queue id: {"min_offset", "max_offset"}},
                        "groups": {name: {"members": {name: [queue id]}, "committed": {queue id}, "lag": {queue id}}}}}}
@@ -30,6 +30,7 @@ def topic_stats(running: RunningTopics) -> dict[str, Any]:
     topics = each_topic(running, ask(running.groups, tm.GetGroups()).get())
     return {
         "down": None,
+        "no_room": no_room(running),
         "commit_log": {
             "min_offset": log.min_offset,
             "max_offset": log.end,
@@ -39,6 +40,11 @@ def topic_stats(running: RunningTopics) -> dict[str, Any]:
         },
         "topics": topics,
     }
+
+
+def no_room(running: RunningTopics) -> str | None:
+    """What of the topics found no room on the disk when it was last tried."""
+    return next((str(actor.no_room) for actor in running.actors if actor.no_room is not None), None)
 
 
 def each_topic(running: RunningTopics, groups: Groups) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,10 @@
-"""How often something may be started anew, and when what the disk keeps down is tried again."""
+"""How often something may be started anew, and when what the disk keeps down is tried again.
+
+What fails is started anew at once, unless it has failed too often of late (:class:`Restarts`). Then it is *down*; where
+a disk is the cause it is tried again, after waits that grow (:class:`Troubles`). Whatever a try has brought up is *on
+trial*: if it fails again it is down again at once. A trouble is over when the last try has held for :data:`WELL_NS`.
+It is logged where it begins and where it is over, and no try between is: a disk may stay full for days.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,24 @@ from typing import Final
 
 from warren.actors.engines.back_off import BackOff
 from warren.actors.engines.node_settings import RestartLimit
+from warren.storage.errors import StorageError
 
 NS: Final = 1_000_000_000
 
 RETRY_NS: Final = NS
 MAX_RETRY_NS: Final = 64 * NS
 """Between two attempts to bring up what the disk keeps down."""
+
+WELL_NS: Final = 30 * NS
+"""What a try has brought up is well when it has held for so long."""
+
+DISK_WITHIN_NS: Final = 2 * MAX_RETRY_NS
+DISK_TIMES: Final = 3
+"""Of failures of a disk so many times as many are too often within this longer time, too: one that fails whenever
+something is written down, every few seconds, is never often within the seconds that the setting has."""
+
+What = tuple[str, ...]
+"""What is in trouble: ``("queue", vhost, name)``, ``("vhost", name)``, ``("delays", vhost)`` or ``("topics",)``."""
 
 
 class Restarts:
@@ -26,27 +44,55 @@ class Restarts:
     def __bool__(self) -> bool:
         return bool(self._at_ns)
 
-    def too_often(self, now_ns: int, limit: RestartLimit) -> bool:
-        """Note one more failure; whether there were too many of late."""
-        at_ns = self._at_ns
+    def too_often(self, now_ns: int, limit: RestartLimit, *, by_disk: bool = False) -> bool:
+        """Note one more failure; whether there were too many of late. ``by_disk``: a disk is the cause of this one."""
+        at_ns, within_ns = self._at_ns, round(limit.within_s * NS)
         at_ns.append(now_ns)
-        while at_ns[0] < now_ns - limit.within_s * NS:
+        while at_ns[0] < now_ns - max(within_ns, DISK_WITHIN_NS):
             at_ns.popleft()
-        return len(at_ns) > limit.max_restarts
+        lately = sum(one >= now_ns - within_ns for one in at_ns)
+        return lately > limit.max_restarts or (by_disk and len(at_ns) > DISK_TIMES * limit.max_restarts)
 
 
-class Retries:
-    """How long what is down waits before it is tried again; from the beginning once it has been well for a while."""
+class Troubles:
+    """What the disk keeps down, or has kept down until a moment ago. Any thread may ask :meth:`knows`."""
 
-    __slots__ = ("_waits",)
+    __slots__ = ("_tried_ns", "_waits")
 
     def __init__(self) -> None:
-        self._waits: dict[tuple[str, ...], tuple[BackOff, int]] = {}
+        self._waits: dict[What, BackOff] = {}
+        self._tried_ns: dict[What, int] = {}
+        """When what is on trial was brought up."""
 
-    def next_wait_ns(self, what: tuple[str, ...], now_ns: int) -> int:
-        """How long to wait this time."""
-        back_off, last_ns = self._waits.get(what, (None, 0))
-        if back_off is None or now_ns - last_ns > 2 * MAX_RETRY_NS:
-            back_off = BackOff(RETRY_NS, MAX_RETRY_NS)
-        self._waits[what] = back_off, now_ns
-        return back_off.next_wait_ns()
+    def knows(self, what: What) -> bool:
+        """Whether it is in trouble, and that was logged: it is down, or on trial."""
+        return what in self._waits
+
+    def is_on_trial(self, what: What, error: BaseException) -> bool:
+        """Whether what fails by ``error`` was brought up by a try: then it is down again, and not started at once."""
+        return isinstance(error, StorageError) and what in self._waits
+
+    def next_wait_ns(self, what: What) -> int:
+        """It is down; how long to wait this time. What was on trial goes on where it was, what is new begins anew."""
+        self._tried_ns.pop(what, None)
+        if what not in self._waits:
+            self._waits[what] = BackOff(RETRY_NS, MAX_RETRY_NS)
+        return self._waits[what].next_wait_ns()
+
+    def tried(self, what: What, now_ns: int) -> None:
+        """It was brought up, and is on trial."""
+        if what in self._waits:
+            self._tried_ns[what] = now_ns
+
+    def is_over(self, what: What, now_ns: int) -> bool:
+        """Whether a trouble has just come to its end; it is forgotten then."""
+        tried_ns = self._tried_ns.get(what)
+        if tried_ns is None or now_ns < tried_ns + WELL_NS:
+            return False
+        self.forget(what)
+        return True
+
+    def forget(self, what: What) -> None:
+        """It is not there any more, or down for another reason."""
+        self._waits.pop(what, None)
+        self._tried_ns.pop(what, None)

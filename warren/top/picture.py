@@ -179,6 +179,10 @@ def _topics(topics: dict[str, Any] | None, width: int) -> Iterator[Text]:
     if topics["down"] is not None:
         yield _cut(Text(f"✖ the topics are down: {printable(' '.join(topics['down'].split()))}", "bold red"), width)
         return
+    if topics.get("no_room"):
+        yield _cut(
+            Text(f"▲ the topics find no room: {printable(' '.join(topics['no_room'].split()))}", "yellow"), width
+        )
     rows = topics["rows"]
     if not rows:
         return

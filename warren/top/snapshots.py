@@ -7,7 +7,7 @@
     row   {"vhost", "name", "type", "state", "reason", "mode", "priorities", "consumers", "q1", "q2", "delta", "q3",
            "q4", "ready", "unacked", "in_ram", "target", "bytes", "bytes_in_ram", "published", "gone", "in_rate",
            "out_rate"}
-    "topics": null where there are none, else {"down": why or null, "rows": [topic]}
+    "topics": null where there are none, else {"down": why or null, "no_room": what found none or null, "rows": [topic]}
     topic {"name", "queues", "messages", "appended", "in_rate", "groups": {name: lag}}
 
     {"warren": 1, "path", "pid", "up_s", "memory": as above, "queue": row, "stats": what Queue.stats says or null,
@@ -44,7 +44,7 @@ from warren.actors.queue_entry import QueueEntry
 from warren.queue_index.amqp_tables import table_to_json
 from warren.steps import run
 from warren.storage.errors import WarrenError
-from warren.topic_stats import each_topic
+from warren.topic_stats import each_topic, no_room
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
@@ -207,7 +207,7 @@ class Snapshots:
                     "groups": {group: sum(one["lag"].values()) for group, one in found["groups"].items()},
                 }
             )
-        return {"down": None, "rows": rows}
+        return {"down": None, "no_room": no_room(running), "rows": rows}
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────
 

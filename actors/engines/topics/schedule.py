@@ -130,7 +130,11 @@ class DelaySchedule:
 
     def wanting(self, now_ms: int) -> list[int]:
         """The levels to be looked at: something is due, or nobody has looked yet."""
-        return [level for level in self.levels if (due := self._due_ms(level)) is not None and due <= now_ms]
+        return [level for level in self.levels if self._is_wanting(level, now_ms)]
+
+    def _is_wanting(self, level: int, now_ms: int) -> bool:
+        due_ms = self._due_ms(level)
+        return due_ms is not None and not now_ms < due_ms <= now_ms + self.delays_ms[level - 1]
 
     def next_due_ms(self) -> int | None:
         """When there is something to do; 0: now; ``None``: nothing waits."""

@@ -47,7 +47,7 @@ from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import Ints, Longs
 from warren.queue_index.key_index import KeyIndex
 from warren.storage.errors import DataError, NoRoomError, StorageError
-from warren.storage.filesystem import FileSystem
+from warren.storage.filesystem import FileSystem, retryable
 from warren.storage.java_hash import index_hash
 from warren.storage.topic_settings import TopicSettings
 
@@ -408,7 +408,8 @@ class TopicStore:
             index_msg_timestamp=index_msg_timestamp or before.index_msg_timestamp,
         )
         if noted != before:
-            write_checkpoint(self.files, f"{self.directory}/{CHECKPOINT}", noted, sync=True)
+            with retryable():
+                write_checkpoint(self.files, f"{self.directory}/{CHECKPOINT}", noted, sync=True)
             self.checkpoint = noted
 
     def close(self) -> None:

@@ -1,0 +1,267 @@
+"""A node with something of everything at work, a fault of its disk, and what must hold during it and afterwards.
+
+:class:`EverythingAtWork` publishes to queues (small and large messages, with keys, with retries, with priorities, to be
+delayed), to a topic (with keys, in transactions, delayed), reads, acks and declares, and keeps a ledger of what it was
+told is safe. :class:`FaultAt` strikes one kind of operation on one kind of file.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import attrs
+
+import warren
+from tests.support.runtime_tools import BIG, HandNode
+from warren.storage.errors import WarrenError
+from warren.storage.faults import Failure
+
+SMALL: Final[dict[str, Any]] = {
+    "segment_entry_count": 8,
+    "msg_store_file_size_limit": 12_000,
+    "queue_index_max_journal_entries": 20,
+    "mapped_file_size_commit_log": 1 << 13,
+    "mapped_file_size_consume_queue": 20 * 10,
+    "max_hash_slot_num": 64,
+    "max_index_num": 32,
+    "message_delay_level": "1s 10s",
+}
+"""Files so small that each of them is filled, rolled and made anew within a short work."""
+
+_NUMBERS: Final = re.compile(r"[0-9A-Z]{16,}|\d+")
+
+CAUSE_LASTS_S: Final = 30.0
+BACK_WITHIN_S: Final = 150.0
+"""The longest wait between two tries, twice over."""
+
+
+def kind_of_file(path: str) -> str:
+    """A path without what tells one file of a kind from another."""
+    return _NUMBERS.sub("#", path)
+
+
+@attrs.define(kw_only=True)
+class FaultAt(Failure):
+    """As its base: ``path_pattern`` is a kind of file (:func:`kind_of_file`)."""
+
+    struck: int = 0
+
+    def takes(self, kind: str, path: str) -> bool:
+        if kind != self.kind or not self.times or kind_of_file(path) != self.path_pattern:
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        self.struck += 1
+        return True
+
+
+class _Events(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.counts[getattr(record, "event", "")] += 1
+
+
+@contextmanager
+def counted_events() -> Iterator[Counter[str]]:
+    """How often each of warren's events is logged in the block."""
+    handler = _Events()
+    logger = logging.getLogger("warren")
+    logger.addHandler(handler)
+    try:
+        yield handler.counts
+    finally:
+        logger.removeHandler(handler)
+
+
+@attrs.define
+class Ledger:
+    """What was told: by queue or topic, the bodies that are safe, those that were tried, those that may be gone."""
+
+    confirmed: dict[str, list[bytes]] = attrs.Factory(dict)
+    tried: dict[str, list[bytes]] = attrs.Factory(dict)
+    acked: dict[str, set[bytes]] = attrs.Factory(dict)
+    keys: dict[bytes, bytes] = attrs.Factory(dict)
+    """Of confirmed messages with keys that are taken for a long time."""
+    declared: list[str] = attrs.Factory(list)
+    refusals: list[WarrenError] = attrs.Factory(list)
+
+    def publish(self, place: str, body: bytes, work: Callable[[], Any]) -> bool:
+        """``work`` publishes and waits for the confirm; whether it is safe."""
+        self.tried.setdefault(place, []).append(body)
+        try:
+            work()
+        except WarrenError as error:
+            self.refusals.append(error)
+            return False
+        self.confirmed.setdefault(place, []).append(body)
+        return True
+
+
+@attrs.define
+class EverythingAtWork:
+    """See the module's prose. One may go on with the ledger of another, on a later life of the node."""
+
+    scene: HandNode
+    ledger: Ledger = attrs.Factory(Ledger)
+    number: int = 0
+
+    @property
+    def node(self) -> warren.Node:
+        return self.scene.node
+
+    def body(self, of: str, more: bytes = b"") -> bytes:
+        self.number += 1
+        return b"%s %d " % (of.encode(), self.number) + more
+
+    def round(self) -> None:
+        """A bit of everything. What is refused is noted."""
+        for step in (
+            self.queues,
+            self.consume,
+            self.keys,
+            self.retries,
+            self.delays,
+            self.topic,
+            self.read,
+            self.transaction,
+            self.declare,
+        ):
+            try:
+                step()
+            except WarrenError as error:
+                self.ledger.refusals.append(error)
+            self.scene.advance(0.3)
+
+    def publish(self, queue: str, body: bytes, **arguments: Any) -> bool:
+        def work() -> None:
+            self.queue(queue).publish(body, block=False, **arguments).wait()
+
+        return self.ledger.publish(queue, body, work)
+
+    def queue(self, name: str) -> warren.Queue:
+        """One of the queues; declared if need be."""
+        match name:
+            case "levels":
+                return self.node.queue(name, arguments={"x-max-priority": 2})
+            case "retried":
+                return self.node.queue(name, retry=warren.Retry(delay=1.0))
+            case _:
+                return self.node.queue(name)
+
+    def queues(self) -> None:
+        for _ in range(5):
+            self.publish("q", self.body("q"))
+        for _ in range(2):
+            self.publish("q", self.body("q", BIG))
+        self.publish("levels", self.body("levels"), priority=self.number % 3)
+
+    def consume(self) -> None:
+        """What was acked may be gone from now on, and need not be before a sync."""
+        queue = self.node.queue("q")
+        for message in queue.get_many(4):
+            self.ledger.acked.setdefault("q", set()).add(message.body)
+            message.ack()
+
+    def keys(self) -> None:
+        key = b"%d" % self.number
+        body = self.body("keyed")
+        if self.publish("keyed", body, unique=key, unique_for=100_000):
+            self.ledger.keys[key] = body
+        self.publish("keyed", self.body("keyed"), unique=b"b%d" % self.number)
+
+    def retries(self) -> None:
+        self.publish("retried", self.body("retried"))
+        message = self.queue("retried").get()
+        if message is not None:
+            message.retry()
+
+    def delays(self) -> None:
+        self.publish("delayed", self.body("delayed"), delay=2)
+        self.publish("delayed", self.body("delayed"), delay=45)
+
+    def topic(self) -> None:
+        for _ in range(4):
+            body = self.body("topic", bytes(300))
+            self.append(body, key=f"k{self.number}")
+
+    def append(self, body: bytes, **arguments: Any) -> bool:
+        return self.ledger.publish(
+            "topic", body, lambda: self.node.topic("topic", queues=2).append(body, block=False, **arguments).wait()
+        )
+
+    def read(self) -> None:
+        list(self.node.topic("topic").read("group", max_records=3))
+
+    def transaction(self) -> None:
+        body = self.body("topic")
+        self.ledger.publish("topic", body, lambda: self.node.topic("topic").prepare(body).commit().wait())
+        self.append(self.body("topic"), delay=1)
+
+    def declare(self) -> None:
+        name = f"declared {self.number}"
+        self.number += 1
+        self.node.queue(name)
+        self.ledger.declared.append(name)
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_serves(self, where: str) -> None:
+        """Everything is taken again, and nobody is refused."""
+        before = len(self.ledger.refusals)
+        self.round()
+        refused = self.ledger.refusals[before:]
+        assert not refused, f"{where}: refused afterwards: {refused!r}"
+        assert self.node.failed_queues == {}, where
+        stats = self.node.stats()
+        assert stats["topics"]["down"] is None, where
+        assert stats["memory"]["alarms"] == [], where
+
+    def check_holds(self, where: str) -> None:
+        """Nothing that was confirmed is missing, nothing is there that nobody published."""
+        ledger = self.ledger
+        for queue in ("q", "levels", "keyed", "retried", "delayed"):
+            if queue not in ledger.confirmed:
+                continue
+            handle = self.node.queue(queue, passive=True)
+            found = Counter(message.body for message in handle.browse())
+            found.update(message.body for message in handle.delayed(10_000))
+            missing = set(ledger.confirmed[queue]) - set(found) - ledger.acked.get(queue, set())
+            assert not missing, f"{where}: {queue} has lost {shown(missing)}"
+            assert set(found) <= set(ledger.tried[queue]), f"{where}: {queue} has what nobody published"
+            twice = {body for body, count in found.items() if count > 1}
+            assert queue == "delayed" or not twice, f"{where}: {queue} has {shown(twice)} twice"
+        if "topic" in ledger.confirmed:
+            topic = self.node.topic("topic")
+            found = Counter(record.body for record in topic.read(f"all-{self.number}"))
+            missing = set(ledger.confirmed["topic"]) - set(found)
+            assert not missing, f"{where}: the topic has lost {shown(missing)}"
+            assert set(found) <= set(ledger.tried["topic"]), f"{where}: the topic has what nobody appended"
+        there = {queue.name for queue in self.node.queues()}
+        assert set(ledger.declared) <= there, f"{where}: declared queues are missing"
+        for key, body in ledger.keys.items():
+            again = self.node.queue("keyed").publish(b"again", unique=key, unique_for=100_000)
+            again.wait()
+            assert again.duplicate, f"{where}: the key of {body!r} is free"
+
+    def settle(self) -> None:
+        """Let what is due come."""
+        self.scene.advance(60)
+
+
+def shown(bodies: set[bytes]) -> list[bytes]:
+    return sorted(body[:20] for body in bodies)
+
+
+def close_or_kill(scene: HandNode) -> None:
+    with suppress(WarrenError):
+        scene.node.close()
