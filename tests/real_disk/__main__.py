@@ -55,7 +55,7 @@ def main(words: list[str]) -> int:
         losses = draw_losses(recording.records, asked.states, random.Random(plan.seed))
         failures = check(place, recording, losses, asked.keep)
         print(f"{len(losses)} states, {time.monotonic() - began:.1f} s")
-        told = [{"loss": str(one.loss), "error": one.error[:2000]} for one in failures]
+        told = [{"loss": str(one.loss), "error": one.error[-3000:]} for one in failures]
         print(json.dumps({"states": len(losses), "failures": told}))
         return 1 if failures else 0
     finally:

@@ -1,4 +1,4 @@
-"""Calls of the kernel's that Python 3.11 lacks: mounts that nobody else sees, and processes that end with their parent."""
+"""Calls of the kernel's that Python 3.11 lacks: mounts that nobody else sees, processes that end with their parent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A disk that remembers: one file, served through FUSE, whose writes and flushes go into a log.
 
 Run as a program, ``recorder POINT LOG COUNTER`` mounts a file in the place of the file POINT, with that one's content,
-prints ``ready``, and serves it until it is unmounted. One request is answered at a time, so the log has them in the order
-in which they were answered: what stands before a flush was written when the flush was asked for.
+prints ``ready``, and serves it until it is unmounted. One request is answered at a time, and the log has them in that
+order. The loop device above waits for each, too: what stands before a flush was written when the flush was asked for.
 
 It speaks the kernel's protocol itself (linux/fuse.h, version 7.31): a mounted file needs but a few of its requests.
 """

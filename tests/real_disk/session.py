@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def check(place: Path, recording: Recording, losses: list[PowerLoss], keep: Path
             if number % CHECKED_BY_E2FSCK == 0:
                 run("e2fsck", "-f", "-n", str(image))
         except Exception as error:
-            failures.append(Failure(loss, f"{type(error).__name__}: {error}"))
+            failures.append(Failure(loss, "".join(traceback.format_exception(error))))
             if len(failures) == 1:
                 disk.write_image(loss, keep / "failed.img")
         finally:

@@ -1,12 +1,13 @@
 """The processes that work on the recorded disk, and tell with each line how many records its log has by then.
 
 Run as a program this is a nursery (:mod:`tests.support.kill_child`), whose requests have ``workload``, one of
-:data:`WORKLOADS`, and ``counter``, the path of the log's counter. A line is ``RECORDS WORDS…``. The number is read before
-the line is written: before what is announced begins, and after what is reported was done. So a disk that has lost its
-power at record n must have what was reported with a number up to n, and has nothing but what was announced with one.
+:data:`WORKLOADS`, and ``counter``, the path of the log's counter. A line is ``RECORDS WORDS…``. The number is read
+before the line is written: before what is announced begins, and after what is reported was done. So a disk that has
+lost its power at record n must have what was reported with a number up to n, and has nothing but what was announced
+with one.
 
-``queues`` and ``topics`` tell what those of :mod:`tests.support.kill_child` and :mod:`tests.support.topic_kill_child` do,
-``changes`` what :class:`ChangesChild` does, and ``shared`` the same from two processes, the host of which is killed.
+``queues`` tells what :mod:`tests.support.kill_child` does, ``topics`` what :mod:`tests.support.topic_kill_child` does,
+``changes`` what :class:`Changes` does, and ``shared`` the same from two processes, the host of which is killed.
 """
 
 from __future__ import annotations
