@@ -35,8 +35,16 @@ class QueuesLedger(test_kill.Ledger):
     """That of :mod:`tests.test_kill`, without deliveries: which of them were from before a kill, it is not told."""
 
     def read(self, line: str) -> None:
+        if line == "open":
+            self._forget_acks()
         if not line.startswith(("d ", "x ")):
             super().read(line)
+
+    def _forget_acks(self) -> None:
+        """Of the acks of a process that was killed some are lost, and no later one makes them safe."""
+        for queue in self.queues.values():
+            queue.confirmed -= queue.acked
+            queue.acked = set()
 
     def check(self, directory: Path) -> None:
         kept = {name: attrs.evolve(queue) for name, queue in self.queues.items()}

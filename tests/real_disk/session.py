@@ -29,6 +29,8 @@ WATCHDOG_S = 120
 """A state whose check takes longer hangs: the process ends, with where it was."""
 LENGTHS = {"queues": 6, "topics": 3, "changes": 6, "shared": 6}
 """How long a process works, in the unit of :func:`tests.support.killing.lines_until_killed`."""
+LEAST_LINES, MOST = 25, 5
+"""Where processes tell less, each, as the machine is busy, more of them work: up to so many times as many."""
 CHECKED_BY_E2FSCK = 8
 """One state of so many."""
 
@@ -43,7 +45,7 @@ class Plan:
     """Of the mount."""
     block_bytes: int
     rounds: int
-    """So many processes work after each other; all are killed."""
+    """So many processes work after each other, at least; all are killed."""
     seed: int
 
 
@@ -93,7 +95,9 @@ def record(place: Path, plan: Plan) -> Recording:
         mounted(disk, place / "mount", options=plan.options) as point,
         contextlib.closing(Nursery(workload_program.__file__)) as nursery,
     ):
-        for _ in range(plan.rounds):
+        for number in range(MOST * plan.rounds):
+            if number >= plan.rounds and len(told) >= LEAST_LINES * plan.rounds:
+                break
             child, reading = nursery.start(
                 workload=plan.workload,
                 counter=str(counter),
@@ -104,8 +108,8 @@ def record(place: Path, plan: Plan) -> Recording:
             )
             with os.fdopen(reading):
                 for line in lines_until_killed(child, reading, rng, times=LENGTHS[plan.workload]):
-                    number, _, words = line.partition(" ")
-                    told.append((int(number), words))
+                    count, _, words = line.partition(" ")
+                    told.append((int(count), words))
                     ledger.read(words)
             nursery.ended()
     recording = Recording(plan, base, read_log(log), sorted(told, key=lambda line: line[0]))
