@@ -11,14 +11,13 @@ import argparse
 import contextlib
 import json
 import random
-import shutil
 import sys
 import time
 from pathlib import Path
 
 from tests.real_disk.kernel import end_with_parent, unshare_mounts
 from tests.real_disk.power_loss import draw_losses
-from tests.real_disk.session import LENGTHS, Plan, check, new_place, record, why_not
+from tests.real_disk.session import LENGTHS, Plan, check, record, why_not, working_place
 
 
 def arguments_of(words: list[str]) -> argparse.Namespace:
@@ -43,8 +42,7 @@ def main(words: list[str]) -> int:
     unshare_mounts()
     plan = Plan(asked.workload, asked.sync, asked.options, asked.block, asked.rounds, asked.seed)
     print(plan, flush=True)
-    place = new_place(asked.keep)
-    try:
+    with working_place() as place:
         began = time.monotonic()
         recording = record(place, plan)
         flushes = sum(one.data is None for one in recording.records)
@@ -58,8 +56,6 @@ def main(words: list[str]) -> int:
         told = [{"loss": str(one.loss), "error": one.error[-3000:]} for one in failures]
         print(json.dumps({"states": len(losses), "failures": told}))
         return 1 if failures else 0
-    finally:
-        shutil.rmtree(place)
 
 
 if __name__ == "__main__":

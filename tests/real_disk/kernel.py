@@ -9,6 +9,7 @@ import signal
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS = 0x20000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
+_MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 
 
@@ -21,6 +22,15 @@ def unshare_mounts() -> None:
 def mount_fuse(descriptor: int, point: str) -> None:
     """Mount a file, served by who reads this descriptor of ``/dev/fuse``, in the place of the one at ``point``."""
     _mount("warren-recorder", point, "fuse", 0, f"fd={descriptor},rootmode=100600,user_id=0,group_id=0")
+
+
+def mount_tmpfs(point: str) -> None:
+    _mount("warren-place", point, "tmpfs", 0, "mode=700")
+
+
+def detach(point: str) -> None:
+    """Unmount it for this process and those that share its mounts; others may have it further."""
+    _checked(_LIBC.umount2(point.encode(), _MNT_DETACH))
 
 
 def end_with_parent() -> None:

@@ -4,6 +4,10 @@ Run as a program, ``recorder POINT LOG COUNTER`` mounts a file in the place of t
 prints ``ready``, and serves it until it is unmounted. One request is answered at a time, and the log has them in that
 order. The loop device above waits for each, too: what stands before a flush was written when the flush was asked for.
 
+It has the file mounted for its parent, and then leaves the mounts of that one: those are unmounted, as ext4 flushes
+what it has, when their last process has ended, and who serves the disk must not be that one. So it outlives a parent
+that was killed until the disk is free.
+
 It speaks the kernel's protocol itself (linux/fuse.h, version 7.31): a mounted file needs but a few of its requests.
 """
 
@@ -13,12 +17,13 @@ import enum
 import errno
 import mmap
 import os
+import signal
 import stat
 import struct
 import sys
 from pathlib import Path
 
-from tests.real_disk.kernel import end_with_parent, mount_fuse
+from tests.real_disk.kernel import detach, mount_fuse, unshare_mounts
 from tests.real_disk.write_log import LogWriter
 
 MAX_WRITE = 1 << 20
@@ -119,10 +124,12 @@ def serve(descriptor: int, file: RecordedFile) -> None:
 
 
 def main(point: str, log: str, counter: str) -> None:
-    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent: the disk is needed until it is unmounted
     file = RecordedFile(Path(point).read_bytes(), LogWriter(Path(log), Path(counter)))
     descriptor = os.open("/dev/fuse", os.O_RDWR)
     mount_fuse(descriptor, point)
+    unshare_mounts()
+    detach(point)
     print("ready", flush=True)
     serve(descriptor, file)
 

@@ -6,9 +6,10 @@ import contextlib
 import faulthandler
 import os
 import random
-import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import attrs
 
 from tests.real_disk import workload as workload_program
+from tests.real_disk.kernel import mount_tmpfs
 from tests.real_disk.ledgers import new_ledger
 from tests.real_disk.power_loss import FailingDisk, PowerLoss
 from tests.real_disk.write_log import Counter, Record, read_log
@@ -106,11 +108,16 @@ def record(place: Path, plan: Plan) -> Recording:
                 next=ledger.started,
                 seed=rng.getrandbits(32),
             )
-            with os.fdopen(reading):
+            try:
                 for line in lines_until_killed(child, reading, rng, times=LENGTHS[plan.workload]):
                     count, _, words = line.partition(" ")
                     told.append((int(count), words))
                     ledger.read(words)
+            except BaseException:
+                os.kill(child, signal.SIGKILL)
+                raise
+            finally:
+                os.close(reading)
             nursery.ended()
     recording = Recording(plan, base, read_log(log), sorted(told, key=lambda line: line[0]))
     log.unlink()
@@ -156,10 +163,13 @@ def why_not() -> str | None:
     return loop_mounts.why_not()
 
 
-def new_place(directory: Path) -> Path:
-    """An empty directory for images and logs: in memory where there is room for them, else below ``directory``."""
-    shared = Path("/dev/shm")
-    roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 1 << 30
-    place = (shared if roomy else directory) / f"warren-real-disk-{os.getpid()}"
-    place.mkdir()
-    return place
+@contextlib.contextmanager
+def working_place() -> Iterator[Path]:
+    """A directory in memory for images and logs; for processes that have mounts of their own."""
+    with tempfile.TemporaryDirectory(prefix="warren-real-disk-") as directory:
+        place = Path(directory)
+        mount_tmpfs(directory)
+        try:
+            yield place
+        finally:
+            unmount(place)
