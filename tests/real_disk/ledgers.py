@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import attrs
 
 import warren
-from tests import test_kill, test_topics_kill
 from tests.real_disk.workload import DONE, QUEUE, SETTINGS, TOPIC, UNIQUE
+from tests.support import kill_ledger, topic_kill_ledger
 
 
 class Ledger(Protocol):
@@ -31,8 +31,8 @@ class Ledger(Protocol):
 
 
 @attrs.define
-class QueuesLedger(test_kill.Ledger):
-    """That of :mod:`tests.test_kill`, without deliveries: which of them were from before a kill, it is not told."""
+class QueuesLedger(kill_ledger.Ledger):
+    """That of :mod:`tests.support.kill_ledger`, without deliveries: it is not told which were from before a kill."""
 
     def read(self, line: str) -> None:
         if line == "open":
@@ -55,8 +55,8 @@ class QueuesLedger(test_kill.Ledger):
 
 
 @attrs.define
-class TopicsLedger(test_topics_kill.Ledger):
-    """That of :mod:`tests.test_topics_kill`."""
+class TopicsLedger(topic_kill_ledger.Ledger):
+    """That of :mod:`tests.support.topic_kill_ledger`."""
 
     def check(self, directory: Path, rng: random.Random | None = None) -> None:
         kept = self.left, self.confirmed

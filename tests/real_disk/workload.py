@@ -18,7 +18,6 @@ import random
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -187,24 +186,33 @@ class ChangesChild(Stamped, Changes):
 class SharedChild(Stamped, Changes):
     """A guest, and a host beside it that is killed soon: the guest is the host then."""
 
+    _opening: int | None = None
+    """The host's end of a pipe: it has opened the node."""
+
     def run(self) -> None:
-        is_host = os.fork() == 0
-        if is_host:
+        opened, opening = os.pipe()
+        if os.fork() == 0:
             end_with_parent()
+            self._opening = opening
             self._next = {what: number + OTHERS for what, number in self._next.items()}
-            self._end_soon()
+        else:
+            os.close(opening)
+            os.read(opened, 1)
         try:
-            if not is_host:
-                time.sleep(0.05)  # so that the other one is the host; nothing depends on it
             while True:
                 self._work(share=True)
         except BaseException:
             self._tell_error()
 
-    def _end_soon(self) -> None:
-        timer = threading.Timer(self._rng.uniform(0.2, 0.6), os.kill, (os.getpid(), signal.SIGKILL))
-        timer.daemon = True
-        timer.start()
+    def tell(self, *words: object) -> None:
+        super().tell(*words)
+        if self._opening is not None and words == ("ready",):
+            os.write(self._opening, b".")
+            os.close(self._opening)
+            self._opening = None
+            timer = threading.Timer(self._rng.uniform(0.1, 0.5), os.kill, (os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
 
 
 WORKLOADS: dict[str, Any] = {
