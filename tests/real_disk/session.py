@@ -29,9 +29,9 @@ from tests.support.loop_mounts import make_ext4, mounted, run, unmount
 DISK_BYTES = 48 << 20
 WATCHDOG_S = 120
 """A state whose check takes longer hangs: the process ends, with where it was."""
-LENGTHS = {"queues": 6, "topics": 3, "changes": 6, "shared": 6}
+LENGTHS = {"queues": 6, "topics": 3, "changes": 6, "shared": 9}
 """How long a process works, in the unit of :func:`tests.support.killing.lines_until_killed`."""
-LEAST_LINES, MOST = 25, 5
+LEAST_LINES, MOST = 25, 10
 """Where processes tell less, each, as the machine is busy, more of them work: up to so many times as many."""
 CHECKED_BY_E2FSCK = 8
 """One state of so many."""
@@ -119,6 +119,8 @@ def record(place: Path, plan: Plan) -> Recording:
             finally:
                 os.close(reading)
             nursery.ended()
+    if len(told) < LEAST_LINES * plan.rounds:
+        raise RuntimeError(f"the processes have told {len(told)} lines: nothing can be checked by them")
     recording = Recording(plan, base, read_log(log), sorted(told, key=lambda line: line[0]))
     log.unlink()
     return recording

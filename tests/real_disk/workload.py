@@ -13,6 +13,7 @@ with one.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -227,7 +228,19 @@ def child_of(report: int, request: dict[str, Any]) -> Any:
     return WORKLOADS[request["workload"]](report, request)
 
 
+IMPORTED_ONCE = (
+    "warren.client.shared_directory",
+    "warren.server",
+    "warren.actors.delay_actor",
+    "warren.actors.unique_publisher",
+    "warren.actors.running_topics",
+    "warren.actors.engines.topics.topic_store",
+)
+"""What warren imports when it is first used: each process would anew."""
+
 if __name__ == "__main__":
     end_with_parent()
+    for module in IMPORTED_ONCE:
+        importlib.import_module(module)
     with contextlib.suppress(KeyboardInterrupt):
         kill_child.serve(socket.socket(fileno=0), child_of)
