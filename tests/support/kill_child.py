@@ -54,9 +54,10 @@ AHEAD = 4
 SETTINGS: dict[str, Any] = {
     "queue_index_max_journal_entries": 700,
     "msg_store_file_size_limit": 150_000,
+    "disk_free_limit": 1 << 20,
     "attach": False,
 }
-"""Small, so that journals are flushed and files of bodies compacted many times a second."""
+"""Small, so that journals are flushed and files of bodies compacted many times a second; a small disk will do."""
 
 
 def body_of(stream: str, number: int) -> bytes:

@@ -39,9 +39,10 @@ SETTINGS: dict[str, Any] = {
     "flush_interval_consume_queue": 20,
     "flush_consume_queue_thorough_interval": 40,
     "flush_consumer_offset_interval": 15,
+    "disk_free_limit": 1 << 20,
     "attach": False,
 }
-"""Small, and flushed often: files roll over, and are synced, many times a second."""
+"""Small, and flushed often: files roll over, and are synced, many times a second; a small disk will do."""
 
 
 def body_of(stream: str, number: int) -> bytes:

@@ -1,0 +1,246 @@
+"""The processes that work on the recorded disk, and tell with each line how many records its log has by then.
+
+Run as a program this is a nursery (:mod:`tests.support.kill_child`), whose requests have ``workload``, one of
+:data:`WORKLOADS`, and ``counter``, the path of the log's counter. A line is ``RECORDS WORDS…``. The number is read
+before the line is written: before what is announced begins, and after what is reported was done. So a disk that has
+lost its power at record n must have what was reported with a number up to n, and has nothing but what was announced
+with one.
+
+``queues`` tells what :mod:`tests.support.kill_child` does, ``topics`` what :mod:`tests.support.topic_kill_child` does,
+``changes`` what :class:`Changes` does, and ``shared`` the same from two processes, the host of which is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import random
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import warren
+from tests.real_disk.kernel import end_with_parent
+from tests.real_disk.write_log import Counter
+from tests.support import kill_child, topic_kill_child
+
+QUEUE, UNIQUE, DONE, TOPIC = "jobs", "unique", "done", "orders"
+OTHERS = 100_000
+"""So far from those of the first process the numbers of a second one begin."""
+
+SETTINGS: dict[str, Any] = {
+    **kill_child.SETTINGS,
+    **topic_kill_child.SETTINGS,
+    "segment_entry_count": 64,
+    "msg_store_file_size_limit": 20_000,
+}
+
+
+class Stamped:
+    """Before the words of a line: how many records there are."""
+
+    def __init__(self, report: int, request: dict[str, Any]) -> None:
+        end_with_parent()
+        self._counter = Counter(Path(request["counter"]))
+        super().__init__(report, request)  # type: ignore[call-arg]
+
+    def tell(self, *words: object) -> None:
+        super().tell(self._counter.value, *words)  # type: ignore[misc]
+
+
+class QueuesChild(Stamped, kill_child.Child):
+    """Queues with small and large messages, of one queue and of two."""
+
+
+class TopicsChild(Stamped, topic_kill_child.Child):
+    """A topic, its keys and the offsets of its groups."""
+
+
+class Changes:
+    """What is declared, delayed, unique and prepared; the node is closed and opened again and again.
+
+    =========================  ======================================================================================
+    ``make`` ``made NAME``     a queue, an exchange, their binding, a policy and a user of this name
+    ``drop`` ``dropped NAME``  all of them are deleted
+    ``delay`` ``delayed M N``  messages with the numbers M to N, with delays
+    ``key`` ``keyed KEY …``    messages with these keys, unique while they wait
+    ``prepare`` ``prepared N`` a half message of a topic
+    ``commit`` ``committed N`` it is one that can be seen
+    ``roll`` ``rolled N``      it is none at all
+    ``e TEXT``                 an error: there must be none
+    =========================  ======================================================================================
+    """
+
+    def __init__(self, report: int, request: dict[str, Any]) -> None:
+        self._report = report
+        self._request = request
+        self._rng = random.Random(request["seed"])
+        self._next: dict[str, int] = request["next"]
+        self._stop = threading.Event()
+
+    def tell(self, *words: object) -> None:
+        os.write(self._report, (" ".join(map(str, words)) + "\n").encode())
+
+    def run(self) -> None:
+        try:
+            while True:
+                self._work(share=False)
+        except BaseException:
+            self._tell_error()
+
+    def _work(self, *, share: bool) -> None:
+        """Work with an open node for a while."""
+        self._stop.clear()
+        node = warren.open(self._request["directory"], sync=self._request["sync"], share=share, **SETTINGS)
+        self.tell("ready")
+        works: list[Callable[[random.Random, warren.Node], None]] = [self.declare, self.delay, self.key, self.prepare]
+        threads = [
+            threading.Thread(target=self._repeat, args=(work, random.Random(self._rng.random()), node))
+            for work in works
+        ]
+        for thread in threads:
+            thread.start()
+        self._stop.wait(self._rng.uniform(0.1, 0.6))
+        self._stop.set()
+        for thread in threads:
+            thread.join()
+        node.close()
+
+    def _repeat(self, work: Callable[[random.Random, warren.Node], None], rng: random.Random, node: Any) -> None:
+        try:
+            while not self._stop.is_set():
+                work(rng, node)
+        except BaseException:
+            self._tell_error()
+
+    def _tell_error(self) -> None:
+        self.tell("e", traceback.format_exc().replace("\n", " | "))
+
+    def _number(self, what: str, count: int = 1) -> range:
+        first = self._next[what]
+        self._next[what] = first + count
+        return range(first, first + count)
+
+    def declare(self, rng: random.Random, node: warren.Node) -> None:
+        name = f"n{self._number('names')[0]}"
+        self.tell("make", name)
+        node.queue(name)
+        node.exchange(name, rng.choice(["direct", "topic", "fanout"]))
+        node.bind(name, name, name)
+        node.set_policy(name, f"^{name}$", {"max-length": 10})
+        node.add_user(name, name)
+        self.tell("made", name)
+        if rng.random() < 0.7:
+            self.tell("drop", name)
+            node.delete_queue(name)
+            node.delete_exchange(name)
+            node.clear_policy(name)
+            node.delete_user(name)
+            self.tell("dropped", name)
+
+    def delay(self, rng: random.Random, node: warren.Node) -> None:
+        numbers = self._number("delayed", rng.randrange(1, 30))
+        self.tell("delay", numbers[0], numbers[-1])
+        delays = [rng.choice([rng.random() / 5, 3600.0]) for _ in numbers]
+        node.queue(QUEUE).publish_many([b"delayed %d" % number for number in numbers], delay=delays).wait()
+        self.tell("delayed", numbers[0], numbers[-1])
+
+    def key(self, rng: random.Random, node: warren.Node) -> None:
+        highest = self._number("keys", 3)[-1]
+        keys = sorted({str(max(highest + rng.randrange(-30, 5), 0)) for _ in range(rng.randrange(1, 20))})
+        queue, done = node.queue(UNIQUE), node.queue(DONE)
+        self.tell("key", *keys)
+        queue.publish_many([b"%s;" % key.encode() * rng.choice([1, 3000]) for key in keys], unique=keys).wait()
+        self.tell("keyed", *keys)
+        for job in queue.get_many(rng.randrange(6)):
+            if rng.random() < 0.5:
+                done.publish(job.body).wait()
+                job.ack()
+            else:
+                job.nack()
+
+    def prepare(self, rng: random.Random, node: warren.Node) -> None:
+        number = self._number("halves")[0]
+        self.tell("prepare", number)
+        body = str(number).encode()
+        transaction = node.topic(TOPIC, queues=2).prepare(body, key=f"order-{number}", group="shop")
+        self.tell("prepared", number)
+        if (fate := rng.random()) < 0.5:
+            self.tell("commit", number)
+            transaction.commit().wait()
+            self.tell("committed", number)
+        elif fate < 0.8:
+            self.tell("roll", number)
+            transaction.rollback().wait()
+            self.tell("rolled", number)
+
+
+class ChangesChild(Stamped, Changes):
+    """One process that has the directory."""
+
+
+class SharedChild(Stamped, Changes):
+    """A guest, and a host beside it that is killed soon: the guest is the host then."""
+
+    _opening: int | None = None
+    """The host's end of a pipe: it has opened the node."""
+
+    def run(self) -> None:
+        opened, opening = os.pipe()
+        if os.fork() == 0:
+            end_with_parent()
+            self._opening = opening
+            self._next = {what: number + OTHERS for what, number in self._next.items()}
+        else:
+            os.close(opening)
+            os.read(opened, 1)
+        try:
+            while True:
+                self._work(share=True)
+        except BaseException:
+            self._tell_error()
+
+    def tell(self, *words: object) -> None:
+        super().tell(*words)
+        if self._opening is not None and words == ("ready",):
+            os.write(self._opening, b".")
+            os.close(self._opening)
+            self._opening = None
+            timer = threading.Timer(self._rng.uniform(0.1, 0.5), os.kill, (os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+
+
+WORKLOADS: dict[str, Any] = {
+    "queues": QueuesChild,
+    "topics": TopicsChild,
+    "changes": ChangesChild,
+    "shared": SharedChild,
+}
+
+
+def child_of(report: int, request: dict[str, Any]) -> Any:
+    return WORKLOADS[request["workload"]](report, request)
+
+
+IMPORTED_ONCE = (
+    "warren.client.shared_directory",
+    "warren.server",
+    "warren.actors.delay_actor",
+    "warren.actors.unique_publisher",
+    "warren.actors.running_topics",
+    "warren.actors.engines.topics.topic_store",
+)
+"""What warren imports when it is first used: each process would anew."""
+
+if __name__ == "__main__":
+    end_with_parent()
+    for module in IMPORTED_ONCE:
+        importlib.import_module(module)
+    with contextlib.suppress(KeyboardInterrupt):
+        kill_child.serve(socket.socket(fileno=0), child_of)
