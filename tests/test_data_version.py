@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import tarfile
 import tomllib
 from collections.abc import Callable
@@ -62,14 +63,20 @@ def everything(directory: Path) -> dict[str, tuple[bytes, int] | None]:
     }
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """A node's, closed, with a queue and a topic."""
-    place = tmp_path / "data"
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A node's directory, with a queue and a topic."""
+    place = tmp_path_factory.mktemp("closed") / "data"
     with product.open(place, **SMALL) as node:
         node.queue("orders").publish_many([b"one", BIG]).wait()
         node.topic("events", queues=1).append(b"an event").wait()
     return place
+
+
+@pytest.fixture
+def directory(closed: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(closed, tmp_path / "data"))
 
 
 def says(directory: Path) -> DataVersion | None:
@@ -104,6 +111,7 @@ def test_a_directory_from_before_there_was_such_a_file_gets_it(directory: Path) 
         assert bodies(node.queue("orders")) == [b"one", BIG]
 
 
+@pytest.mark.slow
 def test_a_directory_of_an_older_version_is_raised_and_keeps_who_made_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +145,7 @@ def test_a_vhost_by_itself_is_a_brokers_and_says_nothing(tmp_path: Path) -> None
     assert not (tmp_path / FILE_NAME).exists()
 
 
+@pytest.mark.slow
 def test_messages_put_into_a_directory_by_the_shovel_leave_it_saying_so(directory: Path, tmp_path: Path) -> None:
     target = tmp_path / "new"
     assert warren("export", directory, "--out", tmp_path / "out.jsonl").exit_code == 0
@@ -162,6 +171,7 @@ WRITING = (
     ("purge", "orders", "--yes"),
     ("definitions",),
 )
+QUICK = ("queues", "verify")
 READING = (("inspect",), ("inspect", "--json"), ("verify",), ("export",), ("topic", "scan"))
 
 
@@ -175,7 +185,11 @@ def test_what_a_newer_version_wrote_is_not_opened_to_write(directory: Path, vers
         assert everything(directory) == before, name
 
 
-@pytest.mark.parametrize("command", [*WRITING, *READING], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(command, marks=[] if command[0] in QUICK else pytest.mark.slow) for command in (*WRITING, *READING)],
+    ids=" ".join,
+)
 def test_what_a_newer_version_wrote_is_one_line_and_exit_code_2(directory: Path, command: tuple[str, ...]) -> None:
     (directory / FILE_NAME).write_bytes(NEWER.encode())
     before = everything(directory)
@@ -189,6 +203,7 @@ def test_what_a_newer_version_wrote_is_one_line_and_exit_code_2(directory: Path,
     assert everything(directory) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ONLY_TO_READ, ids=["slightly newer", "with a feature"])
 def test_what_is_slightly_newer_is_read(directory: Path, version: DataVersion) -> None:
     (directory / FILE_NAME).write_bytes(version.encode())
@@ -201,6 +216,7 @@ def test_what_is_slightly_newer_is_read(directory: Path, version: DataVersion) -
     assert everything(directory) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["msg_stores", "msg_stores/vhosts", "msg_stores/vhosts/*", "topics"])
 def test_a_part_of_what_is_too_new_is_too_new(directory: Path, part: str) -> None:
     (directory / FILE_NAME).write_bytes(NEWER.encode())
@@ -210,6 +226,7 @@ def test_a_part_of_what_is_too_new_is_too_new(directory: Path, part: str) -> Non
     assert "written by warren 9.1.0" in result.stderr
 
 
+@pytest.mark.slow
 def test_so_is_an_archive_of_it(directory: Path, tmp_path: Path) -> None:
     (directory / FILE_NAME).write_bytes(NEWER.encode())
     with tarfile.open(tmp_path / "backup.tar.gz", "w:gz") as archive:
@@ -221,6 +238,7 @@ def test_so_is_an_archive_of_it(directory: Path, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_messages_are_not_put_into_what_is_too_new(directory: Path, tmp_path: Path) -> None:
     assert warren("export", directory, "--out", tmp_path / "out.jsonl").exit_code == 0
     (directory / FILE_NAME).write_bytes(NEWER.encode())
@@ -249,6 +267,7 @@ def damaged() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", damaged())
 def test_a_damaged_file_says_so_to_who_would_write_and_keeps_nobody_from_reading(directory: Path, kind: str) -> None:
     (directory / FILE_NAME).write_bytes(damaged()[kind])
@@ -263,6 +282,7 @@ def test_a_damaged_file_says_so_to_who_would_write_and_keeps_nobody_from_reading
         assert bodies(node.queue("orders")) == [b"one", BIG]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_never_makes_it_another_version() -> None:
     whole = CURRENT.encode()
     for bit in range(len(whole) * 8):
@@ -288,7 +308,7 @@ def unversioned() -> MemoryFileSystem:
     return files
 
 
-@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("power", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_crash_while_a_directory_gets_its_version_leaves_none_or_all_of_it(power: bool) -> None:
     files = unversioned()
     operations = files.operations
@@ -323,6 +343,7 @@ def test_a_disk_without_room_for_it_opens_and_the_next_opening_says_it() -> None
     assert files.exists(PATH)
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_a_newer_number_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
     files = unversioned()
     monkeypatch.setattr(data_version, "FORMAT", Numbers(FORMAT.first + 1, 0))
@@ -333,6 +354,7 @@ def test_a_disk_without_room_for_a_newer_number_does_not_open(monkeypatch: pytes
     assert bodies(hand_node(files).node.queue("q")) == [b"1", BIG]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "sync_directory"])
 def test_a_disk_that_refuses_it_is_an_error_and_loses_nothing(kind: str) -> None:
     files = unversioned()
@@ -364,6 +386,7 @@ def test_a_guest_whose_host_speaks_otherwise_gets_one_line(
         assert bodies(host.queue("orders")) == [b"one", BIG]
 
 
+@pytest.mark.slow
 def test_a_guest_whose_next_host_speaks_otherwise_gets_the_same_and_does_not_hang(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from tests.support.cli_tools import warren as run
 from tests.support.release_directory import (
     BIG,
     RELEASES,
+    STATES,
     SUFFIX,
     UNIQUE_KEY,
     Contents,
@@ -27,7 +28,12 @@ from tests.support.tried import Count, Tried
 from warren.storage.data_version import FILE_NAME, FORMAT, WARREN_VERSION, read_version
 
 ARCHIVES = sorted(RELEASES.glob(f"*{SUFFIX}"))
-STATES = [(archive.name.removesuffix(SUFFIX), state) for archive in ARCHIVES for state in ("closed", "killed")]
+NAMES = [archive.name.removesuffix(SUFFIX) for archive in ARCHIVES]
+EACH = [
+    pytest.param((name, state), marks=[] if name == WARREN_VERSION else pytest.mark.slow, id=f"{name} {state}")
+    for name in NAMES
+    for state in STATES
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +94,7 @@ def _within(found: Any, kept: Any, where: str = "") -> None:
         assert found == kept, where
 
 
-@pytest.fixture(params=STATES, ids=" ".join)
+@pytest.fixture(params=EACH)
 def directory(request: pytest.FixtureRequest, archives: Archives) -> Iterator[tuple[HandNode, dict[str, Any], Any]]:
     """A node in a directory of an earlier warren, its manifest, and what should be inside."""
     name, state = request.param
@@ -165,6 +171,7 @@ def _read_topic(scene: HandNode, inside: Any, *, first: bool) -> None:
     assert [record.body for record in topic.find("order-3")] == [b"e3"]
 
 
+@pytest.mark.slow
 def test_what_waits_in_an_earlier_warrens_directory_comes_in_its_time(
     directory: tuple[HandNode, dict[str, Any], Any],
 ) -> None:
@@ -193,7 +200,7 @@ def test_what_waits_in_an_earlier_warrens_directory_comes_in_its_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [archive.name.removesuffix(SUFFIX) for archive in ARCHIVES])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_earlier_warrens_directory_is_read_by_the_commands(name: str, archives: Archives, tmp_path: Path) -> None:
     contents, manifest = archives[name]
     for path, data in contents["closed"].items():
