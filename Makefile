@@ -31,10 +31,12 @@ nightly: install  ## search for hours: crashes, faults, kills, schedules, hostil
 test-clients: install  ## run other people's clients' tests on a real RabbitMQ and on warren serve
 	$(BIN)/python -m tests.clients
 
-lint: install  ## check format, style and types
+lint: install  ## check format, style, types, and for what is unsafe in our code and known of others'
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml warren actors queue_index msg_store storage
+	$(BIN)/python -m tests.support.audit
 
 format: install  ## put the code into the project's format
 	$(BIN)/ruff format .

@@ -1,7 +1,8 @@
 """The actor of a node: opens a data directory, starts what runs in it, restarts what fails, stops it all.
 
 The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`warren.actors.vhost_files`); beside it lie warren's own
-definitions (:mod:`warren.actors.engines.definitions`), topics (:mod:`warren.actors.running_topics`) and
+definitions (:mod:`warren.actors.engines.definitions`), topics (:mod:`warren.actors.running_topics`),
+``warren.version``, which says which warren may read and write it all (:mod:`warren.storage.data_version`), and
 ``warren.lock``, which says who has the directory.
 
 What is declared, and how it changes, is :mod:`warren.actors.node_registry`.
@@ -46,6 +47,7 @@ from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_vhost import RunningVhost
 from warren.actors.timer import TimerActor, tell
 from warren.queue_index import directory as names
+from warren.storage.data_version import refuse_newer, stamp
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
 from warren.storage.filesystem import Lock
 from warren.storage.lock_file import LOCK_FILE
@@ -131,6 +133,7 @@ class NodeActor(NodeRegistry):
         if self._record is not None:
             self._record.check()
             context.counting = True
+        refuse_newer(files, self._path)
         found = self._vhosts_on_disk()
         self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
         if found and not self._owns_directory and not self._adopt:
@@ -140,6 +143,7 @@ class NodeActor(NodeRegistry):
             )
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
+        stamp(files, self._path, is_new=not found and not self._owns_directory)
         context.check_directory = self.check_directory
         if self._record is not None:
             self._record.open(self._about())

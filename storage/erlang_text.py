@@ -102,7 +102,7 @@ def _escaped(character: str, quote: str) -> str:
 class _Reader:
     """The tokens of a text, one ahead, and the terms that they make."""
 
-    __slots__ = ("_end", "_max_depth", "_text", "kind", "offset", "token")
+    __slots__ = ("_end", "_max_depth", "_text", "kind", "offset", "word")
 
     def __init__(self, text: str, max_depth: int) -> None:
         self._text = text
@@ -120,13 +120,13 @@ class _Reader:
             match = _TOKEN.match(self._text, self._end)
             if match is None:
                 if self._end == len(self._text):
-                    self.kind, self.token = "", ""
+                    self.kind, self.word = "", ""
                     return
                 raise self.error(self._unreadable())
             self._end = match.end()
             if match.lastgroup == "blank":
                 continue
-            self.kind, self.token = match.lastgroup or "", match.group()
+            self.kind, self.word = match.lastgroup or "", match.group()
             if self.kind == "opaque":
                 raise self.error("a pid, reference, port or fun, which cannot be read back")
             return
@@ -136,14 +136,14 @@ class _Reader:
         return "a quote that does not end" if character in "'\"" else f"the character {character!r}"
 
     def expect(self, kind: str, what: str, token: str | None = None) -> None:
-        if self.kind != kind or (token is not None and self.token != token):
-            found = repr(self.token[:40]) if self.kind else "the end of the text"
+        if self.kind != kind or (token is not None and self.word != token):
+            found = repr(self.word[:40]) if self.kind else "the end of the text"
             raise self.error(f"{found} in place of {what}")
         self._advance()
 
     def _mark(self, token: str) -> bool:
         """Whether ``token`` stands here; then it is passed."""
-        if self.kind != "mark" or self.token != token:
+        if self.kind != "mark" or self.word != token:
             return False
         self._advance()
         return True
@@ -151,7 +151,7 @@ class _Reader:
     def term(self, depth: int) -> Term:
         if depth > self._max_depth:
             raise self.error(f"nested deeper than {self._max_depth} levels")
-        kind, token = self.kind, self.token
+        kind, token = self.kind, self.word
         if kind in ("integer", "based", "float", "character") or token in ("-", "+"):
             return self._number()
         if kind == "atom":
@@ -181,7 +181,7 @@ class _Reader:
             elements.append(self.term(depth + 1))
             if self._mark(closing):
                 return elements
-            if closing == "]" and self.token == "|":
+            if closing == "]" and self.word == "|":
                 raise self.error("an improper list")
             self.expect("mark", f"',' or '{closing}'", ",")
 
@@ -223,16 +223,16 @@ class _Reader:
             self.expect("mark", "',' or '>>'", ",")
 
     def _encoding(self) -> str:
-        if self.token != "utf8":
-            raise self.error(f"{self.token[:40]!r} in a binary")
+        if self.word != "utf8":
+            raise self.error(f"{self.word[:40]!r} in a binary")
         self._advance()
         return "utf-8"
 
     def _number(self) -> int | float:
-        negative = self.token == "-"
-        if negative or self.token == "+":
+        negative = self.word == "-"
+        if negative or self.word == "+":
             self._advance()
-        kind, token = self.kind, self.token
+        kind, token = self.kind, self.word
         if kind not in ("integer", "based", "float", "character"):
             raise self.error("no number")
         value: int | float
@@ -267,7 +267,7 @@ class _Reader:
         return "".join(parts)
 
     def _unquoted(self) -> str:
-        return self._unescaped(self.token[1:-1])
+        return self._unescaped(self.word[1:-1])
 
     def _unescaped(self, text: str) -> str:
         return _ESCAPE.sub(self._character, text) if "\\" in text else text

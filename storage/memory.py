@@ -252,7 +252,7 @@ class MemoryLock:
 
 
 def _generator(seed: random.Random | int) -> random.Random:
-    return seed if isinstance(seed, random.Random) else random.Random(seed)
+    return seed if isinstance(seed, random.Random) else random.Random(seed)  # nosec B311 # faults
 
 
 @attrs.define(eq=False, repr=False)
@@ -264,7 +264,7 @@ class MemoryFileSystem:
     file was modified. ``volatile``, ``lock_of_names``: see the module's prose.
     """
 
-    rng: random.Random = attrs.field(factory=lambda: random.Random(0), converter=_generator)
+    rng: random.Random = attrs.field(factory=lambda: random.Random(0), converter=_generator)  # nosec B311 # faults
     rules: FaultRules = attrs.field(default=FaultRules(), kw_only=True)
     capacity_bytes: int | None = attrs.field(default=None, kw_only=True)
     now_ms: Callable[[], int] = attrs.field(default=lambda: 0, kw_only=True)
@@ -359,7 +359,7 @@ class MemoryFileSystem:
         """The disk as the next process finds it: every issued write is there, no more durable than it was."""
         self.plan.dead = True
         heir = MemoryFileSystem(
-            random.Random(self.rng.getrandbits(64)),
+            random.Random(self.rng.getrandbits(64)),  # nosec B311 # faults
             rules=self.rules,
             capacity_bytes=self.capacity_bytes,
             now_ms=self.now_ms,

@@ -1,7 +1,8 @@
 """What warren makes on a disk: who may read it, and whose it is.
 
 Messages are their user's alone: files are made with mode 0600 and directories with 0700, whatever the umask. What is
-there already keeps its mode.
+there already keeps its mode. So are temporary files with something of messages in them: what others make them, who give
+their files modes of their own, lies in a folder that nobody else may enter.
 
 The superuser makes things for others: a file or directory that it makes in somebody's data directory belongs to the
 owner (and group) of the directory that it is made in. So the user that a node, or an adopted RabbitMQ, runs as can read
@@ -51,6 +52,22 @@ def make_directories(path: str, *, for_owner: bool) -> None:
         _settle(descriptor, DIRECTORY_MODE, parent if for_owner else None)
     finally:
         os.close(descriptor)
+
+
+def private_folder(name: str) -> str | None:
+    """A folder for temporary files, kept, which only this user may enter; ``None`` where somebody else has its name."""
+    import tempfile  # noqa: PLC0415 - it imports more than most programs need
+
+    folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    try:
+        os.mkdir(folder, DIRECTORY_MODE)
+    except FileExistsError:
+        pass
+    except OSError:
+        return None
+    found = os.lstat(folder)
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if is_ours else None
 
 
 def _settle(descriptor: int, mode: int, parent: str | None) -> None:

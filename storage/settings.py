@@ -3,17 +3,60 @@
 Defaults are the numbers of the notes that the project started from (16384-entry segments, a journal of 65536, io
 batches of 2048); :data:`RABBITMQ_3_10` holds that version's numbers and habits, so that an engine under this profile
 answers as a RabbitMQ 3.10.8 does, call by call and byte by byte.
+
+Here too are the checks of single settings, for all classes that hold settings: each raises :class:`SettingsError` with
+the setting's name and what it must be.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import attrs
 
 from warren.storage.errors import SettingsError
-from warren.storage.setting_checks import at_least
 
 REL_SEQ_BITS = 14
 """A segment record numbers its message in 14 bits: a segment cannot hold more than 16384."""
+
+
+Check: TypeAlias = "Callable[[object, attrs.Attribute[Any], Any], None]"
+"""What ``attrs.field`` takes as a validator."""
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """``value``, a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingsError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise SettingsError(f"{name} must be at least {least}, not {value}")
+    return value
+
+
+def at_least(least: int) -> Check:
+    """A whole number of at least ``least``."""
+
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        whole(attribute.name, value, least)
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    """One of these texts."""
+
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value not in choices:
+            raise SettingsError(f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+    return check
+
+
+def yes_or_no(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise SettingsError(f"{attribute.name} must be True or False, not {value!r}")
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, get_type_hints
 import attrs
 
 from warren.storage.errors import SettingsError
-from warren.storage.setting_checks import at_least, one_of
+from warren.storage.settings import at_least, one_of
 
 CONSUME_QUEUE_ENTRY_BYTES: Final = 20
 """A ConsumeQueue file is a whole number of these; its configured size is rounded up."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from itertools import product, zip_longest
@@ -376,12 +378,40 @@ def test_files_of_an_archive_are_named_as_they_are_in_it() -> None:
 def test_an_archive_is_unpacked_once_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     connection = warren.sql.connect(GOLDEN / f"{RABBITMQ[0]}.tar.gz")
-    assert len([path for path in tmp_path.iterdir() if path.name.startswith("warren-")]) == 1
+
+    def unpacked() -> list[str]:
+        return [
+            path.name for path in tmp_path.iterdir() if not path.name.startswith(("warren-surveys-", "warren-sql-"))
+        ]
+
+    assert len([name for name in unpacked() if name.startswith("warren-")]) == 1
     assert answered(connection, "select count(*) n from messages") == [{"n": 46}]
     connection.close()
     del connection
     gc.collect()
-    assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith("warren-surveys")]
+    assert unpacked() == []
+
+
+def test_what_does_not_fit_into_memory_is_spilled_where_nobody_else_may_enter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """DuckDB lets everybody read what it spills, and bodies of messages are in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def spilled_at() -> Path:
+        connection = warren.sql.connect(GOLDEN / f"{RABBITMQ[0]}.tar.gz")
+        (row,) = connection.execute("select current_setting('temp_directory')").fetchall()
+        return Path(row[0])
+
+    places = [spilled_at(), spilled_at()]
+    assert places[0] != places[1]
+    (folder,) = {place.parent for place in places}
+    assert folder.parent == tmp_path
+    assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid) == (0o700, os.getuid())
+    folder.chmod(0o755)  # somebody else's, who was there first
+    other = spilled_at().parent
+    assert other != folder
+    assert stat.S_IMODE(other.stat().st_mode) == 0o700
 
 
 def test_a_part_of_a_directory_is_enough(place: Path) -> None:

@@ -10,7 +10,9 @@ from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from warren.actors.node_errors import ForeignDirectoryError
 from warren.actors.node_registry import VHOSTS_DIRECTORY
 from warren.queue_index.directory import JOURNAL_NAME, QUEUE_NAME_FILE, VHOST_NAME_FILE
+from warren.storage.data_version import refuse_newer
 from warren.storage.errors import StorageError
+from warren.storage.filesystem import RealFileSystem
 
 _PARTS: Final = ("vhosts", "queues", VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
 """Any of these lies in a ``msg_stores`` folder, a vhost's or a queue's."""
@@ -55,7 +57,12 @@ def kind_of(path: str) -> Kind:
 
 
 def refuse_part(path: str) -> Kind:
-    """What ``path`` is; raises :class:`ForeignDirectoryError` for a part, in which nothing new is to be made."""
+    """What ``path`` is, before something is written there.
+
+    Raises :class:`ForeignDirectoryError` for a part, in which nothing new is to be made, and
+    :class:`~warren.storage.data_version.VersionError` for what only a newer warren may write into.
+    """
+    refuse_newer(RealFileSystem(), path)
     kind = kind_of(path)
     if kind is Kind.PART:
         raise ForeignDirectoryError(

@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import json
 import os
-import pickle
+import pickle  # nosec B403 # for who asks for it; the constructor says what that means
 import queue
 import time
 import weakref

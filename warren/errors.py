@@ -34,6 +34,7 @@ from warren.exchange_verbs import UnroutableError
 from warren.mending import NotMovedError
 from warren.running_broker import BrokerRunningError
 from warren.running_node import ClosedError
+from warren.storage.data_version import VersionError
 from warren.storage.errors import (
     DataError,
     DirectoryLockedError,
@@ -82,6 +83,7 @@ __all__ = [
     "UnknownTagError",
     "UnroutableError",
     "UnsavedError",
+    "VersionError",
     "WarrenError",
     "WhereError",
     "WrongProcessError",

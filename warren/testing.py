@@ -187,7 +187,7 @@ class TestNode(Node):
         disk = self.disk
         self.settle()
         self._running.crash()
-        self._memory = disk.after_power_loss(None if seed is None else random.Random(seed))
+        self._memory = disk.after_power_loss(None if seed is None else random.Random(seed))  # nosec B311 # faults
         self._reopen()
 
     def _reopen(self) -> None:

@@ -216,9 +216,13 @@ class MemoryMonitor:
         return (self.queue_duration_sum + grow_by_s) / count / ratio
 
     def check_invariants(self) -> None:
-        """AssertionError where what is kept running is not what the accounts add up to."""
+        """Raise ``RuntimeError`` where what is kept running is not what the accounts add up to."""
         finite = [account.reported_s for account in self._accounts.values() if account.reported_s != _INFINITY]
-        assert self.queue_duration_count == len(finite)
-        assert math.isclose(self.queue_duration_sum, math.fsum(finite), rel_tol=_SUM_TOLERANCE, abs_tol=1e-3)
-        assert all(self._accounts.get(queue) is account for queue, account in self._pageable.items())
-        assert all(self._accounts.get(queue) is account for queue, account in self._resting.items())
+        if self.queue_duration_count != len(finite):
+            raise RuntimeError(f"{self.queue_duration_count} durations counted, {len(finite)} reported")
+        total = math.fsum(finite)
+        if not math.isclose(self.queue_duration_sum, total, rel_tol=_SUM_TOLERANCE, abs_tol=1e-3):
+            raise RuntimeError(f"durations of {total} s in all, {self.queue_duration_sum} s kept")
+        for queue, account in (*self._pageable.items(), *self._resting.items()):
+            if self._accounts.get(queue) is not account:
+                raise RuntimeError(f"{queue!r} is watched and has no account")

@@ -70,8 +70,9 @@ class AllocatedReading:
         return sum(list(self.by_owner.values()))
 
     def check_invariants(self) -> None:
-        """AssertionError where an owner is kept that holds nothing."""
-        assert all(size_bytes > 0 for size_bytes in self.by_owner.values())
+        """Raise ``RuntimeError`` where an owner is kept that holds nothing."""
+        if not all(size_bytes > 0 for size_bytes in self.by_owner.values()):
+            raise RuntimeError(f"an owner of nothing: {self.by_owner}")
 
 
 def total_memory_bytes(physical_bytes: int, read_file: ReadFile) -> int:

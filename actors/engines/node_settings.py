@@ -19,7 +19,7 @@ from warren.actors.engines.information_units import parse_information_unit
 from warren.actors.engines.memory_monitor import DEFAULT_PAGING_RATIO
 from warren.actors.engines.memory_readings import HIGHEST_WATERMARK
 from warren.storage.errors import SettingsError
-from warren.storage.setting_checks import at_least, one_of, whole, yes_or_no
+from warren.storage.settings import at_least, one_of, whole, yes_or_no
 
 MemoryStrategy = Literal["rss", "allocated"]
 SyncMode = Literal["os", "group", "always"]

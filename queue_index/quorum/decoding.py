@@ -41,7 +41,8 @@ def decode_entry(data: bytes) -> Decoded:
             def body_at(element: int) -> Body:
                 places = parts(data, parts(data, 1)[2])
                 start, end = places[element : element + 2]
-                assert isinstance(command, tuple)
+                if not isinstance(command, tuple):
+                    raise TermError("a command without a body where one is looked for")
                 return measure(command[element], start, end)
 
             return Decoded(_ts_ms(meta), command_of(command, reply_mode, body_at))

@@ -49,12 +49,10 @@ class Membership:
             self._get(command)
             return
         service, rules = self.deliveries.service, self.deliveries.rules
-        key: ConsumerKey | None = command.consumer
+        key: ConsumerKey = command.consumer
         if rules.has_keys:
-            key = service.key_of(command.consumer)
-            if key is None:
-                key = index if command.keyed else command.consumer
-        assert key is not None
+            known = service.key_of(command.consumer)
+            key = known if known is not None else index if command.keyed else command.consumer
         self._join(self._consumer(key, command))
         service.activate_next()
         self.deliveries.checkout()
@@ -114,12 +112,12 @@ class Membership:
     def cancel(self, index: int, command: Cancel) -> None:
         """From 4.0 on without a checkout where there is no such consumer."""
         service, has_keys = self.deliveries.service, self.deliveries.rules.has_keys
-        key: ConsumerKey | None = command.consumer
+        key: ConsumerKey = command.consumer
         if has_keys:
-            key = service.key_of(command.consumer)
-            if key is None:
+            known = service.key_of(command.consumer)
+            if known is None:
                 return
-        assert key is not None
+            key = known
         consumer = service.consumers.by_key.get(key)
         if consumer is None:
             service.take_waiting(key)

@@ -113,6 +113,13 @@ CREDIT: Final = "x-warren-credit"
 MESSAGE_BYTES: Final = 128
 """About what a message takes beside its body."""
 
+PROTOCOL: Final = 1
+"""What the processes that share a directory speak: these methods, and what they and AMQP's mean between the two. Raised
+when a host or a guest that does not know the change would be wrong; then both must be of one version."""
+PROTOCOL_PROPERTY: Final = "warren_protocol"
+"""The host's, in ``connection.start``, with the number; there is none in other servers."""
+VERSION_PROPERTY: Final = "warren_version"
+
 HANDING_OVER: Final = "the host of the node hands over"
 """As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to
 its end. Everything that was sent is done and answered."""

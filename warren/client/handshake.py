@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -14,9 +14,11 @@ from pamqp.base import Frame as Method
 
 from warren.actors.log_events import log_event
 from warren.amqp.connection import Connection
+from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.amqp.received import Event, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
+from warren.storage.data_version import WARREN_VERSION, VersionError
 from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.client")
@@ -147,7 +149,9 @@ class Hands:
             self.rest.append(event)
             return
         match event.method:
-            case c.Connection.Start():
+            case c.Connection.Start(server_properties=properties):
+                if self._login.user is None:
+                    _check_protocol(properties or {})
                 engine.send(0, self._login.start_ok())
             case c.Connection.Tune():
                 engine.send(0, c.Connection.TuneOk(engine.channel_max, engine.frame_max, 0))
@@ -163,6 +167,17 @@ class Hands:
 def shake_hands(connection: socket.socket, login: Login, channel_max: int, frame_max: int) -> Hands:
     """Open a connection over a socket; for its errors see :class:`Hands`."""
     return Hands(connection, login, channel_max, frame_max)
+
+
+def _check_protocol(properties: Mapping[str, Any]) -> None:
+    """Raise :class:`VersionError` where the directory's host does not speak as its guests of this version do."""
+    spoken = properties.get(PROTOCOL_PROPERTY, 0)
+    if spoken != PROTOCOL:
+        raise VersionError(
+            f"the process that has the directory open is of warren {properties.get(VERSION_PROPERTY, 'before 0.1.0')}, "
+            f"which speaks protocol {spoken!r:.20} to its guests; this is warren {WARREN_VERSION}, which speaks "
+            f"{PROTOCOL}: let all processes that share a directory be of one version"
+        )
 
 
 def _is_close(answers: list[Method]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 from typing import Any, Final
 
@@ -59,10 +60,21 @@ def show_alarms(node: RunningNode, said: Arguments) -> str:
     return "\n".join(f"{one.capitalize()} alarm on node {node.name}" for one in alarms(node))
 
 
+def _within_reach(interface: str) -> str:
+    """The address to connect to: the loopback one of a listener on all."""
+    try:
+        address = ipaddress.ip_address(interface)
+    except ValueError:  # a name
+        return interface
+    if not address.is_unspecified:
+        return interface
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
 def check_port_connectivity(node: RunningNode, _: Arguments) -> str:
     """Connects to each port, on the loopback address where the node listens on all."""
     for one in listeners(node):
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(one["interface"], one["interface"])
+        host = _within_reach(one["interface"])
         try:
             socket.create_connection((host, one["port"]), _CONNECT_TIMEOUT_S).close()
         except OSError as error:

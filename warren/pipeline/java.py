@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
+import subprocess  # nosec B404 # lists of arguments, no shell
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -89,7 +89,7 @@ def version_of(java: Path, what: str) -> int:
 
 
 def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return subprocess.run(  # nosec B603 # the Java that the user has, or names
         [java, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,

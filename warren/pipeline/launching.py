@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
+import subprocess  # nosec B404 # lists of arguments, no shell
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -34,12 +34,17 @@ def refuse_live_node(directory: str) -> None:
             )
 
 
-def _places(directory: str) -> Iterator[str]:
+def holders(directory: str) -> Iterator[str]:
+    """``directory``, and the data directories that it may be a part of."""
     yield directory
     parts = directory.split("/")
     for depth in range(1, min(len(parts), 1 + max(map(len, _INSIDE)))):
         if any(_matches(parts[-depth:], inside) for inside in _INSIDE):
             yield "/".join(parts[:-depth]) or "/"
+
+
+def _places(directory: str) -> Iterator[str]:
+    yield from holders(directory)
     for folder in _HELD_BELOW:
         place = os.path.join(directory, folder) if folder else directory
         try:

@@ -27,7 +27,7 @@ import attrs
 
 from warren.queue_index import directory as disk
 from warren.salvage import over_ssh
-from warren.salvage.live_node import refuse_live_node
+from warren.salvage.live_node import holders, refuse_live_node
 from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum_node import QuorumNodes
@@ -35,6 +35,7 @@ from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
+from warren.storage.data_version import refuse_unreadable
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import RealFileSystem
@@ -92,7 +93,8 @@ class Place:
     def search(self, look: Callable[[str], _Found | None], nothing: str) -> _Found:
         """What ``look`` finds in the directory, or in the highest of those below it that have anything.
 
-        Raises :class:`DataError`, which says ``nothing``, where there is nothing, and where there is more than one.
+        Raises :class:`DataError`, which says ``nothing``, where there is nothing, and where there is more than one;
+        :class:`~warren.storage.data_version.VersionError` where this warren does not know what it would read.
         """
         places = [self.directory]
         for _ in range(self.depth + 1):
@@ -101,6 +103,7 @@ class Place:
                 names = " and ".join(place for place, _ in found[:2])
                 raise DataError(self.path, None, f"holds more than one broker's directory ({names}); name one of them")
             if found:
+                refuse_unreadable(self.files, holders(found[0][0]))
                 return found[0][1]
             places = [inner for place in places for inner in _directories(self.files, place)]
         raise DataError(self.path, None, nothing)

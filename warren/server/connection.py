@@ -29,7 +29,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
 from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.methods import method_of
-from warren.amqp.own_methods import HANDING_OVER
+from warren.amqp.own_methods import HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.server.channel import ServerChannel
@@ -38,6 +38,7 @@ from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
 from warren.server.server_properties import server_properties
 from warren.server.socket_options import set_option
+from warren.storage.data_version import WARREN_VERSION
 
 if TYPE_CHECKING:
     from warren.server.peer import Peer
@@ -316,6 +317,8 @@ class ClientConnection(asyncio.Protocol):
     def _start(self) -> None:
         offered = mechanisms(self._peer.certificate_name if self._peer else None)
         properties = server_properties(self.node.cluster_name)
+        if self.is_owner:
+            properties |= {PROTOCOL_PROPERTY: PROTOCOL, VERSION_PROPERTY: WARREN_VERSION}
         self.engine.send(
             0,
             method_of(

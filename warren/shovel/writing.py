@@ -37,6 +37,7 @@ from warren.shovel.copying import OnFinding, chosen_vhosts, highest_level_first
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
 from warren.shovel.places import Intake, Outcome, SourceQueue
+from warren.storage.data_version import stamp
 from warren.storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.lock_file import LOCK_FILE
@@ -234,6 +235,7 @@ class DirectoryDestination:
             files = RealFileSystem()
             lock = files.lock(f"{self._directory}/{LOCK_FILE}", f"process {os.getpid()}")
             self._opened.callback(lock.remove)
+            stamp(files, self._directory, is_new=False)
             self._definitions = Definitions.open(files, self._directory, os.urandom)
         self._definitions.declare_vhost(vhost)
         base, level = split_level(name)

@@ -14,6 +14,7 @@ import duckdb
 
 from warren.salvage.live_node import refuse_live_node
 from warren.sql.dataset import TableDataset
+from warren.storage.own_files import private_folder
 from warren.tables.catalog import SCHEMAS
 from warren.tables.options import ReadOptions
 from warren.tables.places import Node, find_nodes
@@ -90,7 +91,9 @@ class Directories:
     def connect(self) -> duckdb.DuckDBPyConnection:
         """A new connection, in memory, with all tables."""
         # What does not fit into memory: DuckDB makes this when it needs it, and else one below where the user stands.
-        spilled = os.path.join(tempfile.gettempdir(), f"warren-sql-{uuid.uuid4().hex}")
+        # Bodies are in it, and DuckDB lets everybody read it: so it lies where nobody else may enter.
+        folder = private_folder("warren-sql") or tempfile.mkdtemp(prefix="warren-sql-")
+        spilled = os.path.join(folder, uuid.uuid4().hex)
         connection = duckdb.connect(config={"temp_directory": spilled})
         for name in SCHEMAS:
             connection.register(name, TableDataset(name, self))

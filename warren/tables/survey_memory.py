@@ -12,14 +12,13 @@ import functools
 import hashlib
 import json
 import os
-import stat
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from warren.storage.own_files import private_folder
 from warren.tables.errors import PipelineError
 from warren.tables.options import ReadOptions
 from warren.tables.places import Node
@@ -51,10 +50,10 @@ def _given(said: str) -> dict[str, Survey]:
 
 def remembered(node: Node, settings: Mapping[str, str], make: Callable[[], Survey]) -> Survey:
     """The survey of a node: the one that is kept, or what ``make`` makes, which is kept then."""
-    folder = None if node.is_remote else _folder()
+    folder = None if node.is_remote else private_folder("warren-surveys")
     if folder is None:
         return make()
-    place = folder / f"{_name(node, settings)}.json"
+    place = Path(folder, f"{_name(node, settings)}.json")
     with suppress(OSError, PipelineError):
         return Survey.from_json(place.read_text(encoding="utf-8"))
     found = make()
@@ -70,17 +69,6 @@ def _keep(place: Path, found: Survey) -> None:
     kept = sorted(place.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     for path in kept[:-_MOST_KEPT]:
         path.unlink(missing_ok=True)
-
-
-def _folder() -> Path | None:
-    """Ours alone; ``None`` where there can be none."""
-    folder = Path(tempfile.gettempdir(), f"warren-surveys-{os.getuid()}")
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-            return folder
-    return None
 
 
 def _name(node: Node, settings: Mapping[str, str]) -> str:

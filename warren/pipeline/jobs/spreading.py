@@ -7,7 +7,7 @@ it is large, and several to a task where it is small.
 
 from __future__ import annotations
 
-import pickle
+import pickle  # nosec B403 # see below
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -95,7 +95,7 @@ def _done(works: DataFrame, do: Callable[[Any], Batches], schema: pa.Schema) -> 
     def doing(batches: Batches) -> Batches:
         for batch in batches:
             for work in batch.column(0).to_pylist():
-                yield from do(pickle.loads(work))
+                yield from do(pickle.loads(work))  # nosec B301 # what the driver has pickled for this very job
 
     return works.mapInArrow(doing, from_arrow_schema(schema))
 
