@@ -124,6 +124,10 @@ class QueueActor(QueueOutput):
         return 0 if self._queue_turn is None else self._queue_turn.turns
 
     @property
+    def has_dead_letter_exchange(self) -> bool:
+        return effective(self.declaration, self.policies.definition).dead_letter_exchange is not None
+
+    @property
     def consumer_timeout_ms(self) -> int | None:
         """How long a message may be unacked before it comes back, as its arguments and policies say."""
         return effective(self.declaration, self.policies.definition).consumer_timeout_ms
@@ -176,13 +180,7 @@ class QueueActor(QueueOutput):
 
         Returns recovery terms by stored name, and the confirms to be answered once the stores are closed.
         """
-        while (entry := self.actor_inbox.take()) is not None:  # what came before is handled before the end
-            if isinstance(entry, PendingBatch):
-                self._guard(None, self.on_batch, entry)
-            else:
-                self._handle(entry)
-            if self.actor_stopped.is_set():
-                raise self.stopped_error()
+        self._work_off()
         self._tell_now()
         self._say_last_word()
         try:
@@ -196,6 +194,21 @@ class QueueActor(QueueOutput):
         self.queue_turn.waiting.clear()
         self._end(None)
         return terms, confirms
+
+    def _work_off(self) -> None:
+        """Handle what came before."""
+        while (entry := self.actor_inbox.take()) is not None:
+            if isinstance(entry, PendingBatch):
+                self._guard(None, self.on_batch, entry)
+            else:
+                self._handle(entry)
+            if self.actor_stopped.is_set():
+                raise self.stopped_error()
+
+    def catch_up(self) -> Future:
+        """What came before is handled now, and safe once that is answered."""
+        self._work_off()
+        return self.sync()
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were ready. The actor stops."""
@@ -493,6 +506,10 @@ class QueueActor(QueueOutput):
         self._context.check_directory()
         self._tell_now()  # a publish that was refused is answered so: it is no error of this call's
         return CountDown([*self.queue_turn.waiting, *(() if self._unique is None else self._unique.waiting)])
+
+    def has_dead_letters_under_way(self) -> bool:
+        """Whether messages died of which it is not known yet that they are safe elsewhere."""
+        return self.process.has_dead_letters_under_way
 
     def purge(self) -> int:
         """Returns how many ready messages are gone."""

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("warren.node")
 
+_DEAD_LETTER_ROUNDS: Final = 8
+"""As many queues one behind the other, at most, have what died in one of them arrive before a vhost closes."""
 _DELAYS: Final = threading.Lock()
 """Held by whoever begins delayed messages."""
 RETURNED_LOG: Final = "returned.log"
@@ -372,6 +374,8 @@ class RunningVhost:
         confirms: list[Future] = []
         if self.delays is not None:
             self.delays.stop_publishing()
+        with contextlib.suppress(WarrenError):
+            self._let_dead_letters_arrive()
         try:
             self._close(confirms)
         except BaseException as error:
@@ -383,6 +387,20 @@ class RunningVhost:
                 confirm.set()
         if self.delays is not None:  # only now: it is known what was published safely
             self.delays.close()
+
+    def _let_dead_letters_arrive(self) -> None:
+        """Have dead letters safe where they went, so that a clean stop leaves each in one queue.
+
+        A queue that keeps them, for it is down where they should go or the disk is full, has them back.
+        """
+        for _ in range(_DEAD_LETTER_ROUNDS):
+            actors = [entry.running for entry in self.queues.values() if entry.running is not None]
+            senders = [actor for actor in actors if actor.has_dead_letter_exchange]
+            if not any(actor.actor_ref.ask(ControlCall(actor.has_dead_letters_under_way)) for actor in senders):
+                return
+            for actor in actors:
+                with contextlib.suppress(WarrenError):
+                    actor.actor_ref.ask(ControlCall(actor.catch_up))
 
     def _close(self, confirms: list[Future]) -> None:
         terms: dict[str, RecoveryTerms] = {}

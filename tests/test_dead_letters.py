@@ -171,3 +171,21 @@ def test_a_lazy_queue_does_not_tell_the_expiration_that_a_message_had(mode: str,
         ("expired", told),
     ]
     scene.node.close()
+
+
+@pytest.mark.parametrize("sync", ["os", "group", "always"])
+@pytest.mark.parametrize("body", [b"small", bytes(5000)], ids=["embedded", "in the store"])
+def test_a_clean_close_leaves_a_dead_letter_in_one_queue(sync: str, body: bytes) -> None:
+    scene = hand_node(sync=sync)
+    scene.node.queue("dead")
+    work = scene.node.queue("work", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    work.publish_many([body] * 5)
+    for _ in range(5):
+        delivery = work.get()
+        assert delivery is not None
+        delivery.reject()
+    scene.node.close()
+
+    again = hand_node(scene.files)
+    assert (len(again.node.queue("work", passive=True)), len(again.node.queue("dead", passive=True))) == (0, 5)
+    again.node.close()

@@ -242,6 +242,11 @@ class QueueProcess(QueueEarly):
 
     # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def has_dead_letters_under_way(self) -> bool:
+        """Whether dead letters are on their way that may not be safe yet."""
+        return not self._expiry.idle
+
     def dead_letters_safe(self, number: int) -> None:
         """A batch of dead letters is safe where it went, or goes nowhere: forget the messages."""
         self._expiry.safe(number)
