@@ -259,12 +259,16 @@ def _change_json(change: Change) -> str:
     return f'["{change.action}","{change.kind}",{change.definition}]'
 
 
+_NO_JSON: Final = (ValueError, RecursionError)
+"""What other people's JSON can end in: no text, none of JSON, a number of 5,000 digits, nested too deep."""
+
+
 def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     try:
         document = json.loads(data)
     except json.JSONDecodeError as error:
         raise DataError(path, error.pos, f"no JSON: {error.msg}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except _NO_JSON as error:
         raise DataError(path, 0, f"no JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(path, 0, f"not of the format '{FORMAT}'")
@@ -289,7 +293,10 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
         if checksum == b"%08x" % zlib.crc32(text):
             if torn is not None:
                 raise DataError(path, torn, "a damaged record, with whole ones behind it")
-            records.append((position, json.loads(text)))
+            try:
+                records.append((position, json.loads(text)))
+            except _NO_JSON as error:
+                raise DataError(path, position, f"a record that is no JSON: {error}") from error
         elif torn is None:
             torn = position
         position += len(line) + 1
