@@ -26,7 +26,7 @@ def load(path: str) -> dict[str, Any]:
             trace = json.load(file)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: not JSON: {error}") from error
     if not isinstance(trace, dict) or not isinstance(trace.get("steps"), list):
         raise TraceError(f"{path}: not a trace: it has no steps")

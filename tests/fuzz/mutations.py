@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -76,6 +77,38 @@ def _swap(at: int, other: int, length: int) -> Edit:
     return edit
 
 
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|true|false|null|\[[^\[\]]*\]|\{[^{}]*\}')
+"""A value in a text: of JSON, TOML, Erlang."""
+_VALUES: Final = (
+    *(
+        b"null",
+        b"true",
+        b"0",
+        b"-1",
+        b"1.5",
+        b"1e999",
+        b"NaN",
+        b"9223372036854775808",
+        b"1" * 5000,
+        b'""',
+        b"[]",
+        b"{}",
+    ),
+    *(b"[null]", b'{"a": null}', b"[[]]", b'"\\udc80"', b'"\\u001b[31m"', '"²"'.encode(), b'"a\\u0000"', b'"^(a+)+$"'),
+    *(b"[" * 2000 + b"]" * 2000, b'"' + b"x" * 300 + b'"', b'"1e999"', b'"-5"', b"1979-05-27", b"''"),
+)
+
+
+def _value(number: int, new: bytes) -> Edit:
+    def edit(data: bytearray) -> None:
+        tokens = list(_TOKEN.finditer(data))
+        if tokens:
+            token = tokens[number % len(tokens)]
+            data[token.start() : token.end()] = new
+
+    return edit
+
+
 def _numbers() -> st.SearchStrategy[bytes]:
     small = st.builds(
         lambda number, width, order: (number & ((1 << 8 * width) - 1)).to_bytes(width, order),
@@ -92,6 +125,8 @@ def edits() -> st.SearchStrategy[Edit]:
     """One thing that may be done."""
     return st.one_of(
         st.builds(_flip, _places, st.integers(0, 7)),
+        st.builds(_value, st.integers(0, 1000), st.sampled_from(_VALUES)),
+        st.builds(_value, st.integers(0, 30), st.sampled_from(_VALUES)),
         st.builds(_put, _places, _numbers()),
         st.builds(_put, _places, st.binary(min_size=1, max_size=16)),
         st.builds(_put, _places, st.builds(bytes, _lengths)),
