@@ -11,20 +11,23 @@ from tests.support.effort import times
 from tests.support.tried import Count, Tried
 
 EXAMPLES = times(60, quick=2, nightly=1500)
+SLOW_EXAMPLES = times(5, quick=0, nightly=100)
+QUICK = [name for name, target in TARGETS.items() if not target.is_slow]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name, target in TARGETS.items() if target.is_slow]
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_sound_input_is_accepted(name: str) -> None:
     target = TARGETS[name]
     assert [target.run(seed) for seed in target.seeds()] == [True] * len(target.seeds())
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_a_damaged_input_is_refused_or_read(name: str, tried: Count) -> None:
     target, count = TARGETS[name], 0
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=SLOW_EXAMPLES if target.is_slow else EXAMPLES,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
         report_multiple_bugs=False,

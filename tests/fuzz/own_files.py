@@ -270,8 +270,7 @@ _PROGRESS: Final = (
 
 @functools.cache
 def _room() -> tempfile.TemporaryDirectory[str]:
-    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    return tempfile.TemporaryDirectory(prefix="warren-fuzz-", dir=place)
+    return tempfile.TemporaryDirectory(prefix="warren-fuzz-", dir=seeds.MEMORY_DIRECTORY)
 
 
 def _exported(name: str) -> Callable[[bytes], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ QUORUM_SNAPSHOT: Final = "rabbitmq-3.10.8-quorum/03-clean-wal-segments-snapshot"
 TOPICS: Final = "rocketmq/basic-clean"
 TOPICS_CRASHED: Final = "rocketmq/crash-recovery"
 
+MEMORY_DIRECTORY: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Where files cost no disk."""
 _UNPACKED = tempfile.TemporaryDirectory(prefix="warren-fuzz-")
 MAX_SEED_BYTES: Final = 64 << 10
 """Longer files are cut off: what is behind is more of the same."""

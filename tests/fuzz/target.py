@@ -41,6 +41,8 @@ class Target:
     """Sound inputs, at least one."""
     memory_factor: int = MEMORY_FACTOR
     memory_bytes: int = MEMORY_BYTES
+    is_slow: bool = False
+    """It takes tens of milliseconds an input."""
 
     def memory_for(self, data: bytes) -> int:
         """The bytes that Python may allocate while it reads them."""
