@@ -10,8 +10,8 @@ from tests.fuzz.table import TARGETS
 from tests.support.effort import times
 from tests.support.tried import Count, Tried
 
-EXAMPLES = times(60, quick=2, nightly=1500)
-SLOW_EXAMPLES = times(5, quick=0, nightly=100)
+EXAMPLES = times(40, quick=1, nightly=300)
+SLOW_EXAMPLES = times(3, quick=0, nightly=20)
 QUICK = [name for name, target in TARGETS.items() if not target.is_slow]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name, target in TARGETS.items() if target.is_slow]
 

@@ -1,0 +1,144 @@
+"""What fuzzing found, each with the smallest input that shows it (tests/fuzz)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.own_files import DIRECTORY
+from tests.fuzz.parsers import PATH, in_memory
+from tests.support.cli_tools import warren
+from warren.actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
+from warren.actors.engines.delays import delay_format as f
+from warren.actors.engines.delays.delay_log import DelayLog
+from warren.actors.engines.topics.topic_table import TopicTable
+from warren.commands.output import print_text
+from warren.logs import TextFormatter
+from warren.msg_store import clean_stop
+from warren.queue_index.consumer_offsets_format import OffsetTextError, decode_local_offsets
+from warren.queue_index.directory import parse_vhost_config
+from warren.replay import replay
+from warren.shovel.progress import Progress
+from warren.storage.errors import DataError, SettingsError
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.topic_settings import TopicSettings
+from warren.traces import TraceError, load, tables
+
+DIGITS = b"1" * 5000
+"""More than Python makes a number of."""
+DEEP = b"[" * 100_000
+ESCAPE = "\x1b[31mred"
+
+
+@pytest.mark.parametrize("data", [DIGITS, DEEP, b"\xff"], ids=["digits", "deep", "no text"])
+def test_a_definitions_file_that_is_no_json_is_an_error_with_a_name(data: bytes) -> None:
+    with pytest.raises(DataError, match="no JSON"):
+        DefinitionsFile(in_memory(data, f"{DIRECTORY}/{FILE_NAME}"), DIRECTORY).load()
+
+
+@pytest.mark.parametrize("data", [b"", b'"', b"\x80", DIGITS, DEEP], ids=["empty", "torn", "no text", "digits", "deep"])
+def test_a_record_of_the_definitions_log_whose_checksum_is_right_and_that_is_no_json(data: bytes) -> None:
+    snapshot = json.dumps(
+        [1, {part: [] for part in ("bindings", "exchanges", "queues", "vhosts")}], separators=(",", ":")
+    )
+    document = {"format": "warren definitions", "version": 1, "generation": 1, "definitions": json.loads(snapshot)[1]}
+    document["checksum"] = f"{zlib.crc32(snapshot.encode()):08x}"
+    files = in_memory(json.dumps(document).encode(), f"{DIRECTORY}/{FILE_NAME}")
+    files.open_append(f"{DIRECTORY}/{LOG_NAME}").append(b"%08x %s\n" % (zlib.crc32(data), data))
+    with pytest.raises(DataError, match="offset 0: a record that is no JSON"):
+        DefinitionsFile(files, DIRECTORY).load()
+
+
+@pytest.mark.parametrize("queues", [b"1e999", DIGITS, DEEP], ids=["infinity", "digits", "deep"])
+def test_a_table_of_topics_with_a_number_that_is_none(queues: bytes) -> None:
+    data = b'{"topicConfigTable":{"t":{"writeQueueNums":%b}}}' % queues
+    with pytest.raises(DataError, match="is no table of topics"):
+        TopicTable.load(in_memory(data, f"{DIRECTORY}/topics.json"), DIRECTORY)
+
+
+def test_a_shovels_progress_that_is_nested_too_deep() -> None:
+    with pytest.raises(DataError, match="is no progress of a shovel"):
+        Progress.open(in_memory(DEEP), PATH, source="a", destination="b")
+
+
+def test_a_trace_that_is_nested_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(DEEP)
+    with pytest.raises(TraceError, match="not JSON"):
+        load(str(tmp_path / "trace"))
+
+
+def test_a_local_offset_of_a_queue_that_is_no_object() -> None:
+    with pytest.raises(OffsetTextError):
+        decode_local_offsets('{"offsetTable":{{"brokerName":"b","queueId":[],"topic":"t"}:5}}')
+
+
+def test_a_vhosts_config_with_a_number_of_5000_digits() -> None:
+    with pytest.raises(DataError, match="segment_entry_count"):
+        parse_vhost_config(b"{segment_entry_count, %b}." % DIGITS, PATH)
+    assert parse_vhost_config(b"{segment_entry_count, 0002048}.", PATH) == 2048
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 1 << 40, 0), (5, 1 << 31, 0, 0), (5, 0, 0, 1 << 62)])
+def test_a_clean_stops_lengths_are_not_believed(counts: tuple[int, int, int, int]) -> None:
+    content = b"".join(count.to_bytes(size, "big") for count, size in zip(counts, (4, 4, 8, 8), strict=True)) + b"token"
+    data = b"warren\0\2" + zlib.crc32(content).to_bytes(4, "big") + content
+    assert clean_stop.load(in_memory(data, f"{DIRECTORY}/{clean_stop.NAME}"), DIRECTORY, b"token") is None
+
+
+def test_an_index_of_delayed_messages_that_names_places_outside_its_log_is_made_anew() -> None:
+    files = MemoryFileSystem(random.Random(0))
+    log = DelayLog.open(files, DIRECTORY, file_size_limit_bytes=1 << 20)
+    del log
+    entries = f.entries_of([f.Entry(5, 7, 9, 17, 0), f.Entry(6, 7, 9, 1 << 31, 40)])
+    for entry in (entries[:1], entries[1:]):
+        with pytest.raises(DataError, match="where none can stand"):
+            f.decode_index(f.encode_index(f.Index(entry, f.gone_of([]), False), 100), PATH, 100)
+
+
+def test_files_of_delayed_messages_are_told_by_ascii_digits() -> None:
+    files = in_memory(b"", f"{DIRECTORY}/²/x")
+    files.open_append(f"{DIRECTORY}/²delayed.delayed")
+    files.open_append(f"{DIRECTORY}/².delayed")
+    assert len(DelayLog.open(files, DIRECTORY, file_size_limit_bytes=1 << 20)) == 0
+
+
+@pytest.mark.parametrize("hour", ["²", "9" * 5000, "24", ""])
+def test_an_hour_that_is_none_is_a_setting_that_cannot_work(hour: str) -> None:
+    with pytest.raises(SettingsError, match="no hour"):
+        TopicSettings(delete_when=hour)
+
+
+# ── names on a terminal ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_parts_of_definitions_that_nobody_knows_are_named_without_their_escapes(tmp_path: Path) -> None:
+    (tmp_path / "definitions.json").write_text(json.dumps({ESCAPE: [1]}))
+    result = warren("definitions", tmp_path / "node", "--import", tmp_path / "definitions.json")
+    assert (result.exit_code, "\x1b" in result.output) == (0, False)
+    assert "\\x1b[31mred" in result.stdout
+
+
+def test_a_trace_shows_operations_without_their_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    golden = Path(__file__).parent / "golden" / "traces" / "10-purge.json"
+    steps = list(replay(json.loads(golden.read_text(encoding="utf-8"))))[:2]
+    print_text(tables([{**steps[0], "op": {"op": f"[bold]{ESCAPE}"}}, steps[1]]))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "[bold]\\x1b[31mred" in shown
+
+
+def test_a_line_of_serves_log_is_one_line_and_obeys_nobody() -> None:
+    formatter = TextFormatter("[%(levelname)s] %(message)s")
+    record = logging.LogRecord("warren", logging.ERROR, "", 0, "queue %s", (f"q\n{ESCAPE}",), None)
+    assert formatter.format(record) == "[ERROR] queue q\\n\\x1b[31mred"
+    with pytest.raises(TraceError) as raised:
+        load(f"/nowhere/{ESCAPE}")
+    found = (TraceError, raised.value, raised.value.__traceback__)
+    told = formatter.format(logging.LogRecord("warren", logging.ERROR, "", 0, "x", (), found))
+    assert "\x1b" not in told
+    assert "/nowhere/\\x1b[31mred" in told
