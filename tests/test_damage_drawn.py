@@ -159,8 +159,10 @@ def check(
     assert result.exit_code in (0, 1, 2), said
     assert result.exception is None or isinstance(result.exception, SystemExit), said
     expected, found = Counter(bodies_of(archive, *command)), Counter(messages(result))
+    if kind == "swap":  # nothing in a queue's index says whose it is
+        expected, found = (Counter(("", "", body) for *_, body in one.elements()) for one in (expected, found))
     missing, added = expected - found, found - expected
-    few = FEW if kind in ("overwrite", "flip") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
+    few = FEW if kind in ("overwrite", "flip", "hole") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
     if indexes is QUORUM_FILES and back and not cut:
@@ -172,7 +174,9 @@ def check(
         written = {body for *_, body in bodies_of(archive, *command, "--include-acked")}
         assert {body for *_, body in added} <= written, said
     else:
-        names = spoilt.name.removesuffix(".old"), str(spoilt.parent), "missing body", "consumequeue"
+        names = [spoilt.name.removesuffix(".old"), str(spoilt.parent), "missing body", "consumequeue"]
+        if spoilt.name == "snapshot.dat" or kind == "swap":
+            names.append("hole in the log")  # what is not there has no name
         assert any(name in result.stderr for name in names), said
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
+import tracemalloc
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.own_files import DIRECTORY
 from tests.fuzz.parsers import PATH, in_memory
+from tests.fuzz.target import ends_within
 from tests.support.cli_tools import warren
+from tests.support.rabbitmq_golden import GOLDEN
 from warren.actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_log import DelayLog
@@ -23,9 +28,12 @@ from warren.msg_store import clean_stop
 from warren.queue_index.consumer_offsets_format import OffsetTextError, decode_local_offsets
 from warren.queue_index.directory import parse_vhost_config
 from warren.replay import replay
+from warren.salvage.archive import unpack
 from warren.shovel.progress import Progress
-from warren.storage.errors import DataError, SettingsError
+from warren.storage.erlang_terms import MAX_INFLATED_BYTES, decode
+from warren.storage.errors import DataError, SettingsError, TermError
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.record_log import RecordLog, encode_record
 from warren.storage.topic_settings import TopicSettings
 from warren.traces import TraceError, load, tables
 
@@ -111,6 +119,48 @@ def test_files_of_delayed_messages_are_told_by_ascii_digits() -> None:
 def test_an_hour_that_is_none_is_a_setting_that_cannot_work(hour: str) -> None:
     with pytest.raises(SettingsError, match="no hour"):
         TopicSettings(delete_when=hour)
+
+
+def test_a_record_with_a_negative_queue_offset_in_a_queue_without_files_is_a_finding(tmp_path: Path) -> None:
+    unpack(str(GOLDEN / "rocketmq" / "basic-clean.tar.gz"), str(tmp_path))
+    shutil.rmtree(tmp_path / "store" / "consumequeue" / "TopicTest")
+    log = tmp_path / "store" / "commitlog" / "00000000000000000000"
+    data = log.read_bytes()
+    log.write_bytes(data[:20] + (-5).to_bytes(8, "big", signed=True) + data[28:])
+    result = warren("verify", tmp_path)
+    assert result.exit_code == 1
+    assert "message -5 of TopicTest/0" in result.stdout
+
+
+@pytest.mark.parametrize("size", [1 << 14, MAX_INFLATED_BYTES + 1, 1 << 24])
+def test_a_compressed_term_takes_memory_as_what_it_inflates_to_and_that_is_a_megabyte_at_most(size: int) -> None:
+    count = size - 6
+    inside = b"l" + count.to_bytes(4, "big") + b"j" * (count + 1)
+    bomb = b"\x83P" + len(inside).to_bytes(4, "big") + zlib.compress(inside)
+    assert len(bomb) < 20_000
+    tracemalloc.start()
+    with suppress(TermError):
+        decode(bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (1 << 20) + (100 * size if size <= MAX_INFLATED_BYTES == 1 << 20 else 0)
+
+
+def replayed(content: bytes) -> tuple[list[bytes], DataError | None]:
+    log = RecordLog(in_memory(b"warren things 1\n" + content), PATH, "things")
+    with ends_within(20.0):
+        return [payload for _, payload in log.replay()], log.damage
+
+
+def test_behind_many_zeros_the_next_record_is_found_at_once() -> None:
+    found, damage = replayed(bytes(64 << 20) + encode_record(b"whole"))
+    assert (found, damage and damage.offset) == ([b"whole"], 16)
+
+
+def test_where_too_much_looks_like_records_that_is_said() -> None:
+    found, damage = replayed(b"\0\0\1\0" * (1 << 18) + encode_record(b"whole"))
+    assert found == []
+    assert "looks like records" in str(damage)
 
 
 # ── names on a terminal ──────────────────────────────────────────────────────────────────────────────────────────────
