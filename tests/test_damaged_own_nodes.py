@@ -1,8 +1,9 @@
 """One file of a warren node's own directory is damaged while nobody runs: the node opens, or says in an error why not.
 
 Nothing hangs, nothing ends in an error that is none of warren's, and no queue, topic or message is missing without a
-word: where less comes out than was put in, an error was raised, or the log has a warning. What nobody can know is left
-out, as in :mod:`tests.test_damage_drawn`: version 1's index and store files have no checksums.
+word: where less comes out than was put in, an error was raised, or the log has a warning. What a node takes for the
+work of a crash is left out: index and store files of version 1 have no checksums, and after a kill no terms say how
+many messages there were; of a log nothing says how far it went. `warren verify` says more of them than a start does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ HANGS_AFTER_S = 60.0
 UNCHECKED = (".idx", ".jif", ".rdq", ".queue_name", ".config", ".vhost")
 """Ends of names of files without checksums: a change of a few bytes of one may cost, or alter, :data:`FEW` unseen."""
 FEW = 1
+LOGS = (".delayed", ".log", ".keys")
+ENDS = ("truncate", "nothing", "delete")
 DAMAGES = ("flip", "overwrite", "truncate", "hole", "insert", "cut out", "nothing", "other", "huge", "delete")
 
 
@@ -160,6 +163,10 @@ def check(number: int, caplog: pytest.LogCaptureFixture) -> None:
     assert not strange, f"{said}: {strange[0]!r}"
     expected = bodies(was_clean)
     missing, added = (expected - found).total(), (found - expected).total()
+    if path.endswith(UNCHECKED) and not was_clean:
+        return
+    if path.endswith(LOGS) and kind in ENDS:
+        return
     few = FEW if path.endswith(UNCHECKED) else 0
     assert warnings or (missing <= few and added <= few), f"{said}: {missing} missing, {added} added"
 
