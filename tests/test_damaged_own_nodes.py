@@ -176,6 +176,7 @@ def bodies(was_clean: bool) -> Counter[bytes]:
     return read(disks()[0 if was_clean else 1].after_process_crash())
 
 
+@pytest.mark.slow
 def test_nothing_is_missing_where_nothing_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
     assert [bodies(was_clean).total() for was_clean in (True, False)] == [85, 85]
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.fuzz.mutations import damaged
 from tests.fuzz.table import TARGETS
+from tests.fuzz.target import Target, TooLongError, ends_within
 from tests.support.effort import EFFORT, times
 from tests.support.rabbitmq_golden import PROJECT
 from tests.support.tried import Count, Tried
+from warren.storage import erlang_terms
 
 EXAMPLES = times(40, quick=1, nightly=300)
 ENDS_WITHIN_S = 600
@@ -48,6 +52,19 @@ def test_a_damaged_input_is_refused_or_read(name: str, tried: Count) -> None:
 
     read()
     tried(Tried.DAMAGED_FILES, count)
+
+
+def test_a_target_is_held_to_its_bounds() -> None:
+    def of(read: Callable[[bytes], object]) -> Target:
+        return Target("strange", read, lambda: [b""], memory_bytes=1 << 16)
+
+    with pytest.raises(ZeroDivisionError):
+        of(lambda data: 1 // len(data)).run_bounded(b"")
+    with pytest.raises(AssertionError, match="bytes of memory"):
+        of(lambda data: bytes(1 << 20)).run_bounded(b"")
+    with pytest.raises(TooLongError), ends_within(0.01):
+        of(lambda data: signal.pause()).run(b"")
+    assert not of(erlang_terms.decode).run_bounded(b"")
 
 
 SECONDS = times(2, nightly=6)

@@ -421,7 +421,7 @@ OWN: tuple[Target, ...] = (
     Target("shovel-progress", _progress, seeds.of(*_PROGRESS)),
     Target("export-jsonl", _exported("export.jsonl"), seeds.of(*_LINES)),
     Target("export-csv", _exported("export.csv"), seeds.of(*_CELLS)),
-    Target("export-parquet", _exported("export.parquet"), _parquet),
+    Target("export-parquet", _exported("export.parquet"), _parquet, is_slow=True),
     Target("archive", _archive, _archives),
     Target("amqp-server", _server, _hello),
     Target("amqp-running-server", _running_server, _frames),
