@@ -13,7 +13,6 @@ import typer
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
-from warren.logs import JsonFormatter, TextFormatter
 from warren.management.settings import ManagementSettings
 from warren.node import MEMORY
 from warren.node import open as open_node
@@ -96,6 +95,8 @@ def serve(
 
 def _log_to_stderr(log_format: LogFormat) -> None:
     """Warnings and errors of the whole process, unless somebody has said already where logs go."""
+    from warren.logs import JsonFormatter, TextFormatter  # noqa: PLC0415 - `warren --help` writes no log
+
     handler = logging.StreamHandler()
     if log_format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
