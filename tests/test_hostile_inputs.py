@@ -49,17 +49,28 @@ def test_a_definitions_file_that_is_no_json_is_an_error_with_a_name(data: bytes)
         DefinitionsFile(in_memory(data, f"{DIRECTORY}/{FILE_NAME}"), DIRECTORY).load()
 
 
-@pytest.mark.parametrize("data", [b"", b'"', b"\x80", DIGITS, DEEP], ids=["empty", "torn", "no text", "digits", "deep"])
-def test_a_record_of_the_definitions_log_whose_checksum_is_right_and_that_is_no_json(data: bytes) -> None:
+def definitions_with_log(*records: bytes) -> DefinitionsFile:
+    """Definitions without any, and a log of records whose checksums are right."""
     snapshot = json.dumps(
         [1, {part: [] for part in ("bindings", "exchanges", "queues", "vhosts")}], separators=(",", ":")
     )
     document = {"format": "warren definitions", "version": 1, "generation": 1, "definitions": json.loads(snapshot)[1]}
     document["checksum"] = f"{zlib.crc32(snapshot.encode()):08x}"
     files = in_memory(json.dumps(document).encode(), f"{DIRECTORY}/{FILE_NAME}")
-    files.open_append(f"{DIRECTORY}/{LOG_NAME}").append(b"%08x %s\n" % (zlib.crc32(data), data))
+    log = b"".join(b"%08x %s\n" % (zlib.crc32(record), record) for record in records)
+    files.open_append(f"{DIRECTORY}/{LOG_NAME}").append(log)
+    return DefinitionsFile(files, DIRECTORY)
+
+
+@pytest.mark.parametrize("data", [b"", b'"', b"\x80", DIGITS, DEEP], ids=["empty", "torn", "no text", "digits", "deep"])
+def test_a_record_of_the_definitions_log_whose_checksum_is_right_and_that_is_no_json(data: bytes) -> None:
     with pytest.raises(DataError, match="offset 0: a record that is no JSON"):
-        DefinitionsFile(files, DIRECTORY).load()
+        definitions_with_log(data).load()
+
+
+def test_a_change_of_the_definitions_log_of_a_kind_that_nobody_knows() -> None:
+    with pytest.raises(DataError, match="a change of what is not there, or no change: KeyError"):
+        definitions_with_log(b'{"generation":1}', b'[["put","q!eue",{}]]').load()
 
 
 @pytest.mark.parametrize("queues", [b"1e999", DIGITS, DEEP], ids=["infinity", "digits", "deep"])

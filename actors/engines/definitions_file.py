@@ -307,18 +307,18 @@ def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Sn
     """What the definitions have become."""
     found = {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
     known = {KINDS[part] for part in snapshot}
+    parts = {kind: part for part, kind in KINDS.items()}
     for position, changes in records:
         try:
             for action, kind, definition in changes:
                 goes = {"put": False, "drop": True}[action]
-                known.add(kind)
+                known.add(KINDS[parts[kind]])
                 if goes:
                     del found[kind, _key(kind, definition)]
                 else:
                     found[kind, _key(kind, definition)] = definition
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(path, position, f"a change of what is not there, or no change: {error!r:.200}") from error
-    parts = {kind: part for part, kind in KINDS.items()}
     replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in known}
     for (kind, _), definition in found.items():
         replayed[parts[kind]].append(definition)
