@@ -69,7 +69,10 @@ def load(files: FileSystem, directory: str, token: bytes) -> Recovered | None:
     magic, checksum = _START.unpack_from(data)
     if magic != _MAGIC or checksum != zlib.crc32(memoryview(data)[_START.size :]):
         return None
-    found, found_token = _decode(data)
+    decoded = _decode(data)
+    if decoded is None:
+        return None
+    found, found_token = decoded
     numbers = {number for name in names if (number := file_number(name)) is not None}
     if found_token != token or numbers != set(found.summary):
         return None
@@ -77,14 +80,16 @@ def load(files: FileSystem, directory: str, token: bytes) -> Recovered | None:
     return found if all(then == now for then, now in sizes) else None
 
 
-def _decode(data: bytes) -> tuple[Recovered, bytes]:
-    """The content of a shortcut whose checksum is right, and its token."""
+def _decode(data: bytes) -> tuple[Recovered, bytes] | None:
+    """The content of a shortcut whose checksum is right, and its token; ``None`` where its lengths are not its own."""
     token_size, file_count, message_count, shared_count = _LENGTHS.unpack_from(data, _START.size)
     token_at = _START.size + _LENGTHS.size
     files_at = token_at + token_size
     ids_at = files_at + file_count * _FILE.size
     places_at = ids_at + message_count * MSG_ID_BYTES
     shared_at = places_at + message_count * PLACE_BYTES
+    if shared_at + shared_count * _SHARED.size != len(data):
+        return None
     summary = FileSummary()
     for number, size_bytes, valid_bytes in _FILE.iter_unpack(data[files_at:ids_at]):
         summary.add(number, size_bytes, valid_bytes)

@@ -121,7 +121,7 @@ def _local_entry(queue: str, offset: str) -> tuple[MessageQueue, int]:
     try:
         said = json.loads(queue, strict=False)
         broker, topic, queue_id = said["brokerName"], said["topic"], said["queueId"]
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetTextError(f"{queue!r:.100} is no queue: {error}") from None
     if not isinstance(broker, str) or not isinstance(topic, str):
         raise OffsetTextError(f"{queue!r:.100} is no queue")

@@ -28,7 +28,7 @@ MAX_SEQ_ID: Final = (1 << 62) - 1
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
-_CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
+_CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*0*(\d{1,9})\s*\}\s*\.")
 _DIRECTORY = re.compile(r"0|[1-9A-Z][0-9A-Z]{0,24}")
 _DELIVERS_LATER = re.compile(rb"\{\s*deliver_with_publish\s*,\s*false\s*\}\s*\.")
 _SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")

@@ -251,6 +251,9 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
         delta.count -= count
         if has_delta(s):
             delta.start = end
+            if delta.end is not None and end + delta.count > delta.end:  # the index lost some since a clean stop
+                missing = end + delta.count - delta.end
+                raise DataError(index.path, None, f"at least {missing} messages that were counted are not there")
         return
     if delta.count:
         raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")

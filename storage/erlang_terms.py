@@ -38,8 +38,9 @@ from warren.storage.errors import TermError
 MAX_DEPTH: Final = 64
 """Levels of nesting that are read. A message's headers need about ten; reading recurses for each."""
 
-MAX_INFLATED_BYTES: Final = 1 << 24
-"""What a compressed term may grow to; a broker compresses none of its files."""
+MAX_INFLATED_BYTES: Final = 1 << 20
+"""What a compressed term may grow to; a broker compresses none of its files. As Python's objects it may be a hundred
+times as large: a list of empty lists is."""
 
 _VERSION = 131
 _COMPRESSED = 80

@@ -22,6 +22,7 @@ Invariants: the file's size is that of the header and the whole records; offsets
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -45,6 +46,14 @@ HEAD: Final = struct.Struct(">II")
 MAX_PAYLOAD_BYTES: Final = (1 << 32) - 1
 
 _LENGTH: Final = struct.Struct(">I")
+_NOT_ZERO: Final = re.compile(rb"[^\0]")
+_SEARCH_BYTES: Final = 64 << 20
+_SEARCH_FACTOR: Final = 64
+"""Bytes that are checksummed in vain behind a damaged record: so many, and so many for each of the file's."""
+
+
+class SearchError(Exception):
+    """It would take too long to find the next record."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -98,10 +107,9 @@ class RecordLog:
         while position < len(data):
             payload = payload_at(data, position)
             if payload is None:
-                torn, following = position, next_whole(data, position + 1)
+                following = self._behind(data, position)
                 if following is None:
                     break
-                self.damage = self.damage or DataError(self.path, torn, "a damaged record, with whole ones behind it")
                 position = following
                 continue
             yield position, payload
@@ -109,6 +117,22 @@ class RecordLog:
             end = position
         self._end = end
         self._unsynced = end > len(header)  # whoever wrote it may have died before he synced it
+
+    def _behind(self, data: bytes, torn: int) -> int | None:
+        """Where whole records go on behind what is none, if they do; then it is damage."""
+        reason = "a damaged record, with whole ones behind it"
+        try:
+            following = next_whole(data, torn + 1)
+        except SearchError:
+            following, reason = (
+                None,
+                "a damaged record; too much behind it looks like records to find the next whole one",
+            )
+        else:
+            if following is None:
+                return None
+        self.damage = self.damage or DataError(self.path, torn, reason)
+        return following
 
     def _check_header(self, data: bytes) -> None:
         line = data[: data.find(b"\n", 0, 80) + 1]
@@ -237,10 +261,26 @@ def payload_at(data: bytes, position: int) -> bytes | None:
 
 
 def next_whole(data: bytes, position: int) -> int | None:
-    """Where the next whole record that is not empty begins, from a position on; zeros are none."""
+    """Where the next whole record that is not empty begins, from a position on; zeros are none.
+
+    Raises :class:`SearchError` where so many places look like a record's beginning that it would take hours: what a
+    publisher chose for a body may look like that.
+    """
+    left_bytes = _SEARCH_BYTES + _SEARCH_FACTOR * len(data)
     while position + HEAD.size < len(data):
-        if payload_at(data, position):
-            return position
+        length = int.from_bytes(data[position + _LENGTH.size : position + HEAD.size], "big")
+        if not length:
+            something = _NOT_ZERO.search(data, position + _LENGTH.size)
+            if something is None:
+                return None
+            position = max(position + 1, something.start() - HEAD.size + 1)
+            continue
+        if position + HEAD.size + length <= len(data):
+            if left_bytes < 0:
+                raise SearchError
+            left_bytes -= length
+            if payload_at(data, position):
+                return position
         position += 1
     return None
 

@@ -119,7 +119,7 @@ class TopicSettings:
     def __attrs_post_init__(self) -> None:
         self.delay_levels_ms()
         for hour in self.delete_when.split(";"):
-            if not (hour.isdigit() and int(hour) < 24):
+            if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
                 raise SettingsError(f"delete_when: {hour!r} is no hour of the day")
 
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -11,7 +11,9 @@ that are gone, or cut between two records, are not drawn.
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -20,8 +22,10 @@ import pytest
 from typer.testing import Result
 
 from tests.support.cli_tools import warren
+from tests.support.effort import EFFORT, new_seed, times
 from tests.support.rabbitmq_golden import PROJECT
 from tests.support.refusing_files import RefusingFileSystem
+from tests.support.tried import Count, Tried
 from warren.salvage import source
 from warren.salvage.archive import unpack
 
@@ -45,6 +49,11 @@ QUORUM = (
 )
 TOPICS = ("basic-clean", "crash-recovery", "ipv6-txn-batch-edge")
 KINDS = ("truncate", "rename", "delete", "overwrite", "flip", "refuse")
+PLACES = ("password", "loop", "nowhere", "fifo", "device", "directory", "hole", "insert", "cut out", "swap")
+"""Something else in a file's place, and what changes where things stand in it."""
+GONE = ("rename", "delete", "password", "loop", "nowhere", "fifo", "device", "directory")
+"""Nothing of the file is left."""
+LINKS = {"password": "/etc/passwd", "loop": ".", "nowhere": "nobody", "device": "/dev/zero"}
 LOGS = (".wal", ".segment")
 QUORUM_FILES = (*LOGS, "snapshot.dat", "config")
 INDEXES = (".idx", ".jif", ".qi", ".qs", ".rdq", "recovery.dets", ".queue_name", ".vhost", ".config")
@@ -68,11 +77,11 @@ def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...
     """Do it, and say to which file, or directory."""
     files = [path for path in sorted(node.rglob("*")) if path.is_file() and path.name.endswith(suffixes)]
     files = [path for path in files if path.stat().st_size > 4 and "transient" not in str(path)]
-    if kind in ("rename", "delete") and not is_clean:
+    if kind in GONE and not is_clean:
         files = [path for path in files if path.suffix not in (".idx", ".jif", ".qi")]
-    if kind in ("rename", "delete") and node.name == "commitlog":
+    if kind in GONE and node.name == "commitlog":
         files = files[1:]  # without its first file a CommitLog is one whose oldest messages have expired
-    if kind in ("rename", "delete"):
+    if kind in GONE:
         files = [path for path in files if path.suffix not in LOGS]  # nothing says how far a log went
     path = chance.choice(files)
     data = bytearray(path.read_bytes())
@@ -90,6 +99,32 @@ def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...
         case "flip":
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
             path.write_bytes(data)
+        case "hole":
+            at = chance.randrange(len(data))
+            length = min(chance.choice((1, 64, 4096)), len(data) - at)
+            data[at : at + length] = bytes(length)
+            path.write_bytes(data)
+        case "insert":
+            at = chance.randrange(len(data))
+            data[at:at] = chance.randbytes(chance.choice((1, 7, 300)))
+            path.write_bytes(data)
+        case "cut out":
+            at = chance.randrange(len(data))
+            del data[at : at + chance.choice((1, 7, 300))]
+            path.write_bytes(data)
+        case "swap":
+            other = chance.choice([one for one in files if one.suffix == path.suffix])
+            path.write_bytes(other.read_bytes())
+            other.write_bytes(data)
+        case "fifo":
+            path.unlink()
+            os.mkfifo(path)
+        case "directory":
+            path.unlink()
+            path.mkdir()
+        case "password" | "loop" | "nowhere" | "device":
+            path.unlink()
+            path.symlink_to(path if kind == "loop" else LINKS[kind])
         case "refuse":
             inside = {one for one in path.parents if node in one.parents and len(one.relative_to(node).parts) > 1}
             return chance.choice(sorted(inside) or [node])
@@ -104,9 +139,10 @@ def check(
     command: tuple[str, ...],
     *,
     indexes: tuple[str, ...] = INDEXES,
+    kinds: tuple[str, ...] = KINDS,
 ) -> None:
     chance = random.Random(f"{archive.name} {seed}")
-    kind, is_topic = chance.choice(KINDS), command[0] == "topic"
+    kind, is_topic = chance.choice(kinds), command[0] == "topic"
     place.mkdir()
     unpack(str(archive), str(place))
     if indexes is QUORUM_FILES:
@@ -123,8 +159,10 @@ def check(
     assert result.exit_code in (0, 1, 2), said
     assert result.exception is None or isinstance(result.exception, SystemExit), said
     expected, found = Counter(bodies_of(archive, *command)), Counter(messages(result))
+    if kind == "swap":  # nothing in a queue's index says whose it is
+        expected, found = (Counter(("", "", body) for *_, body in one.elements()) for one in (expected, found))
     missing, added = expected - found, found - expected
-    few = FEW if kind in ("overwrite", "flip") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
+    few = FEW if kind in ("overwrite", "flip", "hole") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
     if indexes is QUORUM_FILES and back and not cut:
@@ -136,7 +174,9 @@ def check(
         written = {body for *_, body in bodies_of(archive, *command, "--include-acked")}
         assert {body for *_, body in added} <= written, said
     else:
-        names = spoilt.name.removesuffix(".old"), str(spoilt.parent), "missing body", "consumequeue"
+        names = [spoilt.name.removesuffix(".old"), str(spoilt.parent), "missing body", "consumequeue"]
+        if spoilt.name == "snapshot.dat" or kind == "swap":
+            names.append("hole in the log")  # what is not there has no name
         assert any(name in result.stderr for name in names), said
 
 
@@ -164,3 +204,30 @@ def test_topics_lose_nothing_without_a_word(
 ) -> None:
     archive = PROJECT / "tests" / "golden" / "rocketmq" / f"{name}.tar.gz"
     check(archive, seed, tmp_path / "node", monkeypatch, ("topic", "scan", "--salvage"))
+
+
+EVERY = [
+    *((GOLDEN / f"{name}.tar.gz", ("export",), INDEXES) for name in CLASSIC),
+    *((GOLDEN / "rabbitmq-3.10.8-quorum" / f"{name}.tar.gz", ("export",), QUORUM_FILES) for name in QUORUM),
+    *((GOLDEN / "rocketmq" / f"{name}.tar.gz", ("topic", "scan", "--salvage"), INDEXES) for name in TOPICS),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("archive", "command", "indexes"), EVERY, ids=[archive.name[:-7] for archive, *_ in EVERY])
+def test_what_stands_in_a_files_place_costs_no_message_without_a_word(  # noqa: PLR0917
+    archive: Path,
+    command: tuple[str, ...],
+    indexes: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tried: Count,
+) -> None:
+    first, seeds = (new_seed() if EFFORT == "nightly" else 0), times(2, nightly=40)
+    for seed in range(first, first + seeds):
+        for kinds in (PLACES, KINDS) if EFFORT == "nightly" else (PLACES,):
+            place = tmp_path / f"{seed}{kinds[0]}"
+            check(archive, seed, place, monkeypatch, command, indexes=indexes, kinds=kinds)
+            monkeypatch.undo()
+            shutil.rmtree(place)
+            tried(Tried.DAMAGED_FILES, 1)

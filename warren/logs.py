@@ -11,8 +11,22 @@ import json
 import logging
 from typing import Any, Final
 
+from warren.salvage.names import printable
+
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; the others were given as ``extra``."""
+
+
+class TextFormatter(logging.Formatter):
+    """A record as a line for people, with the traceback behind it where there is one: names that clients and other
+    people's files chose are escaped where a terminal would obey them, and end no line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):

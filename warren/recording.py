@@ -147,7 +147,7 @@ def read_record(path: str | os.PathLike[str], *, files: FileSystem | None = None
         if about["version"] != VERSION:
             raise DataError(where, None, f"a record of version {about['version']}; this is version {VERSION}")
         _ = about["node"]["record_interval_ms"] / 1000, about["engine"], about["total_memory_bytes"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise DataError(where, None, "no record of a node: it does not say so in its metadata") from None
     queues = tables[0].select(list(QUEUE_COLUMNS)).to_pandas()
     queues["name"] = [

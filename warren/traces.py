@@ -11,10 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from warren.commands.options import JsonOption
 from warren.commands.output import print_json, print_text
 from warren.replay import TraceError, replay
+from warren.salvage.names import printable
 
 Step = dict[str, Any]
 
@@ -26,7 +28,7 @@ def load(path: str) -> dict[str, Any]:
             trace = json.load(file)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: not JSON: {error}") from error
     if not isinstance(trace, dict) or not isinstance(trace.get("steps"), list):
         raise TraceError(f"{path}: not a trace: it has no steps")
@@ -73,5 +75,7 @@ def tables(steps: list[Step]) -> Iterator[Table]:
         lists = [state["q4"][0], state["q3"][0], state["delta"][1], state["q2"][0], state["q1"][0]]
         numbers = [*lists, sum(state["pending_acks"]), state["ram_msg_count"]]
         target = "∞" if state["target_ram_count"] == "infinity" else f"{state['target_ram_count']:,}"
-        table.add_row(f"{op['op']} {details}".rstrip(), *(f"{n:,}" if n else "·" for n in numbers), target)
+        table.add_row(
+            Text(printable(f"{op['op']} {details}".rstrip())), *(f"{n:,}" if n else "·" for n in numbers), target
+        )
     yield table

@@ -259,12 +259,16 @@ def _change_json(change: Change) -> str:
     return f'["{change.action}","{change.kind}",{change.definition}]'
 
 
+_NO_JSON: Final = (ValueError, RecursionError)
+"""What other people's JSON can end in: no text, none of JSON, a number of 5,000 digits, nested too deep."""
+
+
 def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     try:
         document = json.loads(data)
     except json.JSONDecodeError as error:
         raise DataError(path, error.pos, f"no JSON: {error.msg}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except _NO_JSON as error:
         raise DataError(path, 0, f"no JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(path, 0, f"not of the format '{FORMAT}'")
@@ -289,7 +293,10 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
         if checksum == b"%08x" % zlib.crc32(text):
             if torn is not None:
                 raise DataError(path, torn, "a damaged record, with whole ones behind it")
-            records.append((position, json.loads(text)))
+            try:
+                records.append((position, json.loads(text)))
+            except _NO_JSON as error:
+                raise DataError(path, position, f"a record that is no JSON: {error}") from error
         elif torn is None:
             torn = position
         position += len(line) + 1
@@ -300,18 +307,18 @@ def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Sn
     """What the definitions have become."""
     found = {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
     known = {KINDS[part] for part in snapshot}
+    parts = {kind: part for part, kind in KINDS.items()}
     for position, changes in records:
         try:
             for action, kind, definition in changes:
                 goes = {"put": False, "drop": True}[action]
-                known.add(kind)
+                known.add(KINDS[parts[kind]])
                 if goes:
                     del found[kind, _key(kind, definition)]
                 else:
                     found[kind, _key(kind, definition)] = definition
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(path, position, f"a change of what is not there, or no change: {error!r:.200}") from error
-    parts = {kind: part for part, kind in KINDS.items()}
     replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in known}
     for (kind, _), definition in found.items():
         replayed[parts[kind]].append(definition)

@@ -182,14 +182,16 @@ def _print_table(columns: tuple[str, ...], rows: list[dict[str, Any]], *, header
 def _print_tree(document: dict[str, Any], indent: str = "") -> None:
     for name, value in document.items():
         if isinstance(value, dict) and value:
-            print(f"{indent}{name}:")
+            print(f"{indent}{printable(name)}:")
             _print_tree(value, indent + "  ")
         elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-            print(f"{indent}{name}:")
+            print(f"{indent}{printable(name)}:")
             for one in value:
-                print(f"{indent}  " + ", ".join(f"{key} {printable(plain(said))}" for key, said in one.items()))
+                print(
+                    f"{indent}  " + ", ".join(f"{printable(key)} {printable(plain(said))}" for key, said in one.items())
+                )
         else:
-            print(f"{indent}{name}: {printable(plain(value))}")
+            print(f"{indent}{printable(name)}: {printable(plain(value))}")
 
 
 def _write(file: str, document: dict[str, Any]) -> None:

@@ -106,4 +106,4 @@ def _say(imported: Imported, *, as_json: bool) -> None:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+    return ", ".join(f"{count:,} {printable(name.replace('_', ' '))}" for name, count in counts.items())

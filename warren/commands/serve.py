@@ -16,6 +16,7 @@ from warren.commands.output import print_json
 from warren.management.settings import ManagementSettings
 from warren.node import MEMORY
 from warren.node import open as open_node
+from warren.salvage.names import printable
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
 
 
@@ -85,7 +86,7 @@ def serve(
                 print_json({"path": node.path, "addresses": [list(one) for one in server.addresses], **managed})
             else:
                 shown = ", ".join(f"{one[0]}:{one[1]}" for one in server.addresses)
-                print(f"{node.path} listens on {shown}", *managed.values(), sep=", ", flush=True)
+                print(f"{printable(node.path)} listens on {shown}", *managed.values(), sep=", ", flush=True)
             gc.freeze()  # collections of garbage, which hold all clients up, pass over what is there by now
             signal.sigwait(ends)
     finally:
@@ -94,13 +95,13 @@ def serve(
 
 def _log_to_stderr(log_format: LogFormat) -> None:
     """Warnings and errors of the whole process, unless somebody has said already where logs go."""
+    from warren.logs import JsonFormatter, TextFormatter  # noqa: PLC0415 - `warren --help` writes no log
+
     handler = logging.StreamHandler()
     if log_format is LogFormat.JSON:
-        from warren.logs import JsonFormatter  # noqa: PLC0415 - most want to read them
-
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s] %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s [%(levelname)s] %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 

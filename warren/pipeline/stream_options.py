@@ -107,7 +107,7 @@ def _position(said: OptionTexts, which: str, word: Literal["earliest", "never"])
     wanted = f'option {name} is {text!r}, not {" or ".join(words)} or JSON as {{"topic": {{"0": 17}}}}'
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PipelineError(wanted) from error
     allowed = (EARLIEST, LATEST) if which == "starting" else (LATEST,)
     if (numbers := _numbers(found, allowed)) is not None:

@@ -74,7 +74,7 @@ class Ledger:
                 ledger.intent = Intent(
                     int(intent["epoch"]), int(intent["log_end"]), int(intent["rows"]), tuple(intent["files"])
                 )
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
             raise DataError(ledger.path, None, f"is no ledger of a query: {error}") from error
         return ledger
 

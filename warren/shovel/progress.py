@@ -85,7 +85,7 @@ class Progress:
             for entry in said["queues"]:
                 reach = Reach(**(entry | {"beyond": set(entry["beyond"])}))
                 progress._reaches[reach.vhost, reach.directory, reach.to] = reach
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(path, None, f"is no progress of a shovel: {error!r}") from error
         if whose != (source, destination):
             raise ShovelError(f"{path}: is the progress of another copy, from {whose[0]} to {whose[1]}")

@@ -154,7 +154,7 @@ class Survey:
                 queues=tuple(QueueExtent(**_with_tuple(queue)) for queue in said["queues"]),
                 index_files=tuple(IndexExtent(**file) for file in said["index_files"]),
             )
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise PipelineError(f"option survey: no survey of a node ({type(error).__name__}: {error})") from error
 
 

@@ -60,7 +60,7 @@ class Attached:
             raise NotAttachedError(f"{self.path}: its node was closed")
         try:
             answer = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NotAttachedError(f"{self.path}: what answers there is no node") from error
         if not isinstance(answer, dict):
             raise NotAttachedError(f"{self.path}: what answers there is no node")

@@ -192,6 +192,9 @@ def decode_index(data: bytes, path: str, log_bytes: int) -> Index:
     for name, kind in _COLUMNS:
         entries[name] = np.frombuffer(data, kind, count, start)
         start += count * np.dtype(kind).itemsize
+    ends = entries["offset"].astype(np.int64) + entries["size"]
+    if count and (int(ends.max()) > log_bytes or int(entries["size"].min()) < _HEAD.size):
+        raise DataError(path, None, "messages where none can stand in its log")
     return Index(entries, np.frombuffer(data, GONE, gone_count, start), bool(damaged))
 
 

@@ -42,7 +42,7 @@ class Recovered:
 
 def recover(files: FileSystem, directory: str) -> Recovered:
     """Look at all files of a directory. Raises :class:`DataError` for those of another kind."""
-    names = [name.partition(".") for name in files.list(directory)]
+    names = [name.partition(".") for name in files.list(directory) if name.isascii()]
     numbers = {int(stem) for stem, _, kind in names if stem.isdigit() and kind == "delayed"}
     for stem, _, kind in names:
         if stem.isdigit() and kind.startswith("due") and (kind != "due" or int(stem) not in numbers):

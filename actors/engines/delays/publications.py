@@ -82,6 +82,7 @@ def _run_of(message: DueMessage) -> Run:
     envelope, given = given_in(message.term)
     properties = decode_properties(properties_in(given) if envelope.of_contents else envelope.properties)
     expiration = properties.expiration
-    expiration_ms = int(expiration) if expiration is not None and str(expiration).isdigit() else None
+    is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdigit()
+    expiration_ms = int(expiration) if expiration is not None and is_time else None
     headers = dict(properties.headers or {}) if envelope.exchange else None
     return Run(envelope, expiration_ms, properties.priority or 0, headers, [message], [given])

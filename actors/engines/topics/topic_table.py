@@ -42,7 +42,7 @@ class TopicTable:
             for name, topic in document["topicConfigTable"].items():
                 table._topics[name] = {**topic, "writeQueueNums": int(topic["writeQueueNums"])}
             table._version = int(document.get("dataVersion", {}).get("counter", 0))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DataError(path, None, f"is no table of topics: {error!r}") from error
         return table
 

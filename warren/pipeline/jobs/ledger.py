@@ -110,7 +110,7 @@ def _ranges(path: str, lines: list[bytes], whose: Whose) -> list[tuple[int, int]
         for line in lines[1:]:
             first, last = map(int, line.split())
             found.append((first, last))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(path, None, f"is no ledger: {error!r}") from error
     if to != whose.to:
         raise PipelineError(f"{path}: is about messages that went to {to}; take another --out for {whose.to}")

@@ -222,7 +222,8 @@ class VerifiedQueue:
 
     def _is_recovered(self, number: int) -> bool:
         """Whether recovery looks at this entry; behind a bad one it makes all anew."""
-        return number * ENTRY_BYTES >= self.files[max(len(self.files) - _RECOVERED_FILES, 0)].base
+        recovered = self.files[-_RECOVERED_FILES:]
+        return bool(recovered) and number * ENTRY_BYTES >= recovered[0].base
 
     def _judge(self, start: int, stop: int, end: int | None = None, *, is_recovered: bool = False) -> Iterator[Finding]:
         """Entries that no message has asked for; ``end``: the CommitLog's, where it is known.

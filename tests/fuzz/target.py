@@ -1,0 +1,86 @@
+"""What is fuzzed, and what it may do: a parser, whole inputs to begin with, and bounds.
+
+Whatever its bytes are, a parser ends within :data:`HANGS_AFTER_S`, takes no more than :attr:`Target.memory_for` says,
+and raises :class:`WarrenError` or nothing. That a parser answers at all is what is asked here; that it answers rightly
+is for the tests of the formats.
+"""
+
+from __future__ import annotations
+
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import attrs
+
+from warren.storage.errors import WarrenError
+
+HANGS_AFTER_S: Final = 20.0
+"""For inputs of less than a megabyte."""
+MEMORY_FACTOR: Final = 100
+"""Bytes of Python objects for each byte of input: a list of empty lists is 64 times as large as its bytes."""
+MEMORY_BYTES: Final = 24 << 20
+"""Whatever the input: windows, tables, what is imported when it is needed."""
+
+
+class TooLongError(BaseException):
+    """It did not end; no parser catches that."""
+
+
+@attrs.frozen
+class Target:
+    """A parser, and how it is fuzzed."""
+
+    name: str
+    read: Callable[[bytes], object]
+    """Give it the bytes."""
+    seeds: Callable[[], Sequence[bytes]]
+    """Sound inputs, at least one."""
+    memory_factor: int = MEMORY_FACTOR
+    memory_bytes: int = MEMORY_BYTES
+    is_slow: bool = False
+    """It takes tens of milliseconds an input."""
+
+    def memory_for(self, data: bytes) -> int:
+        """The bytes that Python may allocate while it reads them."""
+        return self.memory_bytes + self.memory_factor * len(data)
+
+    def run(self, data: bytes) -> bool:
+        """Read; whether it was accepted. Raises what is no error of warren's."""
+        try:
+            self.read(data)
+        except WarrenError as error:
+            str(error)
+            return False
+        return True
+
+    def run_bounded(self, data: bytes) -> bool:
+        """The same; an AssertionError for too much memory, a :class:`TooLongError` for too much time."""
+        tracemalloc.start()
+        try:
+            with ends_within(HANGS_AFTER_S):
+                accepted = self.run(data)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= self.memory_for(data), f"{self.name}: {peak:,} bytes of memory for {len(data):,} of input"
+        return accepted
+
+
+@contextmanager
+def ends_within(seconds: float) -> Iterator[None]:
+    """Raise :class:`TooLongError` in what takes longer; needs the main thread."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise TooLongError(f"not through after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
