@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 import attrs
 
 from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
-from warren.storage.faults import FaultPlan, FaultRules, Strike, Write, surviving_changes, surviving_writes
+from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors, Write
 
 
 def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
@@ -78,9 +78,9 @@ class FileNode:
         self.pending = [(size, chunk) for size, chunk in self.pending if chunk is None]
         self.sync_failed = True
 
-    def lose_power(self, rng: random.Random | None, rules: FaultRules) -> None:
-        """Fall back to the durable bytes and what ``rng`` leaves of the pending ones; ``None``: nothing."""
-        for offset, chunk in () if rng is None else surviving_writes(self.pending, rng, rules):
+    def lose_power(self, survivors: Survivors) -> None:
+        """Fall back to the durable bytes and what is left of the pending ones."""
+        for offset, chunk in survivors.writes(self.pending):
             _apply(self.durable, offset, chunk)
         self.pending.clear()
         self.issued = bytearray(self.durable)
@@ -369,16 +369,24 @@ class MemoryFileSystem:
         heir._root, heir._changes = copy.deepcopy((self._root, self._changes))
         return heir
 
-    def after_power_loss(self, rng: random.Random | None) -> MemoryFileSystem:
-        """The disk after the machine stopped: all that is durable, and of what was pending what ``rng`` chooses;
-        ``None``: nothing."""
+    def after_power_loss(self, left: random.Random | Survivors | None) -> MemoryFileSystem:
+        """The disk after the machine stopped: all that is durable, and of what was pending what ``left`` chooses: a
+        generator, within the rules, or whoever knows; ``None``: nothing."""
+        survivors: Survivors
+        match left:
+            case None:
+                survivors = NoSurvivors()
+            case random.Random():
+                survivors = DrawnSurvivors(left, self.rules)
+            case _:
+                survivors = left
         heir = self.after_process_crash()
-        for number in () if rng is None else surviving_changes(heir._changes, rng, self.rules):
+        for number in survivors.changes(heir._changes):
             _make_durable(heir._changes[number])
         heir._changes.clear()
         _settle(heir._root)
         for _, node in _files(heir._root):
-            node.lose_power(rng, self.rules)
+            node.lose_power(survivors)
         return heir
 
     def contents(self) -> dict[str, bytes]:
