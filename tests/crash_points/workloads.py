@@ -1,0 +1,43 @@
+"""All workloads, by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.crash_points import queues
+from tests.crash_points.losses import ChosenSurvivors
+from tests.crash_points.recording import Record
+from tests.crash_points.search import Workload, moments_of
+from warren.storage.memory import MemoryFileSystem
+
+
+def behind_a_crash(
+    run: Callable[[int], Record], go_on: Callable[[MemoryFileSystem, Any, int], Record]
+) -> Callable[[int], Record]:
+    """Another run, cut off somewhere, killed or without power; recorded is how the next process goes on from there."""
+
+    def run_behind(seed: int) -> Record:
+        rng = random.Random(seed)
+        record = run(rng.getrandbits(32))
+        last = rng.randrange(len(record.operations) // 4, len(record.operations) + 1)
+        for replay, operation, _ in moments_of(record):
+            if operation == last:
+                drawn = ChosenSurvivors(rng=rng, share=rng.choice((0.1, 0.5, 0.9)), holes=False)
+                disk = replay.disk
+                left = disk.after_power_loss(drawn) if rng.random() < 0.5 else disk.after_process_crash()
+                return go_on(left, record.promises[operation], rng.getrandbits(32))
+        raise RuntimeError(f"no operation {last} of {len(record.operations)}")
+
+    return run_behind
+
+
+WORKLOADS: Final[dict[str, Workload]] = {
+    one.name: one
+    for one in (
+        Workload("queues", queues.run, queues.check),
+        Workload("backlog", queues.run_of_all, queues.check),
+        Workload("queues-recovery", behind_a_crash(queues.run, queues.go_on), queues.check),
+    )
+}
