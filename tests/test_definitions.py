@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -348,6 +350,33 @@ def test_opening_and_saving_nothing_durable_writes_nothing() -> None:
     assert again.is_saved
     again.save()
     assert (files.contents(), files.operations) == before
+
+
+def test_what_a_killed_process_left_in_the_log_is_on_the_disk_before_anything_behind_it() -> None:
+    """Else a power loss could take it and leave what came later: a broken record with whole ones behind it."""
+    tried = 0
+    for first, second in itertools.product(range(1, 8), range(1, 8)):
+        files = MemoryFileSystem(random.Random(first))
+        definitions = Definitions.open(files, DIRECTORY, bytes)
+        definitions.declare_queue(queue("first"))
+        definitions.save()
+        definitions.declare_queue(queue("second"))
+        definitions.save()
+        definitions.declare_queue(queue("killed"))
+        files.crash_at(first)
+        with contextlib.suppress(SimulatedCrash):
+            definitions.save()
+        files = files.after_process_crash()
+        definitions = Definitions.open(files, DIRECTORY, bytes)
+        definitions.declare_queue(queue("next"))
+        files.crash_at(second)
+        with contextlib.suppress(SimulatedCrash):
+            definitions.save()
+        for seed in range(8):
+            found = Definitions.open(files.after_power_loss(random.Random(seed)), DIRECTORY, bytes)
+            assert found.vhost("/").queue("second")
+            tried += 1
+    assert tried
 
 
 def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() -> None:

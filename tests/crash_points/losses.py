@@ -6,10 +6,10 @@ A *point* is how many operations were issued, and what happened then:
 - ``torn``: it died within the next write, of which so many bytes are there.
 - ``power``: the machine stopped. What was synced is there; of the rest a list of *choices* says what is, one after the
   other: for each change of names, and then for each write of each file (by path), 0: it is there; 1: it is not; for a
-  write also 2: the file has grown, the bytes never came (zeros); then, for each place at which it may be cut: the bytes
-  before it are there; and those behind it alone.
+  write also 2: the file has grown, the bytes never came (zeros); then, for each place at which it may be cut, that the
+  bytes before it are there, and, where two sectors meet, that those behind it are there alone.
 
-A write is cut where sectors of 512 bytes meet, or, within one, in its middle. A truncation and what follows it in its
+A write is cut where sectors of 512 bytes meet or, within one, in its middle. A truncation and what follows it in its
 file, and changes of one name, stay in order: what is behind one that is not there, is not. Choices that are missing are
 0, and those too many mean nothing.
 """
@@ -88,17 +88,19 @@ class ChosenSurvivors:
                 yield offset, None
                 continue
             places = cuts(offset, len(chunk))
-            match self.choose(3 + len(places) * (1 + self.holes)):
+            aligned = [place for place in places if self.holes and (offset + place) % SECTOR_BYTES == 0]
+            match self.choose(FIRST_CUT + len(places) + len(aligned)):
                 case 0:
                     yield offset, chunk
                 case 1:
                     pass
                 case 2:
                     yield offset + len(chunk), b""
+                case choice if choice < FIRST_CUT + len(places):
+                    yield offset, chunk[: places[choice - FIRST_CUT]]
                 case choice:
-                    which, behind = divmod(choice - FIRST_CUT, 1 + self.holes)
-                    place = places[which]
-                    yield (offset + place, chunk[place:]) if behind else (offset, chunk[:place])
+                    place = aligned[choice - FIRST_CUT - len(places)]
+                    yield offset + place, chunk[place:]
 
 
 def cuts(offset: int, size: int) -> list[int]:

@@ -6,13 +6,17 @@ import hashlib
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
 from tests.crash_points.losses import ChosenSurvivors, CrashPoint, chosen, power_losses, torn_sizes
 from tests.crash_points.recording import Operation, Record, Replay, Written
 from warren.storage.memory import Directory, MemoryFileSystem
+
+
+_MOST_BARREN_RUNS: Final = 50
+"""So many runs without a new state are no coincidence."""
 
 
 class Check(Protocol):
@@ -45,11 +49,12 @@ class Search:
 
     def states(self, count: int, seed: int) -> int:
         """Check ``count`` distinct states more, drawn from a seed; how many they were."""
-        target, rng = len(self.seen) + count, random.Random(seed)
+        target, rng, barren = len(self.seen) + count, random.Random(seed), 0
         while len(self.seen) < target:
             run_seed, before = rng.getrandbits(32), len(self.seen)
             self.one_run(run_seed, target - before, random.Random(run_seed))
-            assert len(self.seen) > before, f"{self.workload.name}: no new state"
+            barren = 0 if len(self.seen) > before else barren + 1
+            assert barren < _MOST_BARREN_RUNS, f"{self.workload.name}: there are no more states than {before}"
         return count
 
     def one_run(self, seed: int, count: int, rng: random.Random) -> None:

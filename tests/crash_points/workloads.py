@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.crash_points import queues
+from tests.crash_points import logs, queues
 from tests.crash_points.losses import ChosenSurvivors
 from tests.crash_points.recording import Record
 from tests.crash_points.search import Workload, moments_of
@@ -39,5 +39,15 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("queues", queues.run, queues.check),
         Workload("backlog", queues.run_of_all, queues.check),
         Workload("queues-recovery", behind_a_crash(queues.run, queues.go_on), queues.check),
+        Workload("delays", logs.run_delays, logs.check_delays),
+        Workload("delays-recovery", behind_a_crash(logs.run_delays, logs.delays_go_on), logs.check_delays),
+        Workload("definitions", logs.run_definitions, logs.check_definitions),
+        Workload(
+            "definitions-recovery",
+            behind_a_crash(logs.run_definitions, logs.definitions_go_on),
+            logs.check_definitions,
+        ),
+        Workload("records", logs.run_records, logs.check_records),
+        Workload("records-recovery", behind_a_crash(logs.run_records, logs.records_go_on), logs.check_records),
     )
 }
