@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.crash_points.losses import ChosenSurvivors, power_losses
 from tests.support.broker import Broker, Message
 from tests.support.effort import every, times
 from warren.actors.engines import definitions_file
@@ -354,29 +355,23 @@ def test_opening_and_saving_nothing_durable_writes_nothing() -> None:
 
 def test_what_a_killed_process_left_in_the_log_is_on_the_disk_before_anything_behind_it() -> None:
     """Else a power loss could take it and leave what came later: a broken record with whole ones behind it."""
-    tried = 0
-    for first, second in itertools.product(range(1, 4), range(1, 6)):
-        files = MemoryFileSystem(random.Random(first))
+    for cuts in itertools.product((3, 4), repeat=3):
+        files = MemoryFileSystem(random.Random(sum(cuts)))
         definitions = Definitions.open(files, DIRECTORY, bytes)
-        definitions.declare_queue(queue("first"))
+        definitions.declare_queue(queue("q"))
         definitions.save()
-        definitions.declare_queue(queue("second"))
-        definitions.save()
-        definitions.declare_queue(queue("killed"))
-        files.crash_at(first)
-        with contextlib.suppress(SimulatedCrash):
-            definitions.save()
-        files = files.after_process_crash()
-        definitions = Definitions.open(files, DIRECTORY, bytes)
-        definitions.declare_queue(queue("next"))
-        files.crash_at(second)
-        with contextlib.suppress(SimulatedCrash):
-            definitions.save()
-        for seed in range(30):
-            found = Definitions.open(files.after_power_loss(random.Random(seed)), DIRECTORY, bytes)
-            assert found.vhost("/").queue("second")
-            tried += 1
-    assert tried
+        for number, cut in enumerate(cuts):  # three processes are killed as they declare another one
+            definitions.declare_queue(queue(f"killed-{number}"))
+            files.crash_at(cut)
+            with contextlib.suppress(SimulatedCrash):
+                definitions.save()
+            files = files.after_process_crash()
+            definitions = Definitions.open(files, DIRECTORY, bytes)
+        asked = ChosenSurvivors()
+        files.after_power_loss(asked)
+        for point in power_losses(0, asked.made)[0]:
+            found = Definitions.open(files.after_power_loss(ChosenSurvivors(point.choices)), DIRECTORY, bytes)
+            assert found.vhost("/").queue("q")
 
 
 def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() -> None:
