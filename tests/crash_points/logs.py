@@ -49,7 +49,7 @@ def run_delays(seed: int) -> Record:
     return delays_go_on(MemoryFileSystem(0), DelayPromises(), seed)
 
 
-def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int) -> Record:
+def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, power: bool = False) -> Record:
     """The same on what a crash left."""
     rng, said = random.Random(seed), attrs.evolve(promises)
     files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))
@@ -115,7 +115,7 @@ def check_delays(files: MemoryFileSystem, promises: DelayPromises, *, power: boo
     assert not log.damage, f"what a crash left is called damage: {log.damage}"
     log.abandon()
     log = _opened(files)
-    assert sorted(number_in(term) for _, term in log.waiting()) == sorted(found), "a second opening finds other messages"
+    assert sorted(number_in(term) for _, term in log.waiting()) == sorted(found), "another opening finds others"
     if deep:
         log.add([message(100_000, 1)])
         log.sync()
@@ -147,7 +147,9 @@ def run_definitions(seed: int) -> Record:
     return definitions_go_on(MemoryFileSystem(0), DefinitionPromises(), seed)
 
 
-def definitions_go_on(base: MemoryFileSystem, promises: DefinitionPromises, seed: int) -> Record:
+def definitions_go_on(
+    base: MemoryFileSystem, promises: DefinitionPromises, seed: int, *, power: bool = False
+) -> Record:
     """The same on what a crash left."""
     rng, said = random.Random(seed), DefinitionPromises(list(promises.possible), promises.is_saved)
     files: MemoryFileSystem = recording(base, lambda: DefinitionPromises(list(said.possible), said.is_saved))
@@ -246,7 +248,7 @@ def run_records(seed: int) -> Record:
     return records_go_on(MemoryFileSystem(0), RecordPromises(), seed)
 
 
-def records_go_on(base: MemoryFileSystem, promises: RecordPromises, seed: int) -> Record:
+def records_go_on(base: MemoryFileSystem, promises: RecordPromises, seed: int, *, power: bool = False) -> Record:
     """The same on what a crash left."""
     rng, said = random.Random(seed), attrs.evolve(promises)
     files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))

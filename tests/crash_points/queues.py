@@ -81,7 +81,7 @@ def run_of_all(seed: int) -> Record:
     return files.record
 
 
-def go_on(files: MemoryFileSystem, promises: dict[bytes, QueueModel], seed: int) -> Record:
+def go_on(files: MemoryFileSystem, promises: dict[bytes, QueueModel], seed: int, *, power: bool = False) -> Record:
     """A process takes up what a crash left, and works on."""
     rng = random.Random(seed)
     life = Life(files, {name: model.copy() for name, model in promises.items()}, sent=10_000)

@@ -14,7 +14,6 @@ from tests.crash_points.losses import ChosenSurvivors, CrashPoint, chosen, power
 from tests.crash_points.recording import Operation, Record, Replay, Written
 from warren.storage.memory import Directory, MemoryFileSystem
 
-
 _MOST_BARREN_RUNS: Final = 50
 """So many runs without a new state are no coincidence."""
 
@@ -91,9 +90,7 @@ class Search:
             replay.disk.after_power_loss(drawn)
             yield chosen(operation, drawn.made)
 
-    def _check(
-        self, replay: Replay, following: Operation | None, point: CrashPoint, record: Record, seed: int
-    ) -> None:
+    def _check(self, replay: Replay, following: Operation | None, point: CrashPoint, record: Record, seed: int) -> None:
         files = state_at(replay, following, point, holes=self.workload.holes)
         promises, power = record.promises[point.operation], point.kind == "power"
         tree = hash_of(files)
@@ -131,7 +128,8 @@ def state_at(replay: Replay, following: Operation | None, point: CrashPoint, *, 
         case "kill":
             return replay.disk.after_process_crash()
         case "torn":
-            assert isinstance(following, Written) and following.write[1] is not None
+            assert isinstance(following, Written)
+            assert following.write[1] is not None
             offset, chunk = following.write
             torn = replay.copy()
             torn.apply(Written(following.file, (offset, chunk[: point.choices[0]])))

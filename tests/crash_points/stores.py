@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Iterator
-
-import attrs
 
 from tests.crash_points.recording import Record, recording
-from tests.support.store_life import Life, Promises, key, open_store, recover, small_pieces
+from tests.support.store_life import DIRECTORY, Life, Promises, key, open_store, recover, small_pieces
 from warren.storage.memory import MemoryFileSystem
 
 
 def run(seed: int) -> Record:
-    return go_on(MemoryFileSystem(0), Promises(), seed)
+    base = MemoryFileSystem(0)
+    base.make_directories(DIRECTORY.rpartition("/")[0])  # whoever opens a store sees to that
+    base.sync_all()
+    return go_on(base, Promises(), seed)
 
 
-def go_on(base: MemoryFileSystem, promises: Promises, seed: int) -> Record:
+def go_on(base: MemoryFileSystem, promises: Promises, seed: int, *, power: bool = False) -> Record:
     """A store from its first moment, or on what a crash left, with steps that are drawn."""
     rng = random.Random(seed)
     said = promises.copy()
@@ -28,7 +27,9 @@ def go_on(base: MemoryFileSystem, promises: Promises, seed: int) -> Record:
         for _ in range(rng.randrange(8, 20)):
             first = max(said.handed_over, default=-1) + 1
             there = sorted(said.handed_over - said.removed - said.lost)
-            match rng.choice(["write", "write", "write", "flush", "sync", "remove", "remove", "compact", "die", "stop"]):
+            match rng.choice(
+                ["write", "write", "write", "flush", "sync", "remove", "remove", "compact", "die", "stop"]
+            ):
                 case "write":
                     life.write(*range(first, first + rng.randrange(1, 16)))
                 case "flush":
@@ -57,6 +58,7 @@ def _taken_up(files: MemoryFileSystem, said: Promises) -> Life:
         if not store.contains(key(n)):
             said.lost.add(n)
     said.issued -= said.lost
+    said.synced -= said.lost
     return Life(store, said)
 
 

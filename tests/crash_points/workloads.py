@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tests.crash_points import logs, queues
+from tests.crash_points import logs, queues, stores, topics
 from tests.crash_points.losses import ChosenSurvivors
 from tests.crash_points.recording import Record
 from tests.crash_points.search import Workload, moments_of
 from warren.storage.memory import MemoryFileSystem
 
 
-def behind_a_crash(
-    run: Callable[[int], Record], go_on: Callable[[MemoryFileSystem, Any, int], Record]
-) -> Callable[[int], Record]:
+class GoOn(Protocol):
+    def __call__(self, files: MemoryFileSystem, promises: Any, seed: int, /, *, power: bool) -> Record:
+        """Take up what a crash left, a power loss perhaps, and work on, recorded."""
+
+
+def behind_a_crash(run: Callable[[int], Record], go_on: GoOn) -> Callable[[int], Record]:
     """Another run, cut off somewhere, killed or without power; recorded is how the next process goes on from there."""
 
     def run_behind(seed: int) -> Record:
@@ -26,8 +29,9 @@ def behind_a_crash(
             if operation == last:
                 drawn = ChosenSurvivors(rng=rng, share=rng.choice((0.1, 0.5, 0.9)), holes=False)
                 disk = replay.disk
-                left = disk.after_power_loss(drawn) if rng.random() < 0.5 else disk.after_process_crash()
-                return go_on(left, record.promises[operation], rng.getrandbits(32))
+                power = rng.random() < 0.5
+                left = disk.after_power_loss(drawn) if power else disk.after_process_crash()
+                return go_on(left, record.promises[operation], rng.getrandbits(32), power=power)
         raise RuntimeError(f"no operation {last} of {len(record.operations)}")
 
     return run_behind
@@ -39,6 +43,10 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("queues", queues.run, queues.check),
         Workload("backlog", queues.run_of_all, queues.check),
         Workload("queues-recovery", behind_a_crash(queues.run, queues.go_on), queues.check),
+        Workload("stores", stores.run, stores.check),
+        Workload("stores-recovery", behind_a_crash(stores.run, stores.go_on), stores.check),
+        Workload("topics", topics.run, topics.check),
+        Workload("topics-recovery", behind_a_crash(topics.run, topics.go_on), topics.check),
         Workload("delays", logs.run_delays, logs.check_delays),
         Workload("delays-recovery", behind_a_crash(logs.run_delays, logs.delays_go_on), logs.check_delays),
         Workload("definitions", logs.run_definitions, logs.check_definitions),
