@@ -84,6 +84,9 @@ def _recorded(machine: Machine, base: MemoryFileSystem) -> recorded.Record:
     return files.record
 
 
+STEPS = (*["append"] * 4, *["dispatch"] * 2, *["flush"] * 2, "time", "die", "stop")
+
+
 def _work(machine: Machine, rng: random.Random) -> None:
     for _ in range(rng.randrange(6, 16)):
         match rng.choice(

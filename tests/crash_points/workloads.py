@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from tests.crash_points import logs, queues, stores, topics
+from tests.crash_points import logs, nodes, queues, stores, topics, unique
 from tests.crash_points.losses import ChosenSurvivors
 from tests.crash_points.recording import Record
 from tests.crash_points.search import Workload, moments_of
@@ -47,6 +47,8 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("stores-recovery", behind_a_crash(stores.run, stores.go_on), stores.check),
         Workload("topics", topics.run, topics.check),
         Workload("topics-recovery", behind_a_crash(topics.run, topics.go_on), topics.check),
+        Workload("nodes", nodes.run, nodes.check),
+        Workload("unique", unique.run, unique.check),
         Workload("delays", logs.run_delays, logs.check_delays),
         Workload("delays-recovery", behind_a_crash(logs.run_delays, logs.delays_go_on), logs.check_delays),
         Workload("definitions", logs.run_definitions, logs.check_definitions),
