@@ -333,12 +333,13 @@ def assert_kept(found: Found, promises: Promises) -> None:
         is_there = counts.get(one.queue, {}).get(one.body) or one.body in waiting
         assert is_there or one.going or not one.confirmed, f"{one.body[:9]!r} was confirmed, and is lost"
         if one.body in waiting:
-            assert one.due_ms is not None and waiting[one.body] == one.due_ms, "it comes at another time"
+            assert waiting[one.body] == one.due_ms, "it comes at another time"
             assert not one.gone, "called back, and it waits"
     bodies = [body for body, _ in promises.appended]
     confirmed = max((at + 1 for at, (_, safe) in enumerate(promises.appended) if safe), default=0)
     assert found.topic[:confirmed] == bodies[:confirmed], "a record that was confirmed is lost"
-    assert set(found.topic) <= set(bodies) and found.topic == sorted(found.topic, key=bodies.index)
+    assert set(found.topic) <= set(bodies), "a record that nobody appended"
+    assert found.topic == sorted(found.topic, key=bodies.index), "records out of order"
     assert promises.committed <= found.read <= promises.read, (
         f"the group is at {found.read}, neither behind {promises.read} nor before {promises.committed}"
     )
