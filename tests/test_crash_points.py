@@ -87,6 +87,7 @@ BREAKS: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     *((name, _a_sync_that_does_nothing) for name in ("records", "delays", "definitions", "stores", "queues", "topics")),
     *((name, _a_directory_that_is_never_synced) for name in ("records", "delays", "definitions", "stores", "queues")),
     *((name, _writes_that_are_dropped) for name in ("records", "delays")),
+    ("nodes", _a_sync_that_does_nothing),
     ("definitions-recovery", _definitions_behind_what_was_not_synced),
 ]
 
