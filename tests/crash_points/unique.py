@@ -1,4 +1,4 @@
-"""Messages with keys: the run and the promises of :mod:`tests.test_unique_crashes`."""
+"""Messages with keys: the run and the promises of :mod:`tests.support.unique_life`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import attrs
 
 from tests.crash_points.recording import Record, recording
 from tests.support.runtime_tools import hand_node
-from tests.test_unique_crashes import SMALL, Life
-from tests.test_unique_crashes import check as check_keys
+from tests.support.unique_life import SMALL, Life
+from tests.support.unique_life import check as check_keys
 from warren.actors.clock import HandClock
 from warren.actors.engines import unique_keys
 from warren.storage.memory import MemoryFileSystem
