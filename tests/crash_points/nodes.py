@@ -306,7 +306,7 @@ def found_in(files: MemoryFileSystem, promises: Promises, clock: HandClock) -> F
 
 def place_of_group(hand: HandNode) -> int:
     """The offset that the group committed; 0 where it never did."""
-    topics: dict[str, Any] = hand.node.stats().get("topics", {}).get("topics", {})
+    topics: dict[str, Any] = (hand.node.stats().get("topics") or {}).get("topics") or {}
     place: int = topics.get(TOPIC, {}).get("groups", {}).get(GROUP, {}).get("committed", {}).get(0, 0)
     return place
 
