@@ -41,8 +41,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 import attrs
 
@@ -195,7 +196,41 @@ class FaultPlan:
         return None
 
 
-def surviving_writes(writes: list[Write], rng: random.Random, rules: FaultRules) -> Iterator[Write]:
+class Survivors(Protocol):
+    """Who says what of all that was not synced a power loss leaves."""
+
+    def changes(self, changes: Sequence[Collection[Hashable]]) -> Iterable[int]:
+        """The numbers of the changes of names, in order; see :func:`surviving_changes`."""
+
+    def writes(self, writes: Sequence[Write]) -> Iterable[Write]:
+        """Of a file's writes, in order; asked once for each file that is left, by path."""
+
+
+@attrs.frozen
+class DrawnSurvivors:
+    """What a generator leaves, within the rules."""
+
+    rng: random.Random
+    rules: FaultRules
+
+    def changes(self, changes: Sequence[Collection[Hashable]]) -> list[int]:
+        return surviving_changes(changes, self.rng, self.rules)
+
+    def writes(self, writes: Sequence[Write]) -> Iterator[Write]:
+        return surviving_writes(writes, self.rng, self.rules)
+
+
+class NoSurvivors:
+    """Nothing is left."""
+
+    def changes(self, changes: Sequence[Collection[Hashable]]) -> list[int]:
+        return []
+
+    def writes(self, writes: Sequence[Write]) -> list[Write]:
+        return []
+
+
+def surviving_writes(writes: Sequence[Write], rng: random.Random, rules: FaultRules) -> Iterator[Write]:
     """Of a file's unsynced writes, what a power loss leaves: a prefix, or any of them; the rest torn, zeros or lost."""
     in_any_order = rules.reordered and rng.random() < 0.5
     torn = "torn" if rules.torn_writes else "lost"

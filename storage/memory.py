@@ -25,7 +25,6 @@ file is lost with an unsynced directory. Relative paths begin at ``/``.
 from __future__ import annotations
 
 import contextlib
-import copy
 import posixpath
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ from typing import Any, NoReturn
 import attrs
 
 from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
-from warren.storage.faults import FaultPlan, FaultRules, Strike, Write, surviving_changes, surviving_writes
+from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors, Write
 
 
 def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
@@ -78,15 +77,16 @@ class FileNode:
         self.pending = [(size, chunk) for size, chunk in self.pending if chunk is None]
         self.sync_failed = True
 
-    def lose_power(self, rng: random.Random | None, rules: FaultRules) -> None:
-        """Fall back to the durable bytes and what ``rng`` leaves of the pending ones; ``None``: nothing."""
-        for offset, chunk in () if rng is None else surviving_writes(self.pending, rng, rules):
+    def lose_power(self, survivors: Survivors) -> None:
+        """Fall back to the durable bytes and what is left of the pending ones."""
+        for offset, chunk in survivors.writes(self.pending):
             _apply(self.durable, offset, chunk)
         self.pending.clear()
         self.issued = bytearray(self.durable)
         self.sync_failed = False
 
-    def __deepcopy__(self, memo: dict[int, object]) -> FileNode:
+    def copy(self) -> FileNode:
+        """One that nobody else changes."""
         return type(self)(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
 
     def check_invariants(self, path: str) -> None:
@@ -366,19 +366,27 @@ class MemoryFileSystem:
             volatile=self.volatile,
             lock_of_names=self.lock_of_names,
         )
-        heir._root, heir._changes = copy.deepcopy((self._root, self._changes))
+        heir._root, heir._changes, _ = copied(self._root, self._changes)
         return heir
 
-    def after_power_loss(self, rng: random.Random | None) -> MemoryFileSystem:
-        """The disk after the machine stopped: all that is durable, and of what was pending what ``rng`` chooses;
-        ``None``: nothing."""
+    def after_power_loss(self, left: random.Random | Survivors | None) -> MemoryFileSystem:
+        """The disk after the machine stopped: all that is durable, and of what was pending what ``left`` chooses: a
+        generator, within the rules, or whoever knows; ``None``: nothing."""
+        survivors: Survivors
+        match left:
+            case None:
+                survivors = NoSurvivors()
+            case random.Random():
+                survivors = DrawnSurvivors(left, self.rules)
+            case _:
+                survivors = left
         heir = self.after_process_crash()
-        for number in () if rng is None else surviving_changes(heir._changes, rng, self.rules):
+        for number in survivors.changes(heir._changes):
             _make_durable(heir._changes[number])
         heir._changes.clear()
         _settle(heir._root)
         for _, node in _files(heir._root):
-            node.lose_power(rng, self.rules)
+            node.lose_power(survivors)
         return heir
 
     def contents(self) -> dict[str, bytes]:
@@ -578,6 +586,37 @@ def _directories(directory: Directory) -> Iterator[Directory]:
     for node in directory.issued.values():
         if isinstance(node, Directory):
             yield from _directories(node)
+
+
+def copied(
+    root: Directory, changes: Sequence[Change], others: Sequence[Node] = ()
+) -> tuple[Directory, list[Change], list[Node]]:
+    """A tree, the changes pending in it, and other nodes of it, that share nothing with the ones given."""
+    copies: dict[Node, Node] = {}
+
+    def directory(one: Directory) -> Directory:
+        found = copies.get(one)
+        if isinstance(found, Directory):
+            return found
+        copy = copies[one] = Directory()
+        copy.issued = {name: node(inner) for name, inner in one.issued.items()}
+        copy.durable = {name: node(inner) for name, inner in one.durable.items()}
+        return copy
+
+    def node(one: Node) -> Node:
+        if isinstance(one, Directory):
+            return directory(one)
+        found = copies.get(one)
+        if found is None:
+            found = copies[one] = one.copy()
+        return found
+
+    top = directory(root)
+    pending: list[Change] = [
+        {(directory(parent), name): inner and node(inner) for (parent, name), inner in change.items()}
+        for change in changes
+    ]
+    return top, pending, [node(one) for one in others]
 
 
 def _settle(directory: Directory) -> None:

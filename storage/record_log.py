@@ -10,8 +10,11 @@ What a payload means is its user's. Appended records are *buffered* until :meth:
 of them, and survive a power loss after :meth:`RecordLog.sync`.
 
 *A crash* leaves whole records, and perhaps a torn one at the end, which nobody was told is safe: the next writer cuts
-it off. A record that cannot be read, and has whole ones behind it, is damage: :meth:`RecordLog.replay` gives all the
-others and says so in :attr:`RecordLog.damage`. A replacement is there or is not (:func:`write_beside`, a rename).
+it off. A power loss may also take a write that was not synced and leave a later one: then there are zeros between whole
+records, or the beginning of a record and zeros. :meth:`RecordLog.replay` passes over them and gives what stands behind,
+for nothing tells which of it was synced. Anything else that cannot be read, and has whole records behind it, is damage:
+the others are given, and :attr:`RecordLog.damage` says so. A replacement is there or is not (:func:`write_beside`, a
+rename).
 
 *A full disk* leaves the buffer as it is, and nothing of it in the file: :class:`NoRoomError`, to be tried again. After
 a sync that failed nobody knows what of the file is safe: no later one says that it is, until the file is replaced.
@@ -44,6 +47,10 @@ VERSION: Final = 1
 HEAD: Final = struct.Struct(">II")
 """CRC-32, and the payload's length."""
 MAX_PAYLOAD_BYTES: Final = (1 << 32) - 1
+SECTOR_BYTES: Final = 512
+"""What a disk writes in one piece."""
+FEW_ZEROS: Final = 4
+"""Fewer could be anything; more would not be there, where a short record was torn."""
 
 _LENGTH: Final = struct.Struct(">I")
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
@@ -79,6 +86,8 @@ class RecordLog:
     _named: bool = attrs.field(init=False, default=False)
     """Whether the file's name is synced."""
     _sync_failed: bool = attrs.field(init=False, default=False)
+    _headless: bool = attrs.field(init=False, default=False)
+    """Whether a power loss took the header and left records."""
 
     @property
     def header(self) -> bytes:
@@ -115,23 +124,19 @@ class RecordLog:
             yield position, payload
             position += HEAD.size + len(payload)
             end = position
-        self._end = end
+        self._end, self._headless = end, end > 0 and not data.startswith(header)
         self._unsynced = end > len(header)  # whoever wrote it may have died before he synced it
 
     def _behind(self, data: bytes, torn: int) -> int | None:
-        """Where whole records go on behind what is none, if they do; then it is damage."""
-        reason = "a damaged record, with whole ones behind it"
+        """Where whole records go on behind what is none, if they do; damage, unless a power loss explains it."""
         try:
             following = next_whole(data, torn + 1)
         except SearchError:
-            following, reason = (
-                None,
-                "a damaged record; too much behind it looks like records to find the next whole one",
-            )
-        else:
-            if following is None:
-                return None
-        self.damage = self.damage or DataError(self.path, torn, reason)
+            reason = "a damaged record; too much behind it looks like records to find the next whole one"
+            self.damage = self.damage or DataError(self.path, torn, reason)
+            return None
+        if following is not None and self.damage is None and not _is_lost_write(data, torn, following):
+            self.damage = DataError(self.path, torn, "a damaged record, with whole ones behind it")
         return following
 
     def _check_header(self, data: bytes) -> None:
@@ -170,6 +175,9 @@ class RecordLog:
         if not self._cut and file.size() != self._end:  # a torn record, or what is left of a write that failed
             file.truncate(self._end)
         self._cut = True
+        if self._headless:
+            file.pwrite(self.header, 0)
+            self._headless = False
         head = [] if self._end else [self.header]
         try:
             append_whole(file, [[*head, *self._buffer]])
@@ -209,7 +217,7 @@ class RecordLog:
             self._files.rename(write_beside(self._files, self.path, data, sync=sync), self.path)
         self._buffer, self._buffered_bytes = [], 0
         self._end, self._unsynced, self._named, self.damage = len(data), True, False, None
-        self._sync_failed = False
+        self._sync_failed = self._headless = False
         if sync:
             sync_directories_above(self._files, self.path)
             self._unsynced, self._named = False, True
@@ -220,7 +228,7 @@ class RecordLog:
         if self._files.exists(self.path):
             self._files.delete(self.path)
         self._buffer, self._buffered_bytes = [], 0
-        self._end, self._unsynced, self._named, self._sync_failed = 0, False, False, False
+        self._end, self._unsynced, self._named, self._sync_failed, self._headless = 0, False, False, False, False
 
     def close(self) -> None:
         """Give the file up as it is: what is buffered is not written. It opens again where it is needed."""
@@ -283,6 +291,17 @@ def next_whole(data: bytes, position: int) -> int | None:
                 return position
         position += 1
     return None
+
+
+def _is_lost_write(data: bytes, start: int, stop: int) -> bool:
+    """Whether what stands between two records may be what a power loss left of writes that were not synced: zeros that
+    reach to where one of them begins or ends, or a sector does. (A damaged record that happens to have so many there is
+    not told from it.)"""
+    sectors = range(start + -start % SECTOR_BYTES, stop, SECTOR_BYTES)
+    return any(
+        set(data[max(at - FEW_ZEROS, start) : at]) == {0} or set(data[at : min(at + FEW_ZEROS, stop)]) == {0}
+        for at in (start, *sectors, stop)
+    )
 
 
 def _crc(payload: bytes) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.crash_points.losses import ChosenSurvivors, power_losses
 from tests.support.broker import Broker, Message
 from tests.support.effort import every, times
 from warren.actors.engines import definitions_file
@@ -348,6 +351,27 @@ def test_opening_and_saving_nothing_durable_writes_nothing() -> None:
     assert again.is_saved
     again.save()
     assert (files.contents(), files.operations) == before
+
+
+def test_what_a_killed_process_left_in_the_log_is_on_the_disk_before_anything_behind_it() -> None:
+    """Else a power loss could take it and leave what came later: a broken record with whole ones behind it."""
+    for cuts in itertools.product((3, 4), repeat=3):
+        files = MemoryFileSystem(random.Random(sum(cuts)))
+        definitions = Definitions.open(files, DIRECTORY, bytes)
+        definitions.declare_queue(queue("q"))
+        definitions.save()
+        for number, cut in enumerate(cuts):  # three processes are killed as they declare another one
+            definitions.declare_queue(queue(f"killed-{number}"))
+            files.crash_at(cut)
+            with contextlib.suppress(SimulatedCrash):
+                definitions.save()
+            files = files.after_process_crash()
+            definitions = Definitions.open(files, DIRECTORY, bytes)
+        asked = ChosenSurvivors()
+        files.after_power_loss(asked)
+        for point in power_losses(0, asked.made)[0]:
+            found = Definitions.open(files.after_power_loss(ChosenSurvivors(point.choices)), DIRECTORY, bytes)
+            assert found.vhost("/").queue("q")
 
 
 def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() -> None:

@@ -6,77 +6,20 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 
-import attrs
 import pytest
 
 from tests.support.effort import every, times
-from warren.msg_store import compaction, recovery
+from tests.support.store_life import DIRECTORY, SETTINGS, Life, Promises, body, key, recover, small_pieces
 from warren.msg_store.message_store import MessageStore
-from warren.msg_store.store_reader import StoreReader
 from warren.storage.errors import DataError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
-from warren.storage.pieces import Pieces
-from warren.storage.settings import Settings
-
-DIRECTORY = "/vhost/store"
-SETTINGS = Settings(msg_store_file_size_limit=1000)
-TOKEN = b"token"
-
-
-def key(n: int) -> bytes:
-    return n.to_bytes(16, "big")
-
-
-def body(n: int) -> bytes:
-    return f"<{n}>".encode().ljust(60 + n * 7 % 50, b".")
-
-
-def in_pieces(message: bytes) -> Pieces:
-    """As large messages come."""
-    return Pieces((message[:3], memoryview(message)[3:-2], message[-2:]), len(message))
 
 
 @pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy so little at a time that a crash may fall between two pieces of a record."""
-    monkeypatch.setattr(compaction, "COPY_BYTES", 150)
-    monkeypatch.setattr(recovery, "COPY_BYTES", 150)
-
-
-@attrs.define
-class Promises:
-    """What the store said so far: written to the system, synced, and what was asked to go."""
-
-    handed_over: set[int] = attrs.field(factory=set)
-    issued: set[int] = attrs.field(factory=set)
-    synced: set[int] = attrs.field(factory=set)
-    removed: set[int] = attrs.field(factory=set)
-
-
-@attrs.define
-class Life:
-    """A store at work, and the promises that it made."""
-
-    store: MessageStore
-    promises: Promises
-
-    def write(self, *numbers: int) -> None:
-        self.promises.handed_over |= set(numbers)
-        self.store.write_many([key(n) for n in numbers], [in_pieces(body(n)) if n % 2 else body(n) for n in numbers])
-
-    def flush(self) -> None:
-        self.store.flush()
-        self.promises.issued |= self.promises.handed_over
-
-    def sync(self) -> None:
-        self.store.sync()
-        self.promises.issued |= self.promises.handed_over
-        self.promises.synced |= self.promises.handed_over
-
-    def remove(self, *numbers: int) -> None:
-        self.promises.removed |= set(numbers)
-        self.store.remove_many([key(n) for n in numbers])
+def _small_pieces() -> Iterator[None]:
+    with small_pieces():
+        yield
 
 
 def roll_over(life: Life) -> None:
@@ -117,9 +60,7 @@ def stop(life: Life) -> None:
     """A clean stop, with everything still in the buffer."""
     life.write(*range(100, 115))
     life.remove(100, 101)
-    life.store.close(TOKEN)
-    life.promises.issued |= life.promises.handed_over
-    life.promises.synced |= life.promises.handed_over
+    life.stop()
 
 
 def begin(files: MemoryFileSystem) -> Life:
@@ -149,24 +90,6 @@ def crashes(work: Callable[[Life], None], *, torn: bool) -> Iterator[tuple[Memor
             yield files, life.promises
         else:
             return
-
-
-def recover(files: MemoryFileSystem, promises: Promises, kept: set[int]) -> MessageStore:
-    """Open what a crash left; the queues refer to ``kept`` for sure, and to the rest as it happens."""
-    reader = StoreReader.open(files, DIRECTORY)
-    for n in promises.handed_over:
-        if n in kept or reader.contains(key(n)):
-            assert reader.read(key(n)) == body(n)
-    store = MessageStore.open(files, DIRECTORY, SETTINGS, token=TOKEN)
-    if not store.clean:
-        referenced = sorted(promises.handed_over - promises.removed)
-        missing = store.set_references((key(n), 1) for n in referenced)
-        assert not {key(n) for n in kept} & set(missing)
-    store.check_invariants()
-    for n in promises.handed_over:
-        if n in kept or store.contains(key(n)):
-            assert store.read(key(n)) == body(n)
-    return store
 
 
 def assert_it_goes_on(store: MessageStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.effort import times
 from warren.storage.errors import DataError, NoRoomError, StorageError
-from warren.storage.faults import FaultRules, SimulatedCrash
+from warren.storage.faults import FaultRules, SimulatedCrash, Write
 from warren.storage.memory import MemoryFileSystem
-from warren.storage.record_log import RecordLog
+from warren.storage.record_log import HEAD, RecordLog
 
 PATH = "/data/warren.queues/a.log"
 
@@ -242,3 +243,58 @@ def test_what_another_process_wrote_and_did_not_sync_is_synced_by_the_next() -> 
         assert found == [b"a"]
         log.sync()
         assert opened(files.after_power_loss(random.Random(seed)))[1] == [b"a"]
+
+
+def _without_the_second_of_three_writes(kept: int) -> MemoryFileSystem:
+    """What a power loss leaves that takes a write, but for some bytes of it, and neither the ones around it."""
+    files = new_files()
+    log, _ = opened(files)
+    for payload in (b"one", b"t" * 600, b"three"):
+        log.append(payload)
+        log.write()
+
+    class Survivors:
+        def changes(self, changes: Sequence[Collection[Hashable]]) -> Iterable[int]:
+            return range(len(changes))
+
+        def writes(self, writes: Sequence[Write]) -> Iterable[Write]:
+            first, (offset, chunk), third = writes
+            return [first, (offset, chunk and chunk[:kept]), third]
+
+    return files.after_power_loss(Survivors())
+
+
+@pytest.mark.parametrize("kept", [0, 1, 300, 590])
+def test_a_hole_that_a_power_loss_left_between_unsynced_writes_is_no_damage(kept: int) -> None:
+    log, found = opened(_without_the_second_of_three_writes(kept))
+    assert (found, log.damage) == ([b"one", b"three"], None)
+    log.append(b"four")
+    log.sync()
+    again, found = opened(log._files)  # type: ignore[arg-type]
+    assert (found, again.damage) == ([b"one", b"three", b"four"], None)
+
+
+def test_a_log_whose_header_a_power_loss_took_gets_it_again() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    for payload in (b"one", b"two"):
+        log.append(payload)
+        log.write()
+    files.open_append(PATH).pwrite(bytes(len(log.header)), 0)
+    log, found = opened(files)
+    assert (found, log.damage) == ([b"one", b"two"], None)
+    log.append(b"three")
+    log.sync()
+    assert files.read(PATH).startswith(log.header)
+    assert opened(files)[1] == [b"one", b"two", b"three"]
+
+
+def test_a_record_that_was_written_over_is_damage_though_zeros_stand_in_it() -> None:
+    files = new_files()
+    log, _ = opened(files)
+    first = log.append(b"a" + bytes(40) + b"b")
+    log.append(b"two")
+    log.sync()
+    files.flip_bit(PATH, first + HEAD.size, 0)
+    log, found = opened(files)
+    assert (found, log.damage and log.damage.offset) == ([b"two"], first)

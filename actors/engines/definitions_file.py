@@ -166,8 +166,8 @@ class DefinitionsFile:
         return True
 
     def _append(self, changes: Sequence[Change], log_bytes: int) -> None:
-        if not self.is_safe:  # a log that outlived its file's last rename would be damage
-            self._files.sync_directory(self._directory)
+        if not self.is_safe:
+            self._make_safe(log_bytes)
         data = _record(f"[{','.join(_change_json(change) for change in changes)}]") if changes else b""
         if data and not log_bytes:
             if self._files.exists(self.log_path):
@@ -182,6 +182,19 @@ class DefinitionsFile:
                 self._take_back(log_bytes)
                 raise
         self._log_bytes, self.is_safe = log_bytes + len(data), True
+
+    def _make_safe(self, log_bytes: int) -> None:
+        """Sync what a process that was killed left behind, before anything is written after it.
+
+        A log that outlived its file's last rename would be damage, and so would be a record behind one that was lost.
+        """
+        self._files.sync_directory(self._directory)
+        if log_bytes:
+            try:
+                self._append_to_log(b"", log_bytes)
+            except BaseException:
+                self._log_bytes = None  # of what a sync that failed was to make safe nobody knows whether it is
+                raise
 
     def _append_to_log(self, data: bytes, log_bytes: int) -> None:
         log = self._files.open_append(self.log_path)

@@ -103,6 +103,20 @@ class QueueModel:
     forgotten: list[Sent] = attrs.Factory(list)
     """Purged pending acks: all counters keep them."""
 
+    def copy(self) -> QueueModel:
+        """One that stays as this is now."""
+        return attrs.evolve(
+            self,
+            ready=dict(self.ready),
+            pending=dict(self.pending),
+            confirmed=set(self.confirmed),
+            gone=dict(self.gone),
+            taken=set(self.taken),
+            delivered=set(self.delivered),
+            lost=set(self.lost),
+            forgotten=list(self.forgotten),
+        )
+
     def survives(self, sent: Sent) -> bool:
         return self.durable and sent.persistent
 

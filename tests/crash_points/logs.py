@@ -1,0 +1,316 @@
+"""Logs of a node's own: delayed messages, definitions, and records as such; with processes that die on the way, so that
+what the next one syncs was partly written by another."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final
+
+import attrs
+
+from tests.crash_points.recording import Record, recording
+from tests.support.delays import DIRECTORY as DELAYED
+from tests.support.delays import message, number_in
+from warren.actors.engines import definitions_file
+from warren.actors.engines.changes import Change
+from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.delays.delay_log import DelayLog
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.record_log import RecordLog
+
+# ── delayed messages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+NOW_MS: Final = 9
+FAR_MS: Final = 1 << 40
+
+
+@attrs.define
+class DelayPromises:
+    """``handed``: what was asked for; ``added``: what was answered, and waits; ``gone``: likewise. ``safe_``: as of the
+    last sync."""
+
+    handed: frozenset[int] = frozenset()
+    added: frozenset[int] = frozenset()
+    going: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
+    safe_added: frozenset[int] = frozenset()
+    safe_gone: frozenset[int] = frozenset()
+
+
+def _opened(files: MemoryFileSystem) -> DelayLog:
+    log = DelayLog.open(files, DELAYED, file_size_limit_bytes=900, file_entries=5)
+    log.check_invariants()
+    return log
+
+
+def run_delays(seed: int) -> Record:
+    """Messages are added, come, are postponed and called back; files fill up and are written again."""
+    return delays_go_on(MemoryFileSystem(0), DelayPromises(), seed)
+
+
+def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, power: bool = False) -> Record:
+    """The same on what a crash left."""
+    rng, said = random.Random(seed), attrs.evolve(promises)
+    files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))
+    record = files.record  # type: ignore[attr-defined]
+    log = _opened(files)
+    there = frozenset(number_in(term) for _, term in log.waiting())
+    said.added, said.gone = there, said.gone - there
+    said.safe_added &= there
+    number = max(said.handed, default=-1) + 1
+    for _ in range(rng.randrange(8, 20)):
+        match rng.choice(["add", "add", "add", "due", "due", "cancel", "postpone", "sync", "reclaim", "die", "stop"]):
+            case "add":
+                numbers = frozenset(range(number, number + rng.randrange(1, 6)))
+                number += len(numbers)
+                said.handed |= numbers
+                log.add([message(n, n * 7 % 11 if n % 3 else 10_000) for n in sorted(numbers)])
+                said.added |= numbers
+            case "due":
+                taken = log.take_due(NOW_MS, rng.randrange(1, 6), 1 << 20)
+                said.going |= {number_in(one.term) for one in taken}
+                log.settle(taken)
+                said.gone |= said.going
+            case "postpone":
+                if taken := log.take_due(NOW_MS, 1, 1 << 20):
+                    log.postpone(taken, NOW_MS)
+            case "cancel" if said.added - said.going:
+                wanted = rng.choice(sorted(said.added - said.going))
+                said.going |= {wanted}
+                assert len(log.cancel(b"id %d" % wanted)) == 1
+                said.gone |= said.going
+            case "sync":
+                log.sync()
+                _safe(said)
+            case "reclaim":
+                while log.reclaim():
+                    pass
+            case "die":
+                files = files.after_process_crash()
+                log = _opened(files)
+            case "stop":
+                log.close()
+                _safe(said)
+                log = _opened(files)
+    record.end()
+    return record
+
+
+def _safe(said: DelayPromises) -> None:
+    said.safe_added, said.safe_gone = said.added, said.gone
+
+
+def check_delays(files: MemoryFileSystem, promises: DelayPromises, *, power: bool, deep: bool) -> None:
+    """What was promised waits, once; what is gone for sure does not; nothing looks damaged; twice the same."""
+    log = _opened(files)
+    found = [number_in(term) for _, term in log.waiting()]
+    there = set(found)
+    assert len(found) == len(there), "a message waits twice"
+    lost = (promises.safe_added if power else promises.added) - promises.going - there
+    assert not lost, f"lost: {sorted(lost)}"
+    back = (promises.safe_gone if power else promises.gone) & there
+    assert not back, f"gone, and there again: {sorted(back)}"
+    assert there <= promises.handed, "a message that nobody added"
+    assert not log.damage, f"what a crash left is called damage: {log.damage}"
+    log.abandon()
+    log = _opened(files)
+    assert sorted(number_in(term) for _, term in log.waiting()) == sorted(found), "another opening finds others"
+    if deep:
+        log.add([message(100_000, 1)])
+        log.sync()
+        log = _opened(files.after_power_loss(None))
+        assert sorted(number_in(term) for _, term in log.waiting()) == sorted([*found, 100_000])
+        log.settle(log.take_due(FAR_MS, 1000, 1 << 20))
+        log.close()
+        log = _opened(log._files)  # type: ignore[arg-type]
+        assert not len(log), "what was settled waits again"
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NODE: Final = "/data/node"
+Definitions = dict[str, int]
+
+
+@attrs.define
+class DefinitionPromises:
+    """What the disk may say: what was confirmed last, and what the changes behind that have made of it."""
+
+    possible: list[Definitions] = attrs.Factory(list)
+    """Empty: nothing was ever begun."""
+    is_saved: bool = False
+
+
+def run_definitions(seed: int) -> Record:
+    """Queues are declared, changed and deleted; the log becomes a file now and then."""
+    return definitions_go_on(MemoryFileSystem(0), DefinitionPromises(), seed)
+
+
+def definitions_go_on(
+    base: MemoryFileSystem, promises: DefinitionPromises, seed: int, *, power: bool = False
+) -> Record:
+    """The same on what a crash left."""
+    rng, said = random.Random(seed), DefinitionPromises(list(promises.possible), promises.is_saved)
+    files: MemoryFileSystem = recording(base, lambda: DefinitionPromises(list(said.possible), said.is_saved))
+    record = files.record  # type: ignore[attr-defined]
+    file, now = _taken_up_definitions(files)
+    for _ in range(rng.randrange(4, 14)):
+        match rng.choice(["put", "put", "put", "drop", "both", "die", "rewrite"]):
+            case "die":
+                files = files.after_process_crash()
+                file, now = _taken_up_definitions(files)
+            case what:
+                names = {f"q{rng.randrange(5)}" for _ in range(2 if what == "both" else 1)}
+                changes = {name: None if what == "drop" else rng.randrange(100) for name in sorted(names)}
+                if what == "rewrite":
+                    file._log_bytes = None
+                now = _save(file, said, now, changes)
+    record.end()
+    return record
+
+
+def _taken_up_definitions(files: MemoryFileSystem) -> tuple[DefinitionsFile, Definitions]:
+    file = DefinitionsFile(files, NODE)
+    found = _loaded(file)
+    if found is None:
+        file._log_bytes = None  # the first save writes the file
+    return file, found or {}
+
+
+def _save(
+    file: DefinitionsFile, said: DefinitionPromises, now: Definitions, changes: dict[str, int | None]
+) -> Definitions:
+    """What is declared then. What is not there is not dropped."""
+    coming = {**now}
+    written: list[Change] = []
+    for name, value in changes.items():
+        old = coming.pop(name, None)
+        if value is not None:
+            coming[name] = value
+            written.append(Change("put", "queue", json.dumps(_definition(name, value))))
+        elif old is not None:
+            written.append(Change("drop", "queue", json.dumps(_definition(name, old))))
+    said.possible.append(coming)
+    file.save(written, lambda: _snapshot(coming))
+    said.possible, said.is_saved = [coming], True
+    return coming
+
+
+def _definition(name: str, value: int) -> dict[str, Any]:
+    return {"vhost": "/", "name": name, "durable": True, "arguments": {"x-max-length": value}}
+
+
+def _snapshot(declared: Definitions) -> definitions_file.Snapshot:
+    queues = [_definition(name, value) for name, value in declared.items()]
+    return {"vhosts": [{"name": "/"}], "exchanges": [], "bindings": [], "queues": queues}
+
+
+def _loaded(file: DefinitionsFile) -> Definitions | None:
+    found = file.load()
+    if found is None:
+        return None
+    return {one["name"]: one["arguments"]["x-max-length"] for one in found["queues"]}
+
+
+def check_definitions(files: MemoryFileSystem, promises: DefinitionPromises, *, power: bool, deep: bool) -> None:
+    """As they were confirmed last, or with the change that was under way; and the next change holds."""
+    file = DefinitionsFile(files, NODE)
+    found = _loaded(file)
+    if found is None:
+        assert not promises.is_saved, "all definitions are gone"
+        return
+    assert found in promises.possible, f"{found}: none of {promises.possible}"
+    now = _save(file, DefinitionPromises([found]), found, {"next": 7})
+    again = files.after_power_loss(random.Random(len(found)))
+    assert _loaded(DefinitionsFile(again, NODE)) == now, "a change that was confirmed is lost"
+
+
+# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PATH: Final = "/data/records/log"
+
+
+@attrs.define
+class RecordPromises:
+    """The numbers of records: handed over, written, synced; ``going``: a replacement may have dropped them, ``gone``:
+    surely has."""
+
+    handed: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
+    synced: frozenset[int] = frozenset()
+    going: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
+
+
+def run_records(seed: int) -> Record:
+    """Records are appended, written, synced, and replaced by the last few of them."""
+    return records_go_on(MemoryFileSystem(0), RecordPromises(), seed)
+
+
+def records_go_on(base: MemoryFileSystem, promises: RecordPromises, seed: int, *, power: bool = False) -> Record:
+    """The same on what a crash left."""
+    rng, said = random.Random(seed), attrs.evolve(promises)
+    files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))
+    record = files.record  # type: ignore[attr-defined]
+    log, pending = _taken_up(files, said), frozenset[int]()
+    for _ in range(rng.randrange(6, 25)):
+        match rng.choice(["append", "append", "append", "write", "write", "sync", "replace", "die"]):
+            case "append":
+                first = max(said.handed, default=-1) + 1
+                said.handed |= (numbers := frozenset(range(first, first + rng.randrange(1, 4))))
+                for number in sorted(numbers):
+                    log.append(payload_of(number))
+                pending |= numbers
+            case "write":
+                log.write()
+                said.written |= pending
+            case "sync":
+                log.sync()
+                said.written |= pending
+                said.synced |= said.written
+            case "replace":
+                kept = frozenset(sorted(said.written | pending)[-2:])
+                said.going |= said.handed - kept
+                log.replace([payload_of(number) for number in sorted(kept)], sync=True)
+                said.written = said.synced = kept
+                said.gone = said.going
+                pending = frozenset()
+            case "die":
+                files = files.after_process_crash()
+                log = _taken_up(files, said)
+                pending = frozenset()
+    record.end()
+    return record
+
+
+def _taken_up(files: MemoryFileSystem, said: RecordPromises) -> RecordLog:
+    log = RecordLog(files, PATH, "numbers")
+    found = frozenset(number_of(payload) for _, payload in log.replay())
+    said.written, said.synced, said.going = found, said.synced & found, said.going - found
+    return log
+
+
+def payload_of(number: int) -> bytes:
+    return (b"%d;" % number) * (number * 37 % 90 + 1)
+
+
+def number_of(payload: bytes) -> int:
+    number = int(payload.partition(b";")[0])
+    assert payload == payload_of(number), "a record that nobody wrote"
+    return number
+
+
+def check_records(files: MemoryFileSystem, promises: RecordPromises, *, power: bool, deep: bool) -> None:
+    """What was written, or synced, is there, in order; nothing looks damaged; what is appended next is found."""
+    log = RecordLog(files, PATH, "numbers")
+    found = [number_of(payload) for _, payload in log.replay()]
+    assert found == sorted(set(found)), "out of order, or twice"
+    lost = (promises.synced if power else promises.written) - promises.going - set(found)
+    assert not lost, f"lost: {sorted(lost)}"
+    assert set(found) <= promises.handed - promises.gone, "a record that was dropped, or that nobody wrote"
+    assert log.damage is None, f"what a crash left is called damage: {log.damage}"
+    log.append(payload_of(1000))
+    log.sync()
+    log = RecordLog(files.after_power_loss(None), PATH, "numbers")
+    assert [number_of(payload) for _, payload in log.replay()] == [*found, 1000]
