@@ -10,16 +10,18 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 import warren
+from tests.schedules import broken
 from tests.schedules.doubles import Lock, SteppedClock, Time, replace, stepped
 from tests.schedules.programs import QUEUES, SMALL, Owed, Program, User, draw
 from tests.schedules.scheduler import Scheduler
+from tests.schedules.shrinking import shrunk
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.runtime_tools import DATA, forget_actors, hand_node
 from warren.actors.handing_over import QueueDownError
@@ -38,6 +40,7 @@ TRACED: Final = (
     *(f"{_ACTORS}/{name}" for name in ("admission", "store_actor", "timer", "shared", "node_", "vhost", "delay")),
     *(f"{_ACTORS}/{name}" for name in ("commit", "dispatch", "groups", "running", "waiting", "memory", "handing")),
     *(f"{_USERS}/{name}" for name in ("channel", "consumer", "queue.py")),
+    broken.__file__,
 )
 
 
@@ -95,7 +98,7 @@ class NodeSchedule:
 
     def run(self) -> None:
         """Raises ``AssertionError`` where something is not as it is owed."""
-        scheduler = Scheduler(self.strategy, traced=TRACED)
+        scheduler = Scheduler(self.strategy, traced=TRACED, patience_s=self.program.patience_s)
         for name in QUEUES:
             self.owed.queues[name].limited = "x-max-length" in self.program.arguments[name]
         with _uncollected(), _logged() as failures:
@@ -213,3 +216,15 @@ def outcome(schedule: Any) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def kind_of(outcome: str) -> str:
+    """What two failures of one kind have in common."""
+    return outcome[:60].partition("\n")[0]
+
+
+def complaint(seed: int, schedule: Any, said: str, repeat: Callable[[int, Choices], Any]) -> str:
+    """What is told of a schedule that failed: its seed, its program and the shortest order that could be found."""
+    kind = kind_of(said)
+    few = shrunk(schedule.choices, lambda choices: kind_of(outcome(repeat(seed, choices))) == kind)
+    return f"seed {seed}, {schedule.program}\n{said}\nand in this order, too: {few}"

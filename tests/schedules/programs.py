@@ -53,6 +53,8 @@ class Program:
     ending: str
     """``close``: the node is closed when all are through, ``kill``: its process is killed then, ``close early``: one
     user closes it."""
+    patience_s: float = 0.9
+    """Of the clock: somebody who waits for longer was not woken."""
 
 
 def draw_step(rng: random.Random, *, with_topics: bool) -> Step:
@@ -77,7 +79,39 @@ def draw_step(rng: random.Random, *, with_topics: bool) -> Step:
 
 
 def draw(rng: random.Random) -> Program:
-    """A short program."""
+    """A short program: anything, or messages that are handed from some threads to others."""
+    return draw_anything(rng) if rng.random() < 0.6 else draw_handing_over(rng)
+
+
+def draw_handing_over(rng: random.Random) -> Program:
+    """Publishers, and consumers who wait until they have got so many. No timer has to come to anybody's help."""
+    name, left = QUEUES[0], 0
+    givers: list[list[Step]] = [[] for _ in range(rng.randint(1, 2))]
+    most = rng.choice([1, 2, 4])
+    for steps in givers:
+        for _ in range(rng.randint(1, most)):
+            kind = rng.choice(["publish", "publish", "loop publish", "publish many", "sync", "len", "loop len", "alarm"])
+            if kind in ("publish", "loop publish"):
+                steps.append((kind, name, rng.choice([0, 0, 0, 300]), rng.random() < 0.5))
+                left += 1
+            elif kind == "publish many":
+                count = rng.choice([2, 3, 9])
+                steps.append((kind, name, count, rng.choice([0, 0, 300]), rng.random() < 0.5))
+                left += count
+            else:
+                steps.append((kind, name))
+    takers: list[list[Step]] = [[] for _ in range(rng.randint(1, 2))]
+    while left:
+        count = rng.randint(1, min(left, 5))
+        left -= count
+        kind = rng.choice(["take", "take", "loop take"])
+        rng.choice(takers).append((kind, name, count, rng.choice([0, 1, 2, 10]), rng.random() < 0.4))
+    sync, ending = rng.choice(["os", "group", "group", "always"]), rng.choice(["close", "kill"])
+    return Program(rng.choice([1, 2, 2, 3]), sync, {one: {} for one in QUEUES}, givers + takers, ending, 0.02)
+
+
+def draw_anything(rng: random.Random) -> Program:
+    """Whatever users do."""
     with_topics = rng.random() < 0.15
     users = [
         [draw_step(rng, with_topics=with_topics) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(2, 3))
@@ -307,10 +341,7 @@ class User:
                 self.progress()
                 if one is None:
                     return
-                self.owed.deliver(name, [one])
-                self.settle(name, [one], "leave" if auto_ack else "ack")
-                if auto_ack:
-                    self.owed.queues[name].may_be_gone.add(one.body)
+                self.taken(name, one, auto_ack)
 
     def loop_consume(self, name: str, count: int, prefetch: int, auto_ack: bool) -> None:
         """As an event loop does: it is called when there is something."""
@@ -323,6 +354,31 @@ class User:
                     return
                 self.owed.deliver(name, [one])
                 self.settle(name, [one], "ack")
+
+    def take(self, name: str, count: int, prefetch: int, auto_ack: bool) -> None:
+        """Wait for so many messages, however long it takes."""
+        with self.queue(name).consume(prefetch=prefetch, auto_ack=auto_ack) as consumer:
+            for _ in range(count):
+                one = consumer.receive()
+                assert one is not None, "a consumer ended by itself"
+                self.taken(name, one, auto_ack)
+
+    def loop_take(self, name: str, count: int, prefetch: int, auto_ack: bool) -> None:
+        """The same, as an event loop waits."""
+        with self.queue(name).consume(prefetch=prefetch, auto_ack=auto_ack) as consumer:
+            for _ in range(count):
+                while (one := consumer.take_now()) is None:
+                    told: list[object] = []
+                    consumer.on_ready(told.append)
+                    self.wait(lambda told=told: told)  # type: ignore[misc]
+                self.taken(name, one, auto_ack)
+
+    def taken(self, name: str, one: Any, auto_ack: bool) -> None:
+        self.progress()
+        self.owed.deliver(name, [one])
+        self.settle(name, [one], "leave" if auto_ack else "ack")
+        if auto_ack:
+            self.owed.queues[name].may_be_gone.add(one.body)
 
     # ── the rest ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,6 +12,7 @@ are *stuck*: a deadlock, or somebody who was not woken.
 from __future__ import annotations
 
 import _thread
+import inspect
 import sys
 import threading
 import traceback
@@ -168,12 +169,12 @@ class Scheduler:
             self._leave_for_another()
 
     def _leave_for_another(self) -> None:
-        self._next_step = NEVER  # what threads wait for is looked up in code that may be traced
+        self._next_step = NEVER
         current = self.current
         if current is None or self.over or threading.get_ident() != current.thread.ident:
             self._next_step = self.strategy.next_step(self.step)
             return
-        numbers = [one.number for one in self.threads if one is not current and one.can_go_on(self.now_ns)]
+        numbers = self._who_can_go_on(beside=current)
         self._next_step = self.strategy.next_step(self.step)
         if self._may_pass():
             numbers.append(TIME)
@@ -234,7 +235,7 @@ class Scheduler:
         while True:
             if self.threads and all(one.done or not one.needed for one in self.threads):
                 return None
-            numbers = [one.number for one in self.threads if one.can_go_on(self.now_ns)]
+            numbers = self._who_can_go_on()
             if numbers:
                 break
             if not self._pass_time() or self._idle_ns > self.patience_s * NS:
@@ -245,6 +246,13 @@ class Scheduler:
         if len(numbers) > 1:
             self.choices[self.step] = number
         return self.threads[number - 1]
+
+    def _who_can_go_on(self, beside: Stepped | None = None) -> list[int]:
+        """Their numbers. What they wait for is looked up in code that may be traced: those lines are no steps."""
+        step = self.step
+        numbers = [one.number for one in self.threads if one is not beside and one.can_go_on(self.now_ns)]
+        self.step = step
+        return numbers
 
     def _switch(self, current: Stepped, chosen: Stepped) -> None:
         self._give(chosen)
@@ -300,7 +308,8 @@ class Scheduler:
         code = frame.f_code
         wanted = self._codes.get(code)
         if wanted is None:
-            wanted = self._codes[code] = code.co_filename.startswith(self._traced)
+            wanted = bool(code.co_flags & inspect.CO_OPTIMIZED) and code.co_filename.startswith(self._traced)
+            self._codes[code] = wanted  # functions only: bodies of modules run when they are first needed
         return self._trace_line if wanted else None
 
     def _trace_line(self, frame: FrameType, event: str, argument: Any) -> Any:

@@ -47,16 +47,19 @@ class Priorities:
     """The thread of the highest priority goes on; ``depth`` times the running one gets the lowest."""
 
     def __init__(self, rng: random.Random, depth: int, steps: int) -> None:
-        """``steps``: within so many the priorities change."""
+        """``steps``: within so many, from the first on that this decides, the priorities change."""
         self._rng = rng
         self._changes = sorted(rng.randrange(steps) for _ in range(depth))
+        self._first: int | None = None
         self._priorities: dict[int, float] = {}
         self._lowest = 0.0
 
     def next_step(self, step: int) -> int:
-        while self._changes and self._changes[0] <= step:
+        if self._first is None:
+            self._first = step
+        while self._changes and self._changes[0] + self._first <= step:
             self._changes.pop(0)
-        return self._changes[0] if self._changes else NEVER
+        return self._changes[0] + self._first if self._changes else NEVER
 
     def choose(self, step: int, current: int | None, others: Sequence[int]) -> int:
         if current is not None:
@@ -90,5 +93,5 @@ class Chosen:
 def drawn(rng: random.Random) -> Strategy:
     """One or the other."""
     if rng.random() < 0.5:
-        return Priorities(rng, rng.randint(2, 8), rng.choice([500, 2000, 6000]))
+        return Priorities(rng, rng.randint(2, 8), rng.choice([200, 1000, 4000]))
     return Uniform(rng, rng.choice([3.0, 10.0, 40.0, 150.0]))
