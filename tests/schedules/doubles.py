@@ -138,9 +138,7 @@ class Thread:
         daemon: bool | None = None,
     ) -> None:
         self._scheduler, self._work = scheduler, lambda: target(*args)
-        current = scheduler.current
-        group = "" if current is None or "/" not in current.name else current.name.rpartition("/")[0] + "/"
-        self.name = group + name
+        self.name = scheduler.group + name
         self.stepped: Stepped | None = None
 
     def start(self) -> None:
@@ -211,8 +209,8 @@ class SteppedClock(HandClock):
         super().__init__()
         self._lock = Lock(scheduler)  # type: ignore[assignment]
         self._scheduler = scheduler
-        scheduler.alarm = lambda: None if self._alarm is None else self._alarm[0]
-        scheduler.spawn("clock", self._ring)
+        ringing = scheduler.spawn(f"{scheduler.group}clock", self._ring)
+        scheduler.alarms.append(lambda: None if self._alarm is None or ringing.killed else self._alarm[0])
 
     def now_ns(self) -> int:
         return self._scheduler.now_ns

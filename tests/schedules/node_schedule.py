@@ -60,7 +60,7 @@ class _Failures(logging.Handler):
 
 
 @contextlib.contextmanager
-def _logged() -> Iterator[_Failures]:
+def logged() -> Iterator[_Failures]:
     logger, failures = logging.getLogger("warren"), _Failures()
     level, propagates = logger.level, logger.propagate
     logger.addHandler(failures)
@@ -75,7 +75,7 @@ def _logged() -> Iterator[_Failures]:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Garbage is collected when nobody notices, so that an order can be repeated."""
     gc.disable()
     try:
@@ -101,7 +101,7 @@ class NodeSchedule:
         scheduler = Scheduler(self.strategy, traced=TRACED, patience_s=self.program.patience_s)
         for name in QUEUES:
             self.owed.queues[name].limited = "x-max-length" in self.program.arguments[name]
-        with _uncollected(), _logged() as failures:
+        with uncollected(), logged() as failures:
             with stepped(scheduler), contextlib.ExitStack() as undo:
                 replace(undo, "warren.consumer", "time", Time(scheduler))
                 try:

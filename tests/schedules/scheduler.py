@@ -90,8 +90,8 @@ class Scheduler:
         self._later = strategy
         self.choices: Choices = {}
         self.now_ns = 0
-        self.alarm: Callable[[], int | None] = lambda: None
-        """When the clock is to go off."""
+        self.alarms: list[Callable[[], int | None]] = []
+        """When clocks are to go off."""
         self.patience_s = patience_s
         self.over = False
         self.is_tracing = False
@@ -157,8 +157,13 @@ class Scheduler:
         """Threads whose names begin so never run again; not to be called by one of them."""
         for stepped in self.threads:
             if stepped.name.startswith(name):
-                stepped.killed = True
+                stepped.killed, stepped.needed = True, False
                 stepped.until, stepped.deadline_ns = _never, None
+
+    @property
+    def group(self) -> str:
+        """What the name of the running thread begins with, up to a slash: the process that it stands for."""
+        return "" if self.current is None else self.current.name.rpartition("/")[0] + "/" * ("/" in self.current.name)
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -282,8 +287,8 @@ class Scheduler:
 
     def _next_ns(self) -> int | None:
         moments = [one.deadline_ns for one in self.threads if not one.done and one.deadline_ns is not None]
-        alarm = self.alarm()
-        return min([*moments, *([] if alarm is None else [alarm])], default=None)
+        moments += [at_ns for alarm in self.alarms if (at_ns := alarm()) is not None]
+        return min(moments, default=None)
 
     def _may_pass(self) -> bool:
         if self._passes >= MOST_PASSES:
