@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import inspect
+import math
 import sys
 import threading
 import traceback
@@ -120,7 +121,7 @@ class Scheduler:
     def begin(self) -> None:
         """From here on the strategy decides, and lines are steps."""
         self.strategy, self.is_tracing = self._later, True
-        self._next_step = self.strategy.next_step(self.step)
+        self._next_step = self._step_after()
 
     def run(self) -> None:
         """Let the threads run until all are through that are needed. Raises the first error, or :class:`StuckError`."""
@@ -173,20 +174,23 @@ class Scheduler:
         if self.step >= self._next_step:
             self._leave_for_another()
 
+    def _step_after(self) -> int:
+        return min(self.strategy.next_step(self.step), max(MOST_STEPS, self.step) + 1)
+
     def _leave_for_another(self) -> None:
         self._next_step = NEVER
         current = self.current
         if current is None or self.over or threading.get_ident() != current.thread.ident:
-            self._next_step = self.strategy.next_step(self.step)
+            self._next_step = self._step_after()
             return
         numbers = self._who_can_go_on(beside=current)
-        self._next_step = self.strategy.next_step(self.step)
+        self._next_step = self._step_after()
         if self._may_pass():
             numbers.append(TIME)
-        if not numbers:
-            return
         if self.step > MOST_STEPS:
             self._give_up(f"{MOST_STEPS} steps have no end")
+        if not numbers:
+            return
         number = self.strategy.choose(self.step, current.number, numbers)
         if number == current.number:
             return
@@ -211,7 +215,7 @@ class Scheduler:
         if until():
             return True
         current.until = until
-        current.deadline_ns = None if timeout_s is None else self.now_ns + max(0, round(timeout_s * NS))
+        current.deadline_ns = None if timeout_s is None else self.now_ns + max(0, math.ceil(timeout_s * NS))
         self._hand_on(current)
         current.until = current.deadline_ns = None
         return bool(until())
@@ -234,7 +238,7 @@ class Scheduler:
         try:
             return self._next_one()
         finally:
-            self._next_step = next_step if self.step < next_step else self.strategy.next_step(self.step)
+            self._next_step = next_step if self.step < next_step else self._step_after()
 
     def _next_one(self) -> Stepped | None:
         while True:
@@ -243,6 +247,9 @@ class Scheduler:
             numbers = self._who_can_go_on()
             if numbers:
                 break
+            if self.step > MOST_STEPS:
+                self._stuck = f"{MOST_STEPS} steps have no end\n{self.where()}"
+                return None
             if not self._pass_time() or self._idle_ns > self.patience_s * NS:
                 self._stuck = f"nobody can go on\n{self.where()}"
                 return None

@@ -130,7 +130,7 @@ class Hands:
                 received = self._socket.recv(RECEIVE_BYTES)
                 if not received:
                     raise LinkLostError("the server hung up while the connection was opened")
-                for event in self._engine.receive(received):
+                for event in _last_word_or_all(self._engine.receive(received)):
                     self._answer(event)
         except OSError as error:
             self._socket.close()
@@ -163,6 +163,13 @@ class Hands:
 def shake_hands(connection: socket.socket, login: Login, channel_max: int, frame_max: int) -> Hands:
     """Open a connection over a socket; for its errors see :class:`Hands`."""
     return Hands(connection, login, channel_max, frame_max)
+
+
+def _last_word_or_all(events: list[Event]) -> list[Event]:
+    """That the server ends, where it has said so: whatever it said before, it hears no answer any more."""
+    return [one for one in events if isinstance(one, MethodReceived) and isinstance(one.method, c.Connection.Close)] or (
+        events
+    )
 
 
 def _is_close(answers: list[Method]) -> bool:
