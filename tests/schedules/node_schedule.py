@@ -62,6 +62,8 @@ class _Failures(logging.Handler):
 @contextlib.contextmanager
 def logged() -> Iterator[_Failures]:
     logger, failures = logging.getLogger("warren"), _Failures()
+    of_loops = logging.getLogger("asyncio")
+    of_loops.disabled = True
     level, propagates = logger.level, logger.propagate
     logger.addHandler(failures)
     logger.propagate = False
@@ -72,6 +74,7 @@ def logged() -> Iterator[_Failures]:
         logger.removeHandler(failures)
         logger.propagate = propagates
         logger.setLevel(level)
+        of_loops.disabled = False
 
 
 @contextlib.contextmanager

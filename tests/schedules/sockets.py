@@ -63,7 +63,7 @@ class Processes:
         self._sockets[self.scheduler.group].append(one)
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        loop = Loop(self.scheduler)
+        loop = Loop(self)
         self._loops[self.scheduler.group].append(loop)
         return loop
 
@@ -102,6 +102,10 @@ class Processes:
 
 def _hang_up(number: int) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copied:
+        if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            with contextlib.suppress(BlockingIOError):  # those who have come, and were not let in
+                while True:
+                    copied.accept()[0].close()
         copied.shutdown(socket.SHUT_RDWR)
 
 
@@ -183,15 +187,19 @@ class _Selector(selectors.DefaultSelector):
 class Loop(asyncio.SelectorEventLoop):
     """An event loop whose waits and whose time are the scheduler's."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, processes: Processes) -> None:
         selector = _Selector()
-        selector.scheduler = scheduler
-        self._scheduler = scheduler
+        self._processes, self._scheduler = processes, processes.scheduler
+        selector.scheduler = processes.scheduler
         self._own_selector = selector
         super().__init__(selector)
 
     def time(self) -> float:
         return self._scheduler.now_ns / NS
+
+    def _accept_connection2(self, protocol_factory: Any, conn: socket.socket, *arguments: Any, **named: Any) -> Any:
+        self._processes.opened(conn)
+        return super()._accept_connection2(protocol_factory, conn, *arguments, **named)  # type: ignore[misc]
 
     def descriptors(self) -> list[int]:
         """Of all that it watches."""

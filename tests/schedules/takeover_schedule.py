@@ -12,7 +12,6 @@ The directory, its lock file and its socket are real (:mod:`tests.schedules.sock
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import random
 import shutil
@@ -211,18 +210,21 @@ class TakeoverSchedule:
         node.close()
 
     def _end(self, scheduler: Scheduler, processes: sockets.Processes) -> None:
-        scheduler.end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the dead leave behind
+            scheduler.end()
+            self._give_up(processes)
+
+    def _give_up(self, processes: sockets.Processes) -> None:
         for node in self._nodes:
             open_nodes.closed(node._opened)
         for running in self._running:
             open_nodes.closed(running)
             forget_actors(running.pool)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            processes.end()
-            self._nodes.clear()
-            self._running.clear()
-            self._hosting.clear()
+        processes.end()
+        self._nodes.clear()
+        self._running.clear()
+        self._hosting.clear()
 
 
 def drawn_schedule(seed: int) -> TakeoverSchedule:

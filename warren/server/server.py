@@ -203,6 +203,9 @@ class Server:
         self._is_stopping = True
         if self._socket is not None:
             self._socket.remove()
+        for one in [one for listening in self._listening for one in listening.sockets]:
+            self.loop.remove_reader(one.fileno())
+        await asyncio.sleep(0)  # asyncio loses those whom it has just let in if what they came by is closed then
         for listening in self._listening:
             listening.close()
         for stranger in list(self._strangers):
