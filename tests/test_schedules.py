@@ -71,7 +71,8 @@ def test_a_failure_is_told_with_its_seed_and_an_order_of_few_choices() -> None:
         few = ast.literal_eval(told.partition("and in this order, too: ")[2])
         assert kind_of(outcome(again(seed, few))) == kind_of(said)
     assert told.startswith(f"seed {seed}, Program(")
-    assert "nobody can go on" in told and " user 0:" in told
+    assert "nobody can go on" in told
+    assert " user 0:" in told
     assert len(few) <= len(schedule.choices) // 2
     assert not outcome(again(seed, schedule.choices)), "without the bug the same order breaks nothing"
 
@@ -103,14 +104,17 @@ def test_two_threads_that_take_two_locks_in_two_orders_are_found_stuck() -> None
         with stepped(scheduler) as threading:
             a, b = threading.Lock(), threading.Lock()
 
-            def both(first: contextlib.AbstractContextManager[bool], second: contextlib.AbstractContextManager[bool]) -> None:
+            def both(
+                first: contextlib.AbstractContextManager[bool], second: contextlib.AbstractContextManager[bool]
+            ) -> None:
                 with first, second:
                     pass
 
             try:
                 two_threads(scheduler, lambda: both(a, b), lambda: both(b, a))  # noqa: B023
             except StuckError as error:
-                assert "1 first" in str(error) and "2 second" in str(error)
+                assert "1 first" in str(error)
+                assert "2 second" in str(error)
                 stuck += 1
     assert 0 < stuck < 40
 
@@ -125,7 +129,7 @@ def test_a_priority_that_never_changes_lets_a_thread_go_on_to_its_end(depth: int
             def tell(name: str) -> None:
                 for _ in range(3):
                     told.append(name)  # noqa: B023
-                    threading.Lock().acquire()  # noqa: B023
+                    threading.Lock().acquire()
 
             two_threads(scheduler, lambda: tell("a"), lambda: tell("b"))
         orders.add("".join(told))
@@ -156,7 +160,7 @@ def test_a_wait_that_has_no_end_is_told_with_where_everybody_stands() -> None:
 
 
 def test_of_choices_those_are_left_that_matter() -> None:
-    choices = {step: 1 for step in range(100)}
+    choices = dict.fromkeys(range(100), 1)
     assert sorted(shrunk(choices, lambda some: {3, 77} <= set(some))) == [3, 77]
 
 

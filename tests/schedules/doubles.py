@@ -168,16 +168,16 @@ class Threading:
         self._scheduler = scheduler
         self._threads: list[Thread] = []
 
-    def Lock(self) -> Lock:  # noqa: N802 - the names are those of threading
+    def Lock(self) -> Lock:
         return Lock(self._scheduler)
 
-    def Condition(self) -> Condition:  # noqa: N802
+    def Condition(self) -> Condition:
         return Condition(self._scheduler)
 
-    def Semaphore(self, value: int = 1) -> Semaphore:  # noqa: N802
+    def Semaphore(self, value: int = 1) -> Semaphore:
         return Semaphore(self._scheduler, value)
 
-    def Thread(self, **arguments: Any) -> Thread:  # noqa: N802
+    def Thread(self, **arguments: Any) -> Thread:
         made = Thread(self._scheduler, **arguments)
         self._threads.append(made)
         return made

@@ -90,7 +90,9 @@ def draw_handing_over(rng: random.Random) -> Program:
     most = rng.choice([1, 2, 4])
     for steps in givers:
         for _ in range(rng.randint(1, most)):
-            kind = rng.choice(["publish", "publish", "loop publish", "publish many", "sync", "len", "loop len", "alarm"])
+            kind = rng.choice(
+                ["publish", "publish", "loop publish", "publish many", "sync", "len", "loop len", "alarm"]
+            )
             if kind in ("publish", "loop publish"):
                 steps.append((kind, name, rng.choice([0, 0, 0, 300]), rng.random() < 0.5))
                 left += 1

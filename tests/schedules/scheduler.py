@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from tests.schedules.strategies import NEVER, Chosen, Choices, Strategy
+from tests.schedules.strategies import NEVER, Choices, Chosen, Strategy
 from warren.actors.clock import NS
 
 TIME: Final = 0
@@ -37,7 +37,7 @@ class StuckError(AssertionError):
     """Nobody can go on, or they go on for ever."""
 
 
-class Ended(BaseException):  # noqa: N818 - nobody's error: no handler is to take it for one
+class Ended(BaseException):
     """Thrown into threads that are still there when a schedule is over."""
 
 

@@ -39,7 +39,10 @@ from warren.running_node import RunningNode
 _WARREN: Final = str(Path(warren.__file__).parent)
 _ACTORS: Final = str(Path(warren.actors.leading.__file__).parent)
 TRACED: Final = (
-    *(f"{_WARREN}/client/{name}" for name in ("shared_directory", "link", "sending", "handshake", "remote", "channels")),
+    *(
+        f"{_WARREN}/client/{name}"
+        for name in ("shared_directory", "link", "sending", "handshake", "remote", "channels")
+    ),
     *(f"{_ACTORS}/{name}" for name in ("leading", "node_socket", "loop_thread")),
     *(f"{_WARREN}/server/{name}" for name in ("server.py", "directory_socket")),
     f"{_WARREN}/running_node",
@@ -82,8 +85,9 @@ class Known:
         assert set(found) <= self.published, f"never published: {set(found) - self.published}"
         lost = self.confirmed - self.may_be_gone - set(found)
         assert not lost, f"confirmed, and lost: {lost}; there is {found}"
-        for sender in {one.split(b"-")[0] for one in found}:
-            numbers = list(dict.fromkeys(int(one.split(b"-")[1]) for one in found if one.split(b"-")[0] == sender))
+        once = list(dict.fromkeys(one for one in found if one not in self.may_be_gone))  # what was acked may come again
+        for sender in {one.split(b"-")[0] for one in once}:
+            numbers = [int(one.split(b"-")[1]) for one in once if one.split(b"-")[0] == sender]
             assert numbers == sorted(numbers), f"out of order: {found}"
 
 
@@ -154,7 +158,9 @@ class TakeoverSchedule:
     def _run(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
         scheduler.begin()
         for number, life in enumerate(self.program):
-            scheduler.spawn(f"p{number}/user", lambda n=number, one=life: self._live(scheduler, directory, n, one), needed=True)  # type: ignore[misc]
+            scheduler.spawn(
+                f"p{number}/user", lambda n=number, one=life: self._live(scheduler, directory, n, one), needed=True
+            )  # type: ignore[misc]
         for number, life in enumerate(self.program):
             if life.ending == "die":
                 scheduler.spawn(f"fate {number}", lambda n=number, one=life: self._kill(scheduler, processes, n, one))  # type: ignore[misc]

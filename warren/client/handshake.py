@@ -167,9 +167,9 @@ def shake_hands(connection: socket.socket, login: Login, channel_max: int, frame
 
 def _last_word_or_all(events: list[Event]) -> list[Event]:
     """That the server ends, where it has said so: whatever it said before, it hears no answer any more."""
-    return [one for one in events if isinstance(one, MethodReceived) and isinstance(one.method, c.Connection.Close)] or (
-        events
-    )
+    return [
+        one for one in events if isinstance(one, MethodReceived) and isinstance(one.method, c.Connection.Close)
+    ] or (events)
 
 
 def _is_close(answers: list[Method]) -> bool:
