@@ -1,6 +1,7 @@
 """A node under a scheduler: one program, one order of its threads' steps, and what is owed then.
 
-The node is production code on production's :class:`~warren.actors.pool.ThreadPool`; its disk is in memory, its clock the
+The node is production code on production's :class:`~warren.actors.pool.ThreadPool`; its disk is in memory, its clock
+the
 scheduler's. Lines of the actors, and of what users' threads run, are steps.
 """
 

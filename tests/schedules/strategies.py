@@ -1,6 +1,7 @@
 """Strategies: at which steps another thread goes on, and which.
 
-A *step* is a place at which a thread may be left: a line of the code that is looked at, a lock, a wait. They are counted.
+A *step* is a place at which a thread may be left: a line of the code that is looked at, a lock, a wait. They are
+counted.
 A *choice* is a step, and the number of the thread that goes on there.
 
 :class:`Uniform` leaves a thread after a random number of steps. :class:`Priorities` lets the thread go on that has the
