@@ -84,8 +84,9 @@ class Future(pykka.Future[Any]):
 
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._helper is not None:
-            self._helper.help(self, deadline)
+        helper = self._helper  # whoever answers meanwhile takes it away
+        if helper is not None:
+            helper.help(self, deadline)
             if self._state != _PENDING:
                 return
         waiter = threading.Lock()

@@ -84,7 +84,7 @@ class MemoryMonitorActor(NodePart):
             self.get_in_line()
 
     def wants_turn(self) -> bool:
-        return self._look_wanted
+        return self._look_wanted and not self.actor_stopped.is_set()
 
     def on_turn_end(self) -> None:
         if self._look_wanted:

@@ -165,7 +165,7 @@ def replayed(content: bytes) -> tuple[list[bytes], DataError | None]:
 
 def test_behind_many_zeros_the_next_record_is_found_at_once() -> None:
     found, damage = replayed(bytes(8 << 20) + encode_record(b"whole"))
-    assert (found, damage and damage.offset) == ([b"whole"], 16)
+    assert (found, damage) == ([b"whole"], None)  # zeros are a write that a power loss took
 
 
 def test_where_too_much_looks_like_records_that_is_said() -> None:

@@ -43,15 +43,16 @@ class HandNode(NamedTuple):
 
     def kill(self) -> MemoryFileSystem:
         """End the process between two operations; the disk as the next one finds it: every issued write is there."""
-        self._forget()
+        self.forget()
         return self.files.after_process_crash()
 
     def lose_power(self, rng: random.Random) -> MemoryFileSystem:
         """Pull the plug: what was synced is there, and of the rest what ``rng`` leaves."""
-        self._forget()
+        self.forget()
         return self.files.after_power_loss(rng)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """End the process, with its disk."""
         self.node._running.forget()
         self.pool.stop()
         forget_actors(self.pool)

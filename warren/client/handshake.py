@@ -132,7 +132,7 @@ class Hands:
                 received = self._socket.recv(RECEIVE_BYTES)
                 if not received:
                     raise LinkLostError("the server hung up while the connection was opened")
-                for event in self._engine.receive(received):
+                for event in _last_word_or_all(self._engine.receive(received)):
                     self._answer(event)
         except OSError as error:
             self._socket.close()
@@ -178,6 +178,13 @@ def _check_protocol(properties: Mapping[str, Any]) -> None:
             f"which speaks protocol {spoken!r:.20} to its guests; this is warren {WARREN_VERSION}, which speaks "
             f"{PROTOCOL}: let all processes that share a directory be of one version"
         )
+
+
+def _last_word_or_all(events: list[Event]) -> list[Event]:
+    """That the server ends, where it has said so: whatever it said before, it hears no answer any more."""
+    return [
+        one for one in events if isinstance(one, MethodReceived) and isinstance(one.method, c.Connection.Close)
+    ] or (events)
 
 
 def _is_close(answers: list[Method]) -> bool:

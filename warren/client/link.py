@@ -66,6 +66,8 @@ class Link(Sending):
         self.topology = Topology()
         """What has to be declared again on the next socket."""
         self._ready: list[Future] = []
+        self._put_off: list[Future] = []
+        """What was asked of a host that hands over, and fails when it is gone."""
         self._good_bye: Future | None = None
         self._last_engine: Connection | None = None
         """Of a host that hands over: nothing more is sent to it, and it still answers."""
@@ -149,6 +151,8 @@ class Link(Sending):
         for number, receiver in list(self._channels.items()):
             if not receiver.lost(error, later):
                 self._channels.pop(number, None)
+        put_off, self._put_off = self._put_off, []
+        later += [(future.fail, (error,)) for future in put_off]
         if self._good_bye is not None:
             later.append((self._good_bye.offer, (None,)))
         self.is_joining = self.closed is None
@@ -158,10 +162,14 @@ class Link(Sending):
         """Send a method; the answer to it is put to the first of ``asked``."""
         future = Future(self)
         with self._lock:
-            if self.engine is not None and self._channels.get(receiver.number) is receiver:
-                asked.append(future)
-                self.send(receiver.number, method)
-                return future
+            if self._channels.get(receiver.number) is receiver:
+                if self.engine is not None:
+                    asked.append(future)
+                    self.send(receiver.number, method)
+                    return future
+                if self._last_engine is not None:  # not before it is gone: who asks again would do so at once
+                    self._put_off.append(future)
+                    return future
         future.fail(LinkLostError("the connection was lost"))
         return future
 
@@ -305,12 +313,12 @@ class Link(Sending):
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: the socket is the parent's. Whoever waits gets ``error``; who asks anew gets another."""
-        connection, channels, ready = self.connection, list(self._channels.values()), self._ready
+        connection, channels, waiting = self.connection, list(self._channels.values()), self._ready + self._put_off
         for end in (connection, self._woken, self._waker):
             if end is not None:
                 end.close()
         self.begin()
-        later: Later = [(future.fail, (error,)) for future in ready]
+        later: Later = [(future.fail, (error,)) for future in waiting]
         for receiver in channels:
             receiver.failed(error, later)
         call_later(later)

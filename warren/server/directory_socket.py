@@ -86,6 +86,8 @@ class _Guest(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if not self._server.let_in(self._transport):
+            return
         self._process, user = _credentials(self._transport)
         if user not in (os.geteuid(), 0):
             self._transport.abort()
@@ -93,12 +95,14 @@ class _Guest(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
             return
+        self._server.no_stranger(self._transport)
         if self._session is None and not self._received and not data.startswith(b"{"):
             describe = self._where.describe
             connection = ClientConnection(self._server, lambda _: describe(self._process), self._where.settings)
             self._transport.set_protocol(connection)
             connection.connection_made(self._transport)
-            connection.data_received(data)
+            if not self._transport.is_closing():
+                connection.data_received(data)
             return
         self._received += data
         if len(self._received) > MAX_REQUEST_BYTES:
@@ -127,6 +131,8 @@ class _Guest(asyncio.Protocol):
             self._answer_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._server.no_stranger(self._transport)
         self._transport = None
 
 

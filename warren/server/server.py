@@ -70,6 +70,9 @@ class Server:
         self._socket: DirectorySocket | None = None
         self._idle: asyncio.Event | None = None
         self._taking: set[asyncio.Task[Any]] = set()
+        self._strangers: set[asyncio.Transport] = set()
+        """Who has come in by a directory's socket and has not said anything yet."""
+        self._is_stopping = False
         self._before_flush: list[Callable[[], None]] = []
         self._to_flush: set[ClientConnection] = set()
 
@@ -137,6 +140,7 @@ class Server:
 
     async def _listen(self) -> None:
         settings = self.settings
+        self._is_stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
         for host, port in settings.plain_addresses:
@@ -196,10 +200,16 @@ class Server:
         self.node.hosted.remove(self)
 
     async def _stop(self, reason: str) -> None:
+        self._is_stopping = True
         if self._socket is not None:
             self._socket.remove()
+        for one in [one for listening in self._listening for one in listening.sockets]:
+            self.loop.remove_reader(one.fileno())
+        await asyncio.sleep(0)  # asyncio loses those whom it has just let in if what they came by is closed then
         for listening in self._listening:
             listening.close()
+        for stranger in list(self._strangers):
+            stranger.abort()
         if guests := [one for one in self.connections.values() if one.is_owner and one.engine.state is State.RUNNING]:
             await asyncio.wait([one.start(one.hand_over()) for one in guests], timeout=HAND_OVER_S)
         for connection in list(self.connections.values()):
@@ -234,8 +244,23 @@ class Server:
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────
 
+    def let_in(self, stranger: asyncio.Transport) -> bool:
+        """Whether somebody who came by a directory's socket stays; he does not where the server is being stopped, and
+        nobody would hear him. He is hung up on at once, for he would wait for an answer."""
+        if self._is_stopping:
+            stranger.abort()
+            return False
+        self._strangers.add(stranger)
+        return True
+
+    def no_stranger(self, transport: asyncio.Transport) -> None:
+        """He has said what he speaks, or has gone."""
+        self._strangers.discard(transport)
+
     def admit(self, connection: ClientConnection) -> bool:
         """Whether there is room for one more."""
+        if self._is_stopping:
+            return False
         most = self.settings.connection_max
         if most is not None and len(self.connections) >= most:
             _LOG.warning(

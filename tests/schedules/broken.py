@@ -1,0 +1,79 @@
+"""Bugs of the kind that an order of threads' steps brings to light, to be put in place of what is right.
+
+Lines of this file are steps, as those that they stand for are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from warren.actors import future as futures
+from warren.actors.future import Future
+from warren.actors.pool import PooledActor, ThreadPool
+
+
+def _end_turn(actor: Any) -> None:
+    """What came during the turn is forgotten."""
+    actor._turn_thread = None
+    actor._turn_lock.release()
+
+
+def _run_turn(pool: Any, actor: PooledActor) -> None:
+    """What comes during the turn finds that the actor stands in line, where it does not stand any more."""
+    actor.turn()
+    actor.actor_inbox.scheduled = False
+
+
+def _wait(future: Any, timeout: float | None) -> None:
+    """The answer may come between the look and the wait."""
+    helper = future._helper
+    if helper is not None:
+        helper.help(future, None)
+    if future._state:
+        return
+    waiter = futures.threading.Lock()
+    waiter.acquire()
+    if future._waiters is None:
+        future._waiters = []
+    future._waiters.append(waiter)
+    waiter.acquire(timeout=-1.0 if timeout is None else timeout)
+
+
+def _drain(actor: Any) -> None:
+    """Those who wait for an actor that has ended are told nothing."""
+    while actor.actor_inbox.take() is not None:
+        pass
+
+
+def _settle(future: Any, state: int, result: Any, *, only_first: bool = False) -> None:
+    """An answer is given without looking whether there is one, and who waits is asked before."""
+    waiters, future._waiters = future._waiters, None
+    callbacks, future._callbacks = future._callbacks, None
+    future._result, future._state, future._helper = result, state, None
+    for waiter in waiters or ():
+        waiter.release()
+    for callback in callbacks or ():
+        callback(future)
+
+
+BUGS: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
+    "what came during a turn is forgotten": (PooledActor, "end_turn", _end_turn),
+    "an actor stands in line twice or not at all": (ThreadPool, "_run_turn", _run_turn),
+    "an answer is missed by who begins to wait": (Future, "_wait", _wait),
+    "an actor that ends leaves questions unanswered": (PooledActor, "_drain", _drain),
+    "an answer is given without a lock": (Future, "_settle", _settle),
+}
+
+
+@contextlib.contextmanager
+def bug(name: str) -> Iterator[None]:
+    """As long as the block lasts production code has one of :data:`BUGS`."""
+    owner, method, wrong = BUGS[name]
+    right = owner.__dict__[method]
+    setattr(owner, method, wrong)
+    try:
+        yield
+    finally:
+        setattr(owner, method, right)

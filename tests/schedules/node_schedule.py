@@ -1,0 +1,234 @@
+"""A node under a scheduler: one program, one order of its threads' steps, and what is owed then.
+
+The node is production code on production's :class:`~warren.actors.pool.ThreadPool`; its disk is in memory, its clock
+the
+scheduler's. Lines of the actors, and of what users' threads run, are steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import warren
+from tests.schedules import broken
+from tests.schedules.doubles import Lock, SteppedClock, Time, replace, stepped
+from tests.schedules.programs import QUEUES, SMALL, Owed, Program, User, draw
+from tests.schedules.scheduler import Scheduler
+from tests.schedules.shrinking import shrunk
+from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
+from tests.support.runtime_tools import DATA, forget_actors, hand_node
+from warren.actors.handing_over import QueueDownError
+from warren.actors.pool import ThreadPool
+from warren.config import Config
+from warren.errors import WarrenError
+from warren.node import Node
+from warren.running_node import RunningNode
+from warren.storage.memory import MemoryFileSystem
+from warren.testing import Machine
+
+_ACTORS: Final = str(Path(warren.actors.pool.__file__).parent)
+_USERS: Final = str(Path(warren.__file__).parent)
+TRACED: Final = (
+    *(f"{_ACTORS}/{name}" for name in ("pool", "inbox", "future", "gate", "front_end", "queue_", "early", "deliver")),
+    *(f"{_ACTORS}/{name}" for name in ("admission", "store_actor", "timer", "shared", "node_", "vhost", "delay")),
+    *(f"{_ACTORS}/{name}" for name in ("commit", "dispatch", "groups", "running", "waiting", "memory", "handing")),
+    *(f"{_USERS}/{name}" for name in ("channel", "consumer", "queue.py")),
+    broken.__file__,
+)
+
+
+class _Failures(logging.Handler):
+    """Keeps what was logged of actors that ended."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.unexpected: list[str] = []
+        self.over = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = "" if not record.exc_info else logging.Formatter().formatException(record.exc_info)
+        text = f"{record.getMessage()}\n{why}"
+        if "cannot handle <object" not in text and not self.over:
+            self.unexpected.append(text)
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[_Failures]:
+    logger, failures = logging.getLogger("warren"), _Failures()
+    of_loops = logging.getLogger("asyncio")
+    of_loops.disabled = True
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(failures)
+    logger.propagate = False
+    logger.setLevel(logging.ERROR)
+    try:
+        yield failures
+    finally:
+        logger.removeHandler(failures)
+        logger.propagate = propagates
+        logger.setLevel(level)
+        of_loops.disabled = False
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Garbage is collected when nobody notices, so that an order can be repeated."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@attrs.define(eq=False)
+class NodeSchedule:
+    """One schedule of one program."""
+
+    program: Program
+    strategy: Strategy
+    owed: Owed = attrs.Factory(Owed)
+    choices: Choices = attrs.Factory(dict)
+    steps: int = 0
+    _running: RunningNode | None = None
+    _files: MemoryFileSystem = attrs.Factory(lambda: MemoryFileSystem(random.Random(0)))
+
+    def run(self) -> None:
+        """Raises ``AssertionError`` where something is not as it is owed."""
+        scheduler = Scheduler(self.strategy, traced=TRACED, patience_s=self.program.patience_s)
+        for name in QUEUES:
+            self.owed.queues[name].limited = "x-max-length" in self.program.arguments[name]
+        with uncollected(), logged() as failures:
+            with stepped(scheduler), contextlib.ExitStack() as undo:
+                replace(undo, "warren.consumer", "time", Time(scheduler))
+                try:
+                    self._run(scheduler)
+                finally:
+                    self.choices, self.steps = scheduler.choices, scheduler.step
+                    disk = self._files.after_process_crash()
+                    failures.over = True
+                    self._end(scheduler)
+                    failures.over = False
+            assert not failures.unexpected, failures.unexpected[0]
+            self._check_disk(disk)
+            assert not failures.unexpected, failures.unexpected[0]
+
+    def _end(self, scheduler: Scheduler) -> None:
+        scheduler.end()
+        if self._running is not None:
+            if not self._running.closed:
+                self._running.forget()
+            forget_actors(self._running.pool)
+
+    def _run(self, scheduler: Scheduler) -> None:
+        program, machine = self.program, Machine()
+        clock = SteppedClock(scheduler)
+        nodes: list[Node] = []
+
+        def open_node() -> None:
+            self._running = RunningNode(
+                DATA,
+                Config.of(None, sync=program.sync, attach=False, **SMALL),
+                files=self._files,
+                pool=ThreadPool(program.threads),
+                clock=clock,
+                random=random.Random(1).randbytes,
+                probes=machine.probes(),
+                check_invariants=True,
+            )
+            self._running.gate._lock = Lock(scheduler)  # type: ignore[assignment]
+            nodes.append(Node(self._running))
+            for name in QUEUES:
+                nodes[0].queue(name, arguments=program.arguments[name])
+
+        scheduler.spawn("open", open_node, needed=True)
+        scheduler.run()
+        scheduler.begin()
+        for number, steps in enumerate(program.users):
+            user = User(
+                number, nodes[0], self.owed, scheduler.wait, scheduler.progress, machine, arguments=program.arguments
+            )
+            scheduler.spawn(f"user {number}", lambda user=user, steps=steps: user.run(steps), needed=True)  # type: ignore[misc]
+        scheduler.run()
+        if program.ending != "kill":
+            scheduler.spawn("end", lambda: self._close(nodes[0], scheduler), needed=True)
+            scheduler.run()
+
+    def _close(self, node: Node, scheduler: Scheduler) -> None:
+        for confirm, _ in self.owed.confirms:
+            with contextlib.suppress(WarrenError, RuntimeError):
+                confirm.wait()
+            scheduler.progress()
+        for name in QUEUES if self.program.ending == "close" else ():
+            counted, found = self._look(node, name)
+            is_still = not self.owed.queues[name].delayed
+            assert counted == len(found) or not is_still, f"{name}: {counted} are counted, {len(found)} are there"
+            self.owed.check(name, found)
+            scheduler.progress()
+        node.close()
+
+    def _look(self, node: Node, name: str) -> tuple[int, list[bytes]]:
+        """What a queue counts, and what is there; once more where it was just about to fail."""
+        while True:
+            try:
+                queue = node.queue(name, arguments=self.program.arguments[name])
+                return len(queue), [one.body for one in queue.browse()]
+            except QueueDownError:
+                continue
+
+    def _check_disk(self, disk: MemoryFileSystem) -> None:
+        """What the next process finds."""
+        for name in QUEUES:
+            if self.program.ending == "kill":
+                self.owed.queues[name].failed = True  # a crash may forget acks, too
+        hand = hand_node(disk, attach=False, sync="os", **SMALL)
+        try:
+            for name in QUEUES:
+                queue = hand.node.queue(name, arguments=self.program.arguments[name])
+                self.owed.check(name, [one.body for one in queue.browse()])
+            if self.owed.appended:
+                found = [record.body for record in hand.node.topic("t", queues=2).read("check")]
+                confirmed = [body for body, safe in self.owed.appended.items() if safe]
+                assert not set(confirmed) - set(found), "appended, confirmed, and lost"
+                assert len(found) == len(set(found)), "appended twice"
+        finally:
+            hand.forget()
+
+
+def drawn_schedule(seed: int) -> NodeSchedule:
+    """The program and the order of a seed."""
+    rng = random.Random(seed)
+    return NodeSchedule(draw(rng), drawn(rng))
+
+
+def again(seed: int, choices: Choices) -> NodeSchedule:
+    """The program of a seed, in this order."""
+    return NodeSchedule(draw(random.Random(seed)), Chosen(choices))
+
+
+def outcome(schedule: Any) -> str:
+    """How a schedule ended: in nothing, or in an error."""
+    try:
+        schedule.run()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def kind_of(outcome: str) -> str:
+    """What two failures of one kind have in common."""
+    return outcome[:60].partition("\n")[0]
+
+
+def complaint(seed: int, schedule: Any, said: str, repeat: Callable[[int, Choices], Any]) -> str:
+    """What is told of a schedule that failed: its seed, its program and the shortest order that could be found."""
+    kind = kind_of(said)
+    few = shrunk(schedule.choices, lambda choices: kind_of(outcome(repeat(seed, choices))) == kind)
+    return f"seed {seed}, {schedule.program}\n{said}\nand in this order, too: {few}"

@@ -1,0 +1,244 @@
+"""Processes of a shared directory under a scheduler, of which some die: who hosts, and what is left.
+
+Each process is a user's thread that opens the directory and works, and all the threads that production starts for it.
+The directory, its lock file and its socket are real (:mod:`tests.schedules.sockets`). What a schedule owes:
+
+* no two processes that live host the node at once;
+* somebody always does: every process that lives comes to its end, within ten seconds of the clock that stands still;
+* what was confirmed to anybody and not acked is there;
+* each process's messages are there in the order in which they were handed over, but for those that come twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import warren
+import warren.client.shared_directory
+import warren.server.own_calls  # once, and not in a schedule
+from tests.schedules import sockets
+from tests.schedules.doubles import SteppedClock, Time, replace, stepped
+from tests.schedules.node_schedule import logged, uncollected
+from tests.schedules.scheduler import Scheduler
+from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
+from tests.support.runtime_tools import forget_actors
+from warren import open_nodes
+from warren.errors import WarrenError
+from warren.node import Node
+from warren.running_node import RunningNode
+
+_WARREN: Final = str(Path(warren.__file__).parent)
+_ACTORS: Final = str(Path(warren.actors.leading.__file__).parent)
+TRACED: Final = (
+    *(
+        f"{_WARREN}/client/{name}"
+        for name in ("shared_directory", "link", "sending", "handshake", "remote", "channels")
+    ),
+    *(f"{_ACTORS}/{name}" for name in ("leading", "node_socket", "loop_thread")),
+    *(f"{_WARREN}/server/{name}" for name in ("server.py", "directory_socket")),
+    f"{_WARREN}/running_node",
+)
+STEPS: Final = (500, 2000, 6000, 12_000)
+"""Within so many steps somebody dies."""
+
+
+@attrs.frozen
+class Life:
+    """What one process does: so many rounds of this kind, and how it ends."""
+
+    works: list[tuple[str, int]]
+    ending: str
+    """``close``, ``stay`` (it closes when all others are through), or ``die`` at a step."""
+    step: int
+
+
+def draw(rng: random.Random) -> list[Life]:
+    """Two or three processes; the last one lives."""
+    lives: list[Life] = []
+    for number in range(count := rng.choice([2, 2, 3])):
+        kinds = ["publish", "publish", "publish", "consume", "get", "len"]
+        works = [(rng.choice(kinds), rng.randint(1, 4)) for _ in range(rng.randint(1, 3))]
+        ending = rng.choice(["close", "die", "die"]) if number < count - 1 else "stay"
+        lives.append(Life(works, ending, rng.randrange(rng.choice(STEPS))))
+    rng.shuffle(lives)
+    return lives
+
+
+@attrs.define(eq=False)
+class Known:
+    """What the processes know of the queue ``work``."""
+
+    published: set[bytes] = attrs.Factory(set)
+    confirmed: set[bytes] = attrs.Factory(set)
+    may_be_gone: set[bytes] = attrs.Factory(set)
+
+    def check(self, found: list[bytes]) -> None:
+        assert set(found) <= self.published, f"never published: {set(found) - self.published}"
+        lost = self.confirmed - self.may_be_gone - set(found)
+        assert not lost, f"confirmed, and lost: {lost}; there is {found}"
+        once = list(dict.fromkeys(one for one in found if one not in self.may_be_gone))  # what was acked may come again
+        for sender in {one.split(b"-")[0] for one in once}:
+            numbers = [int(one.split(b"-")[1]) for one in once if one.split(b"-")[0] == sender]
+            assert numbers == sorted(numbers), f"out of order: {found}"
+
+
+@attrs.define(eq=False)
+class TakeoverSchedule:
+    """One schedule."""
+
+    program: list[Life]
+    strategy: Strategy
+    rng: random.Random
+    known: Known = attrs.Factory(Known)
+    choices: Choices = attrs.Factory(dict)
+    steps: int = 0
+    hosts: int = 0
+    """How often somebody became host."""
+    deaths: int = 0
+    _hosting: dict[str, RunningNode] = attrs.Factory(dict)
+    _nodes: list[Node] = attrs.Factory(list)
+    _running: list[RunningNode] = attrs.Factory(list)
+    _ended: int = 0
+
+    def run(self) -> None:
+        """Raises ``AssertionError`` where something is not as it is owed."""
+        scheduler = Scheduler(self.strategy, traced=TRACED, patience_s=10.0)
+        processes = sockets.Processes(scheduler)
+        directory = tempfile.mkdtemp(prefix="warren-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        try:
+            with uncollected(), logged() as failures, stepped(scheduler), contextlib.ExitStack() as undo:
+                self._replace(undo, scheduler, processes)
+                try:
+                    self._run(scheduler, processes, directory)
+                finally:
+                    self.choices, self.steps = scheduler.choices, scheduler.step
+                    failures.over = True
+                    self._end(scheduler, processes)
+            assert not failures.unexpected, failures.unexpected[0]
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _replace(self, undo: contextlib.ExitStack, scheduler: Scheduler, processes: sockets.Processes) -> None:
+        doubles = __import__("warren.actors.pool", fromlist=["threading"]).threading
+        time, select, module = Time(scheduler), sockets.Select(scheduler), sockets.SocketModule(processes)
+        for name in ("leading", "loop_thread"):
+            replace(undo, f"warren.actors.{name}", "threading", doubles)
+        for name in ("actors.leading", "client.shared_directory", "client.sending", "client.remote", "consumer"):
+            replace(undo, f"warren.{name}", "time", time)
+        replace(undo, "warren.actors.leading", "select", select)
+        for name in ("actors.leading", "client.shared_directory"):
+            replace(undo, f"warren.{name}", "socket", module)
+        for name in ("storage.lock_file", "client.shared_directory"):
+            replace(undo, f"warren.{name}", "fcntl", sockets.Fcntl(processes))
+        replace(undo, "warren.actors.loop_thread", "asyncio", sockets.Asyncio(scheduler))
+        replace(undo, "warren.server.server", "_new_loop", processes.new_loop)
+        replace(undo, "warren.node", "SystemClock", lambda: SteppedClock(scheduler))
+        start = warren.node._start
+
+        def counted(*arguments: Any, **named: Any) -> RunningNode:
+            running = start(*arguments, **named)
+            others = [group for group, one in self._hosting.items() if group not in processes.dead and not one.closed]
+            assert not others, f"{scheduler.group} hosts, and so do {others}"
+            self._hosting[scheduler.group] = running
+            self._running.append(running)
+            self.hosts += 1
+            return running
+
+        replace(undo, "warren.node", "_start", counted)
+
+    def _run(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
+        scheduler.begin()
+        for number, life in enumerate(self.program):
+            scheduler.spawn(
+                f"p{number}/user", lambda n=number, one=life: self._live(scheduler, directory, n, one), needed=True
+            )  # type: ignore[misc]
+        for number, life in enumerate(self.program):
+            if life.ending == "die":
+                scheduler.spawn(f"fate {number}", lambda n=number, one=life: self._kill(scheduler, processes, n, one))  # type: ignore[misc]
+        scheduler.run()
+        scheduler.spawn("check/user", lambda: self._check(directory), needed=True)
+        scheduler.run()
+
+    def _live(self, scheduler: Scheduler, directory: str, number: int, life: Life) -> None:
+        node = warren.open(directory, share=True, sync="os", threads=1)
+        self._nodes.append(node)
+        queue, sent = node.queue("work"), 0
+        for kind, count in life.works:
+            if kind == "publish":
+                bodies = [b"%d-%d" % (number, sent + one) for one in range(count)]
+                sent += count
+                self.known.published.update(bodies)
+                for body, confirm in [(body, queue.publish(body)) for body in bodies]:
+                    confirm.wait()
+                    self.known.confirmed.add(body)
+            elif kind == "get":
+                for one in queue.get_many(count):
+                    self.known.may_be_gone.add(one.body)
+                    one.ack()
+            elif kind == "consume":
+                with queue.consume(prefetch=count) as consumer:
+                    for _ in range(count):
+                        if (got := consumer.receive(0.02)) is not None:
+                            self.known.may_be_gone.add(got.body)
+                            with contextlib.suppress(WarrenError):
+                                got.ack()
+            else:
+                len(queue)
+            scheduler.progress()
+        self._ended += 1
+        if life.ending == "stay":
+            others = sum(one.ending == "close" for one in self.program) + 1
+            scheduler.wait(lambda: self._ended >= others)
+        elif life.ending == "die":  # that is, now at the latest
+            scheduler.current.needed = False  # type: ignore[union-attr]
+            scheduler.wait(lambda: False)
+        node.close()
+
+    def _kill(self, scheduler: Scheduler, processes: sockets.Processes, number: int, life: Life) -> None:
+        user = scheduler.threads[number]
+        scheduler.wait(lambda: scheduler.step >= life.step or not user.needed)
+        self.deaths += 1
+        processes.kill(f"p{number}/", self.rng)
+
+    def _check(self, directory: str) -> None:
+        node = warren.open(directory, share=True, sync="os", threads=1)
+        self._nodes.append(node)
+        self.known.check([one.body for one in node.queue("work").browse()])
+        node.close()
+
+    def _end(self, scheduler: Scheduler, processes: sockets.Processes) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the dead leave behind
+            scheduler.end()
+            self._give_up(processes)
+
+    def _give_up(self, processes: sockets.Processes) -> None:
+        for node in self._nodes:
+            open_nodes.closed(node._opened)
+        for running in self._running:
+            open_nodes.closed(running)
+            forget_actors(running.pool)
+        processes.end()
+        self._nodes.clear()
+        self._running.clear()
+        self._hosting.clear()
+
+
+def drawn_schedule(seed: int) -> TakeoverSchedule:
+    """The processes and the order of a seed."""
+    rng = random.Random(seed)
+    return TakeoverSchedule(draw(rng), drawn(rng), random.Random(seed))
+
+
+def again(seed: int, choices: Choices) -> TakeoverSchedule:
+    """The processes of a seed, in this order."""
+    return TakeoverSchedule(draw(random.Random(seed)), Chosen(choices), random.Random(seed))
