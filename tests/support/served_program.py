@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -58,12 +56,11 @@ def served_program(
     (place / "config.toml").write_text(config, encoding="utf-8")
     command = [sys.executable, "-m", "warren", "serve", str(place / "node"), "--json"]
     command += ["--port", "0", "--management-port", "0", "--config", str(place / "config.toml"), *options]
-    limited = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    if descriptors is not None:
+        command = ["prlimit", f"--nofile={descriptors}:{descriptors}", *command]
     with (
         open(place / LOG, "wb") as log,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, preexec_fn=None if descriptors is None else limited
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,
     ):
         try:
             assert process.stdout is not None
