@@ -109,6 +109,17 @@ class Bystander:
         self.slowest_s = max(self.slowest_s, took_s)
         return took_s
 
+    def is_answered(self) -> float:
+        """Ask something that no alarm holds up; how many seconds the answer took."""
+        channel, begun = self.link.channels[1], time.monotonic()
+        self.link.probe(channel)
+        while channel.flows:
+            assert self.link.is_open
+            self.link.read()
+        took_s = time.monotonic() - begun
+        self.slowest_s = max(self.slowest_s, took_s)
+        return took_s
+
 
 def wait_until_free(program: ServedProgram, descriptors: int, patience_s: float = 30.0) -> None:
     """Until the server has given everything free that its clients had."""

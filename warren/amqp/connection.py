@@ -557,6 +557,12 @@ class Connection:
         contents = (channel.content for channel in self._channels.values())
         return sum(content.size for content in contents if content is not None)
 
+    def forget_unfinished(self) -> None:
+        """Nothing comes any more: messages of which a part had to come are none."""
+        for channel in self._channels.values():
+            channel.content = None
+        self._reader = FrameReader(self.frame_max)
+
     def is_open(self, number: int) -> bool:
         """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""
         channel = self._channels.get(number)

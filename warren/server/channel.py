@@ -190,6 +190,7 @@ class ServerChannel:
         """It is over: what it holds goes back. What it has counted stays in the server's sums."""
         counted, self.traffic = self.message_stats(), None
         self.connection.server.traffic.channel_closed(self.vhost, counted)
+        self.publisher.roll_back()
         await self.consumers.release()
         if self._own_calls is not None:
             await self._own_calls.release()

@@ -205,6 +205,7 @@ class ClientConnection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._share.end()
+        self.engine.forget_unfinished()
         self._when_writable.clear()
         self.start(self._released())
 
