@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, Final
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from warren.storage.descriptors import among_last
@@ -19,6 +18,8 @@ MAX_CONNECTIONS: Final = 1024
 """At a time, as with RabbitMQ."""
 BODY_TIMEOUT_S: Final = 60.0
 READ_TIMEOUT_S: Final = 60.0
+_HEAD: Final = "IDLE"
+_BODY: Final = "SEND_BODY"
 
 
 class HttpProtocol(H11Protocol):
@@ -29,8 +30,8 @@ class HttpProtocol(H11Protocol):
     body_timeout_s: ClassVar[float] = BODY_TIMEOUT_S
     read_timeout_s: ClassVar[float] = READ_TIMEOUT_S
 
-    _owed: object = None
-    """What of a request the client has to send: the state of h11 that says so."""
+    _owed: str | None = None
+    """What of a request the client has to send, by the name of the state that h11 has for it."""
     _until: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
@@ -66,16 +67,16 @@ class HttpProtocol(H11Protocol):
             self._unread = None
 
     def _note_owed(self) -> None:
-        owed = self.conn.their_state
-        self._wait_for(owed if owed in (h11.IDLE, h11.SEND_BODY) else None)
+        state = repr(self.conn.their_state)
+        self._wait_for(state if state in (_HEAD, _BODY) else None)
 
-    def _wait_for(self, owed: object) -> None:
-        if owed is self._owed:
+    def _wait_for(self, owed: str | None) -> None:
+        if owed == self._owed:
             return
         self._owed = owed
         if self._until is not None:
             self._until.cancel()
             self._until = None
         if owed is not None:
-            timeout_s = self.timeout_s if owed is h11.IDLE else self.body_timeout_s
+            timeout_s = self.timeout_s if owed == _HEAD else self.body_timeout_s
             self._until = self.loop.call_later(timeout_s, self.transport.abort)
