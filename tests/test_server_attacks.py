@@ -28,8 +28,8 @@ WITHIN_S = 2.0
 """How long a bystander waits at most; alone on a machine with two cores it is a third of that."""
 LEFT_BYTES = 160 << 20
 """What the memory allocator may keep for later, of a server that has seen all attacks."""
-FEW = ("returned_messages", "bodies_in_tiny_pieces")
-"""Attacks for a quick run."""
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,7 @@ class Watch:
             self._error = error
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [pytest.param(one, id=name, marks=[] if name in FEW else pytest.mark.slow) for name, one in ATTACKS.items()],
-)
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_an_attack_costs_others_no_more_than_a_moment(program: ServedProgram, attack: Attack, tried: Count) -> None:
     before_bytes = program.rss_bytes
     with Watch(program, may_publish=not attack.sets_alarm) as watch:
@@ -96,7 +93,6 @@ def test_an_attack_costs_others_no_more_than_a_moment(program: ServedProgram, at
     tried(Tried.ATTACKS, 1)
 
 
-@pytest.mark.slow
 def test_a_flood_of_connections_leaves_the_node_its_descriptors(tmp_path: Path, tried: Count) -> None:
     with served_program(tmp_path, config=CONFIG, descriptors=300) as program:
         bystander = Bystander.of(program)
@@ -117,7 +113,6 @@ def test_a_flood_of_connections_leaves_the_node_its_descriptors(tmp_path: Path, 
     tried(Tried.ATTACKS, 1)
 
 
-@pytest.mark.slow
 def test_a_client_that_is_gone_gives_free_what_an_alarm_is_about(program: ServedProgram, tried: Count) -> None:
     """It is not read while the alarm is set, so its end would not be seen, and the alarm would last for ever."""
     attack = ATTACKS["transactions_without_an_end"]
