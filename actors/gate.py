@@ -186,6 +186,10 @@ class Gate:
         if self._clock.now_ns() - self._read_ns >= STALE_NS:
             self._look(here=True)
 
+    def look_soon(self) -> None:
+        """Have the memory read in another thread: much has come that does not pass here yet."""
+        self._look(here=False)
+
     def _look(self, *, here: bool) -> None:
         if self.watcher is not None:
             self.watcher.look(here=here)

@@ -13,12 +13,14 @@ import contextlib
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from typing import Final
 
 SOCKET_NAME: Final = "warren.sock"
 MAX_SOCKET_PATH_BYTES: Final = 103
 """What every system's ``sun_path`` holds; Linux has room for four more."""
+_CREDENTIALS: Final = struct.Struct("3i")
 
 
 def find_socket(directory: str) -> str | None:
@@ -69,6 +71,20 @@ class NodeSocket:
         with contextlib.suppress(OSError):
             if self._identity is not None and _identity(self.path) == self._identity:
                 os.unlink(self.path)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end of a connection. Raises ``OSError``."""
+    process, user, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return process, user
+
+
+def may_come_in(user: int) -> bool:
+    """Whether a user's processes may: the node's own, and root's. The socket's mode keeps others out already, as long
+    as nobody changes it."""
+    return user in (os.geteuid(), 0)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

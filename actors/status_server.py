@@ -29,7 +29,7 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.log_events import log_event
-from warren.actors.node_socket import NodeSocket
+from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
 from warren.storage.errors import StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.status")
@@ -207,7 +207,7 @@ class StatusServer:
             connection, _ = self._listener.accept()
         except OSError:  # gone again, or no descriptor left for him
             return
-        if len(self._visitors) >= MAX_VISITORS:
+        if len(self._visitors) >= MAX_VISITORS or not _is_ours(connection):
             connection.close()
             return
         connection.setblocking(False)
@@ -227,6 +227,13 @@ class StatusServer:
         selector.unregister(visitor.connection)
         del self._visitors[visitor.connection]
         visitor.connection.close()
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    try:
+        return may_come_in(peer_of(connection)[1])
+    except OSError:
+        return False
 
 
 def answer(session: Session, line: bytes) -> bytes:

@@ -41,6 +41,8 @@ from warren.storage.real_file import RealFile, open_regular, refused
 
 RESERVED_DESCRIPTORS: Final = 256
 """Left to sockets, directories that are synced, whole files that are read, and the program around us."""
+LAST_DESCRIPTORS: Final = 64
+"""So many of those are never a client's."""
 _MOST: Final = 65536  # a table of descriptors without a limit is still memory of the kernel's
 _LEAST: Final = 16
 
@@ -51,6 +53,16 @@ def descriptor_bound(reserved: int = RESERVED_DESCRIPTORS) -> int:
     """How many files to hold open: what the system allows this process (the soft limit), less a reserve."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if soft == resource.RLIM_INFINITY else min(max(soft - reserved, _LEAST), _MOST)
+
+
+def among_last(descriptor: int) -> bool:
+    """Whether it is one of the last descriptors that this process may have: they are given out lowest number first.
+
+    Whoever opens sockets for others gives such a one back. What there is only a file for each moment, a reading of the
+    memory or a directory that is synced, has no other way.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft != resource.RLIM_INFINITY and descriptor >= soft - min(LAST_DESCRIPTORS, soft // 4)
 
 
 class DescriptorCache:

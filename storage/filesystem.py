@@ -273,10 +273,13 @@ class RealFileSystem:
     def delete_tree(self, path: str) -> None:
         import shutil  # noqa: PLC0415 - seldom needed, and brings three compressors
 
-        if self.descriptors is not None:
+        if self.descriptors is not None and not os.path.islink(path):
             self.descriptors.pin_tree(path)
         with _system_errors(path), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+            if os.path.islink(path):
+                os.unlink(path)  # what it leads to is somebody else's
+            else:
+                shutil.rmtree(path)
 
     def list(self, path: str) -> list[str]:
         with _system_errors(path):

@@ -31,12 +31,16 @@ def open_regular(path: str, flags: int) -> int:
 
     To open a FIFO would wait for somebody at its other end, to read a terminal for somebody who types; to open some
     devices does something. So whatever has the name is looked at before it is opened, and what was opened once more:
-    the name may have been given to another in between.
+    the name may have been given to another in between. Nothing is written through a symbolic link: what it leads to is
+    somebody else's.
     """
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    writes = flags & (os.O_RDWR | os.O_WRONLY)
+    if writes:
+        flags |= os.O_NOFOLLOW
     descriptor = -1
     try:
-        _check_regular(os.stat(path).st_mode)
+        _check_regular((os.lstat if writes else os.stat)(path).st_mode)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
@@ -61,7 +65,13 @@ def _check_regular(mode: int) -> None:
         raise OSError(errno.EINVAL, f"not a file, but a {_KINDS.get(stat.S_IFMT(mode), 'special file')}")
 
 
-_KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+_KINDS = {
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
 
 
 class RealFile:

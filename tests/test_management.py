@@ -25,6 +25,7 @@ from warren import management
 from warren.management import ManagementSettings
 from warren.management.access import Sessions
 from warren.management.http import HttpError
+from warren.management.http_protocol import HttpProtocol
 from warren.management.lists import listed
 from warren.management.rates import Rates, rates_of
 from warren.management.routing import Route, Router
@@ -435,8 +436,26 @@ def test_who_connects_and_asks_nothing_is_let_go(tmp_path: Path) -> None:
         with socket.create_connection(server.addresses[0], timeout=20) as slow:
             slow.sendall(b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n")
             assert slow.recv(1) == b""
+        with socket.create_connection(server.addresses[0], timeout=20) as second:
+            second.sendall(b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += second.recv(1 << 16)
+            second.sendall(b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n")
+            assert second.recv(1) == b""
         with httpx.Client(base_url=server.url, auth=("guest", "guest")) as client:
             assert client.get("/api/whoami").status_code == 200
+
+
+def test_who_does_not_send_the_rest_of_a_request_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HttpProtocol, "body_timeout_s", 0.1)
+    with warren.open(tmp_path / "node") as node, management.serve(node, port=0) as server:
+        for credentials in (b"", b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"):
+            with socket.create_connection(server.addresses[0], timeout=20) as slow:
+                head = b"PUT /api/queues/%2F/q HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+                slow.sendall(head + credentials + b"\r\n{")
+                while slow.recv(1 << 16):
+                    pass  # refused at once where it says not who it is; and what it still owes is waited for
 
 
 def test_it_speaks_https_where_it_has_a_certificate(tmp_path: Path) -> None:

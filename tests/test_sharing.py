@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import warren
 import warren.aio
 from tests.support.sharing_tools import Member, hang_up, host_of, link_of
+from tests.support.strangers import is_dropped
 from tests.support.waiting import together, wait_until
 from warren import cli
 from warren.actors.node_socket import SOCKET_NAME
@@ -494,24 +495,7 @@ def test_the_socket_is_the_users_alone_and_goes_with_the_host(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_another_user_is_dropped(host: Node) -> None:
-    for place in (Path(host.path), *Path(host.path).parents):
-        if place.stat().st_uid == os.geteuid() and place != Path("/") and "pytest" in str(place):
-            place.chmod(0o755)
-    socket_file = Path(host.path) / SOCKET_NAME
-    socket_file.chmod(0o666)
-    child = os.fork()
-    if not child:
-        os.setuid(65534)
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.settimeout(30)
-            stranger.connect(str(socket_file))
-            try:
-                stranger.send(b"AMQP\0\0\x09\x01")
-                dropped = stranger.recv(100) == b""
-            except ConnectionError:
-                dropped = True
-        os._exit(0 if dropped else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_dropped(Path(host.path) / SOCKET_NAME, b"AMQP\0\0\x09\x01")
 
 
 def test_a_directory_that_is_not_shared_is_locked(tmp_path: Path) -> None:

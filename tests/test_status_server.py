@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.strangers import is_dropped
 from warren.actors import status_server
 from warren.actors.node_socket import MAX_SOCKET_PATH_BYTES, SOCKET_NAME, find_socket, short_path
 from warren.actors.status_server import MAX_REQUEST_BYTES, MAX_VISITORS, StatusServer, answer
@@ -330,3 +331,12 @@ def test_who_lost_its_directory_leaves_the_next_ones_socket_alone(tmp_path: Path
     assert visitor.ask()["asked"] == 1
     visitor.close()
     new.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("said", [b"{}\n", b"AMQP\0\0\x09\x01"])
+def test_another_user_s_process_is_dropped_whatever_the_socket_s_mode(
+    server: StatusServer, tmp_path: Path, said: bytes
+) -> None:
+    assert is_dropped(tmp_path / SOCKET_NAME, said)
+    assert Visitor(server.path).ask(want="x")["asked"] == 1

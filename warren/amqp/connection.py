@@ -106,6 +106,8 @@ _CACHED: Final = 128
 """So many methods, and beginnings of messages, that come again and again are kept as they are read and written."""
 _CACHED_BYTES: Final = 512
 """And none that is longer."""
+_LOOSE: Final = 1024
+"""So many pieces of a body at most stand by themselves."""
 
 
 @attrs.define
@@ -120,6 +122,18 @@ class _Content:
     left: int = 0
     """Bytes of the body that have to come."""
     fragments: list[bytes] = attrs.Factory(list)
+    size: int = 0
+    """Bytes of those."""
+    _loose: int = 0
+
+    def add(self, payload: bytes) -> None:
+        """One more piece of the body. So many small ones are joined: each would take many times its bytes."""
+        self.fragments.append(payload)
+        self.size += len(payload)
+        self._loose += 1
+        if self._loose == _LOOSE:
+            self.fragments[-_LOOSE:] = [b"".join(self.fragments[-_LOOSE:])]
+            self._loose = 0
 
 
 @attrs.define
@@ -164,6 +178,8 @@ class Connection:
         self._writable_bytes = FRAME_MIN_SIZE
         self._channels: dict[int, _Channel] = {}
         self._header_due = side is Side.SERVER
+        self.assembled_bytes = 0
+        """What has come until now of bodies that stand in several frames."""
         self._out: list[bytes] = [] if side is Side.SERVER else [PROTOCOL_HEADER]
 
     # ── what came ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -413,8 +429,9 @@ class Connection:
             raise ProtocolError(FRAME_ERROR, "content body frame exceeds remaining content size", content.method.index)
         else:
             content.left -= len(payload)
-            if not channel.is_closing:
-                content.fragments.append(payload)
+            self.assembled_bytes += len(payload)
+            if payload and not channel.is_closing:
+                content.add(payload)
         if not content.left:
             channel.content = None
             if not channel.is_closing:
@@ -533,6 +550,18 @@ class Connection:
         """Send acks, nacks or rejects with the same flags, one for each tag; the method's own tag does not count."""
         self._check_content(channel, method)
         self._out.append(settlements(channel, method.index, tags, settlement_flags(method)))
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What is held of messages of which a part has to come."""
+        contents = (channel.content for channel in self._channels.values())
+        return sum(content.size for content in contents if content is not None)
+
+    def forget_unfinished(self) -> None:
+        """Nothing comes any more: messages of which a part had to come are none."""
+        for channel in self._channels.values():
+            channel.content = None
+        self._reader = FrameReader(self.frame_max)
 
     def is_open(self, number: int) -> bool:
         """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""

@@ -7,10 +7,9 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from warren.actors.log_events import log_event
 from warren.actors.loop_thread import LoopThread
@@ -18,6 +17,7 @@ from warren.management import overview
 from warren.management.app import Application
 from warren.management.call import Managed
 from warren.management.clients import Clients, NoClients
+from warren.management.http_protocol import HttpProtocol
 from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
 from warren.running_node import RunningNode
@@ -26,8 +26,6 @@ from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.management")
 
-MAX_CONNECTIONS: Final = 1024
-"""At a time, as with RabbitMQ."""
 _BACKLOG = 128
 SAMPLING_SHARE: Final = 100
 """Samples are taken by the clock for one part of so many of the time."""
@@ -40,23 +38,6 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _Protocol(H11Protocol):
-    """One client. Who asks nothing, and who is one too many, is let go: nobody takes the server's descriptors away."""
-
-    timeout_s: ClassVar[float]
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.close()
-        else:
-            self.loop.call_later(self.timeout_s, self._close_unless_asked)
-
-    def _close_unless_asked(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
 
 
 class ManagementServer:
@@ -111,7 +92,8 @@ class ManagementServer:
     async def _start(self, listening: socket.socket) -> None:
         config = uvicorn.Config(
             Application(self._managed),
-            http=type("Protocol", (_Protocol,), {"timeout_s": self.settings.management_tcp_request_timeout / 1000}),
+            http=type("Protocol", (HttpProtocol,), {"timeout_s": self.settings.management_tcp_request_timeout / 1000}),
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -17,7 +17,7 @@ from warren.actors.engines.permissions import Kind, Right
 from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
-from warren.amqp.framing import ACK, NACK, MethodRun
+from warren.amqp.framing import ACK, LARGE_BYTES, NACK, MethodRun
 from warren.amqp.own_methods import Call, Credit, Settle
 from warren.amqp.received import Messages, MethodReceived
 from warren.running_node import RunningNode
@@ -113,6 +113,7 @@ class ServerChannel:
                 afterwards, self._afterwards = self._afterwards, []
                 for todo in afterwards:
                     todo()
+                await self.connection.has_room()
             if self.closed or not self._waiting:
                 break
             event = self._waiting.popleft()
@@ -189,6 +190,7 @@ class ServerChannel:
         """It is over: what it holds goes back. What it has counted stays in the server's sums."""
         counted, self.traffic = self.message_stats(), None
         self.connection.server.traffic.channel_closed(self.vhost, counted)
+        self.publisher.roll_back()
         await self.consumers.release()
         if self._own_calls is not None:
             await self._own_calls.release()
@@ -218,7 +220,10 @@ class ServerChannel:
         """Send a message that is not delivered to a consumer; nothing where the channel is closed."""
         if self.may_send:
             self.connection.engine.send_message(self.number, method, properties, body)
-            self.connection.flush_soon()
+            if len(body) < LARGE_BYTES:
+                self.connection.flush_soon()
+            else:
+                self.connection.flush()
 
     def afterwards(self, todo: Callable[[], None]) -> None:
         """Do this when the method that is being done is answered, at once where there is none."""
@@ -354,7 +359,7 @@ async def _commit(channel: ServerChannel) -> None:
 
 def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
     _check_transactional(channel)
-    channel.publisher.uncommitted.clear()
+    channel.publisher.roll_back()
     channel.consumers.roll_back()
     channel.send(c.Tx.RollbackOk())
     return None

@@ -37,6 +37,7 @@ from warren.server.limits import channel_refused, connection_refused
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, closes_channel, reply_of
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
 from warren.server.server_properties import server_properties
+from warren.server.share import TURN_S, Share
 from warren.server.socket_options import set_option
 from warren.storage.data_version import WARREN_VERSION
 
@@ -112,6 +113,7 @@ class ClientConnection(asyncio.Protocol):
         """Whether the client has been told that its connection is closed, and the socket is its own to close."""
         self._handing_over: asyncio.Future[None] | None = None
         """Answered when the other half of the socket has come to its end."""
+        self._share = Share(self)
         self._over = False
 
     # ── the socket ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,12 +143,22 @@ class ClientConnection(asyncio.Protocol):
         self.received_bytes += len(data)
         if self._lingers:
             return
-        server = self.server
+        self.work_off(self._share.of(self.engine.receive(data), len(data)))
+        if self.node.gate.reasons or self.engine.assembled_bytes or self._share.kept_bytes:
+            self._share.note_received()
+
+    def work_off(self, events: list[Event]) -> None:
+        """Do what has come, as one round."""
+        server, share = self.server, self._share
         with self.node.pool.holding() as held:
             server.begin_round()
+            end_s = time.perf_counter() + TURN_S
             try:
-                for event in self.engine.receive(data):
+                for index, event in enumerate(events, 1):
                     self._handle(event)
+                    if share.is_stuck or time.perf_counter() > end_s:
+                        share.put_off(events[index:])
+                        break
                 held.run_quick_ones()
             finally:
                 server.flush_later(self)
@@ -157,6 +169,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
+        self._share.note_read()
         waiting, self._when_writable = self._when_writable, []
         for work in waiting:
             work()
@@ -192,12 +205,15 @@ class ClientConnection(asyncio.Protocol):
         for timer in (self._heartbeat, self._deadline):
             if timer is not None:
                 timer.cancel()
+        self._share.end()
+        self.engine.forget_unfinished()
         self._when_writable.clear()
         self.start(self._released())
 
     async def _released(self) -> None:
         """Give everything back that the client held, once what it sent has been done."""
         try:
+            await self._share.all_done()
             await self._release_channels()
             if self.vhost:
                 await bridge.run(self.node.change(lambda actor: actor.release(self)))
@@ -222,6 +238,8 @@ class ClientConnection(asyncio.Protocol):
                 transport.write(b"".join(pieces))
             else:
                 transport.writelines(pieces)
+            if not self.writable:
+                self._share.note_unsent(transport.get_write_buffer_size())
         if self.engine.state is _TERMINATED and not self._lingers and self._transport is not None:
             self._transport.close()
 
@@ -230,6 +248,20 @@ class ClientConnection(asyncio.Protocol):
         if not self._flushing:
             self._flushing = True
             self.server.flush_later(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is at the other end any more."""
+        return self._over
+
+    async def has_room(self) -> None:
+        """Come back when the client has read so much of its answers that it may have more."""
+        if self._share.is_stuck:
+            await self._share.has_room()
+
+    def note_kept(self, size_bytes: int) -> None:
+        """A transaction holds back so much more."""
+        self._share.kept_bytes += size_bytes
 
     def fileno(self) -> int:
         """The socket's; -1 where it is closed."""

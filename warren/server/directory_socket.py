@@ -11,12 +11,11 @@ import asyncio
 import itertools
 import os
 import socket
-import struct
 from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from warren.actors.node_socket import NodeSocket
+from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
 from warren.actors.status_server import MAX_REQUEST_BYTES, Session, answer
 from warren.server.connection import ClientConnection
 from warren.server.peer import Peer
@@ -30,7 +29,6 @@ CHANNEL_MAX: Final = 65_535
 OWNER: Final = "owner"
 """The name that the directory's user has here."""
 
-_CREDENTIALS: Final = struct.Struct("3i")
 _numbers = itertools.count(1)
 
 
@@ -83,13 +81,15 @@ class _Guest(asyncio.Protocol):
         self._session: Session | None = None
         self._received = bytearray()
         self._busy = False
+        self._writable = True
+        """Whether it reads what it is answered; else it is answered no more."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if not self._server.let_in(self._transport):
             return
         self._process, user = _credentials(self._transport)
-        if user not in (os.geteuid(), 0):
+        if not may_come_in(user):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -112,7 +112,7 @@ class _Guest(asyncio.Protocol):
 
     def _answer_next(self) -> None:
         end = self._received.find(b"\n")
-        if end < 0 or self._busy:
+        if end < 0 or self._busy or not self._writable:
             return
         if self._session is None:
             from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
@@ -130,6 +130,13 @@ class _Guest(asyncio.Protocol):
             self._transport.write(answered.result())
             self._answer_next()
 
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._answer_next()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
             self._server.no_stranger(self._transport)
@@ -139,9 +146,5 @@ class _Guest(asyncio.Protocol):
 def _credentials(transport: asyncio.Transport) -> tuple[int, int]:
     """Process and user at the other end."""
     number = transport.get_extra_info("socket").fileno()
-    copied = socket.socket(fileno=os.dup(number))
-    with copied:
-        process, user, _ = _CREDENTIALS.unpack(
-            copied.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
-    return process, user
+    with socket.socket(fileno=os.dup(number)) as copied:
+        return peer_of(copied)

@@ -16,6 +16,7 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors.admission import BackpressureWait
+from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.future import Confirm, Future
@@ -31,6 +32,7 @@ from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.confirms import Confirms
 from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.share import EVENTS_AT_A_TIME
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class ChannelPublisher:
         self.confirms: Confirms | None = None
         self.uncommitted: list[Messages] = []
         """What a transaction holds back."""
+        self.uncommitted_bytes = 0
         self._users = channel.node.actor.users
         self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
         self._rights = self._users.version
@@ -91,7 +94,7 @@ class ChannelPublisher:
             raise ProtocolError(NOT_IMPLEMENTED, "immediate=true", method.index)
         addressed = self._address(method.exchange, method.routing_key, event.properties)
         if self._channel.transactional:
-            self.uncommitted.append(event)
+            self._hold_back(event)
             return None
         numbered = None if self.confirms is None else self.confirms.publish(len(event.bodies))
         return self._hand_over(addressed, event, numbered)
@@ -295,15 +298,27 @@ class ChannelPublisher:
 
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _hold_back(self, event: Messages) -> None:
+        size_bytes = sum(map(len, event.bodies)) + (len(event.properties) + MESSAGE_BYTES) * len(event.bodies)
+        self.uncommitted.append(event)
+        self.uncommitted_bytes += size_bytes
+        self._channel.connection.note_kept(size_bytes)
+
+    def roll_back(self) -> None:
+        """Forget what was held back."""
+        self.uncommitted, self.uncommitted_bytes = [], 0
+
     async def commit(self) -> None:
-        """Publish what was held back, and wait until it is safe."""
-        held, self.uncommitted = self.uncommitted, []
+        """Publish what was held back, and wait until it is safe. Others have their turn in between."""
+        held, self.uncommitted, self.uncommitted_bytes = self.uncommitted, [], 0
         confirms: list[Confirm] = []
         self._committing = confirms
         try:
-            for event in held:
+            for index, event in enumerate(held, 1):
                 method: c.Basic.Publish = event.method  # type: ignore[assignment]
                 addressed = self._address(method.exchange, method.routing_key, event.properties)
+                if index % EVENTS_AT_A_TIME == 0:
+                    await asyncio.sleep(0)
                 if (work := self._hand_over(addressed, event, None)) is not None:
                     await work
         finally:

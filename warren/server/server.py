@@ -25,6 +25,7 @@ from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
 from warren.server.socket_options import set_option
 from warren.server.traffic import Traffic
+from warren.storage.descriptors import among_last
 from warren.storage.errors import StorageError, WarrenError
 
 if TYPE_CHECKING:
@@ -261,13 +262,13 @@ class Server:
         """Whether there is room for one more."""
         if self._is_stopping:
             return False
-        most = self.settings.connection_max
-        if most is not None and len(self.connections) >= most:
+        most, count = self.settings.connection_max, len(self.connections)
+        if (most is not None and count >= most) or among_last(connection.fileno()):
             _LOG.warning(
-                "%s: refused, there are %d connections",
+                "%s: refused, there are %d connections, and no room for more",
                 connection.name,
-                most,
-                extra=log_event("connection_refused", connection=connection.name, count=most),
+                count,
+                extra=log_event("connection_refused", connection=connection.name, count=count),
             )
             return False
         self.connections[connection.name] = connection
