@@ -1,0 +1,93 @@
+"""Ends of an interpreter: each ends as the table says, in time, with nothing lost that was promised.
+
+The table is :data:`tests.support.ends.ENDS`; docs/ends.md has it, too. Another seed: ``WARREN_SEED=7``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import warren
+from tests.support.all_ends import ENDS
+from tests.support.effort import new_seed, times
+from tests.support.ends import DELAYED, LIMIT_S, QUEUE, TOPIC, End, Kept, name_of, report_of
+from tests.support.ends_nursery import Ended, end_all
+from tests.support.tried import Count, Tried
+
+Name = tuple[str, int]
+QUICK = [id_ for id_, one in ENDS.items() if one.quick]
+SLOW = [id_ for id_, one in ENDS.items() if not one.quick]
+DRAWN = [id_ for id_, one in ENDS.items() if one.draws]
+
+
+class Said:
+    """What a program has said of each place."""
+
+    def __init__(self, path: Path) -> None:
+        self.begun: dict[str, set[Name]] = defaultdict(set)
+        self.published: dict[str, set[Name]] = defaultdict(set)
+        self.confirmed: dict[str, set[Name]] = defaultdict(set)
+        self.ack_begun: dict[str, set[Name]] = defaultdict(set)
+        self.acked: dict[str, set[Name]] = defaultdict(set)
+        kinds = dict(b=self.begun, p=self.published, c=self.confirmed, a=self.ack_begun, g=self.acked)
+        report = report_of(path)
+        for line in report.read_text().splitlines() if report.exists() else ():
+            kind, place, stream, *numbers = line.split()
+            first, last = int(numbers[0]), int(numbers[-1])
+            kinds[kind][place] |= {(stream, number) for number in range(first, last + 1)}
+
+
+def check(one: End, ended: Ended) -> None:
+    assert ended.code == one.code, ended.err
+    assert re.fullmatch(one.says, ended.err, re.DOTALL), ended.err
+    assert not ended.out
+    assert ended.seconds < LIMIT_S
+    if not one.shares:
+        assert (ended.path / "warren.lock").exists() == one.leaves_lock
+    said = Said(ended.path)
+    with warren.open(ended.path) as node:
+        queue = node.queue("q")
+        there = {
+            QUEUE: [name_of(message.body) for message in queue.browse()],
+            TOPIC: [name_of(record.body) for record in node.topic("t").read("check")] if said.begun[TOPIC] else [],
+            DELAYED: [name_of(message.body) for message in queue.delayed(1_000_000)],
+        }
+    assert said.begun, "it did nothing"
+    for place, found in there.items():
+        here = set(found)
+        assert len(here) == len(found), f"{place}: a message is there twice"
+        assert here <= said.begun[place]
+        for stream in {stream for stream, _ in here}:
+            numbers = [number for at, number in found if at == stream]
+            assert numbers == sorted(numbers), f"{place}: stream {stream} is out of order"
+        must = said.published[place] if one.kept is Kept.ALL else said.confirmed[place]
+        assert not (lost := must - said.ack_begun[place] - here), f"{place}: {sorted(lost)[:20]} are lost"
+        if one.kept is Kept.ALL:
+            assert not (back := said.acked[place] & here), f"{place}: {sorted(back)[:20]} were acked, and are there"
+
+
+@pytest.fixture(scope="module")
+def quickly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    return end_all(tmp_path_factory.mktemp("quick"), QUICK, new_seed())
+
+
+@pytest.fixture(scope="module")
+def slowly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    return end_all(tmp_path_factory.mktemp("slow"), SLOW, new_seed())
+
+
+@pytest.mark.parametrize("id_", QUICK)
+def test_an_interpreter_ends_as_the_table_says(quickly: dict[str, Ended], tried: Count, id_: str) -> None:
+    check(ENDS[id_], quickly[id_])
+    tried(Tried.EXITS, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id_", SLOW)
+def test_and_so_do_the_others(slowly: dict[str, Ended], tried: Count, id_: str) -> None:
+    check(ENDS[id_], slowly[id_])
+    tried(Tried.EXITS, 1)
