@@ -16,7 +16,7 @@ from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.engines.sync_group import SyncGroup
 from warren.actors.gate import Gate
-from warren.actors.pool import Pool
+from warren.actors.pool import ActorStoppedError, Pool
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem, RealFileSystem
@@ -64,6 +64,8 @@ class NodeContext:
     """Told, in the node's turn, of a vhost or a user that is no more: whoever serves clients lets those of it go."""
     counting: bool = False
     """Whether queues count what happens to them, for a recorder that is there or will be."""
+    closing: ActorStoppedError | None = None
+    """What those get who come too late, once the node is closed."""
     timer: ActorRef[Any] = attrs.field(init=False)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)

@@ -9,6 +9,7 @@ from warren.actors.inbox import Call, ControlCall
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import PooledActor
 from warren.actors.timer import tell
+from warren.storage.errors import WarrenError
 
 
 class NodePart(PooledActor):
@@ -19,6 +20,9 @@ class NodePart(PooledActor):
     def __init__(self, context: NodeContext) -> None:
         super().__init__(context.pool)
         self._context = context
+
+    def stopped_error(self) -> WarrenError:
+        return self._context.closing or super().stopped_error()
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a turn, behind what has come meanwhile. From any thread; where it has stopped, never."""

@@ -56,12 +56,16 @@ class End:
     """As :func:`os.waitstatus_to_exitcode` has it."""
     says: str = ""
     """A regular expression for all that it writes to stderr: the program's own errors."""
-    leaves_lock: bool = False
-    """Whether the lock file is left; it is nobody's."""
+    leaves_lock: bool | None = False
+    """Whether the lock file is left (``None``: perhaps); it is nobody's."""
     quick: bool = False
     """Whether a quick run tries it."""
     draws: bool = False
     """Whether it has another course each time."""
+    races: bool = False
+    """Whether it acks in one thread while another closes the node: such an ack may come to nothing."""
+    twice: bool = False
+    """Whether what was on its way may be there twice, as a guest sends it again to the next host."""
     shares: bool = False
     """Whether another process hosts its directory."""
 
@@ -92,8 +96,9 @@ def add(found: End) -> None:
 class Program:
     """What a program that ends has at hand. Can be sent to processes of its own."""
 
-    def __init__(self, path: Path, seed: int) -> None:
+    def __init__(self, path: Path, seed: int, *, shares: bool = False) -> None:
         self.path = path
+        self.shares = shares
         self.rng = random.Random(seed)
 
     def tell(self, *words: object) -> None:
@@ -104,7 +109,7 @@ class Program:
 
     def open(self, **settings: Any) -> warren.Node:
         """The node; what is not waited for is not synced within ten seconds."""
-        return warren.open(self.path, sync_interval_ms=10_000, attach=False, **settings)
+        return warren.open(self.path, sync_interval_ms=10_000, attach=False, **{"share": self.shares} | settings)
 
     def publish(self, queue: warren.Queue, number: int = 0, stream: str = "s", **options: Any) -> Confirm:
         place = DELAYED if options.get("delay") else QUEUE
@@ -121,7 +126,7 @@ class Program:
 
     def append(self, topic: warren.Topic, number: int = 0, stream: str = "s") -> Confirm:
         self.tell("b", TOPIC, stream, number, number)
-        confirm = topic.append(body_of(stream, number))
+        confirm = topic.append(body_of(stream, number), queue=0)
         self.tell("p", TOPIC, stream, number, number)
         return confirm
 

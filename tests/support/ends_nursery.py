@@ -33,15 +33,15 @@ class Ended:
     err: str
 
 
-def end_all(base: Path, ids: Iterable[str], seed: int) -> dict[str, Ended]:
+def end_all(base: Path, ids: Iterable[str], seed: int) -> list[tuple[str, Ended]]:
     """Run programs to their ends."""
     ids = list(ids)
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", __name__, str(base), str(seed)]
     done = subprocess.run(command, input=json.dumps(ids), stdout=subprocess.PIPE, text=True, check=True)
-    found = {}
+    found = []
     for number, (id_, (code, seconds)) in enumerate(zip(ids, json.loads(done.stdout), strict=True)):
         path = base / str(number)
-        found[id_] = Ended(path, code, seconds, _said(path, "out"), _said(path, "err"))
+        found.append((id_, Ended(path, code, seconds, _said(path, "out"), _said(path, "err"))))
     return found
 
 
@@ -96,12 +96,30 @@ def _main(base: Path, seed: int) -> None:
                 file = os.open(f"{path}.{which}", os.O_WRONLY | os.O_CREAT)
                 os.dup2(file, descriptor)
                 os.close(file)
-            ENDS[id_].run(Program(path, seed + number))
+            end = ENDS[id_]
+            if end.shares:
+                _begin_host(path)
+            end.run(Program(path, seed + number, shares=end.shares))
             return
         os.close(theirs)
         running.append(_Running(child, alive))
     _wait(running, 0)
     print(json.dumps([one.ended for one in running]))
+
+
+def _begin_host(path: Path) -> None:
+    """Start a process that hosts a directory for as long as this one, or a child of it, lives."""
+    ready, is_ready = os.pipe()
+    gone, alive = os.pipe()
+    if not os.fork():
+        os.close(alive)
+        with warren.open(path, share=True, sync_interval_ms=10_000):
+            os.write(is_ready, b"!")
+            os.read(gone, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    for end in (ready, is_ready, gone):
+        os.close(end)
 
 
 def _wait(running: list[_Running], most: int) -> None:

@@ -278,9 +278,10 @@ def a_durable_queue(p: Program) -> None:
 
 @end("a Kombu connection that nobody closes")
 def kombu(p: Program) -> None:
-    from kombu import Connection  # noqa: PLC0415 - for this program alone
+    import warren.kombu  # noqa: F401, PLC0415 - for this program alone
+    from kombu import Connection  # noqa: PLC0415
 
-    connection = Connection(f"warren:///{p.path}")
+    connection = Connection(f"warren://{p.path}")
     producer = connection.Producer()
     declared = connection.SimpleQueue("q")
     for number in range(50):

@@ -82,8 +82,8 @@ class KeptChannel(ClientChannel, Generic[K]):
         """Take something; a future that is no confirm says what to wait for before that."""
         link = self.link
         with link.locked():
-            if self.error is not None:
-                raise self.error
+            if (error := self.error or link.refusing) is not None:
+                raise error
             if link.blocked or self.window.used_bytes >= WINDOW_BYTES:
                 return self.window.wait(link)
             kept = new()

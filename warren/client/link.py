@@ -68,7 +68,9 @@ class Link(Sending):
         self._ready: list[Future] = []
         self._good_bye: Future | None = None
         self._last_engine: Connection | None = None
-        """Of a host that hands over: nothing more is sent to it, and it still answers."""
+        """Of a host that hands over, or that was told good-bye: nothing more is sent to it, and it still answers."""
+        self.refusing: WarrenError | None = None
+        """What those get who hand something over, once this is about to be closed: it waits for what came before."""
         self.blocked = ""
         """Why publishers have to wait, where the server says so."""
 
@@ -238,7 +240,7 @@ class Link(Sending):
         self.flush()
 
     def all_sent(self) -> None:
-        if self._last_engine is not None and self.connection is not None:
+        if self._last_engine is not None and self._good_bye is None and self.connection is not None:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_WR)
 
@@ -273,17 +275,23 @@ class Link(Sending):
                     if unblocked is not None:
                         unblocked(later)
 
+    def refuse(self, error: WarrenError) -> None:
+        """From now on nobody hands anything over: who tries gets ``error``."""
+        with self._lock:
+            self.refusing = error
+
     def close(self, error: WarrenError) -> None:
         """Say good-bye; whoever asks for anything from now on gets ``error``. What was told before is done."""
         with self._lock:
             if self.closed is not None:
                 return
-            self.closed = error
+            self.closed = self.refusing = error
             good_bye = None
             if self.engine is not None:
                 good_bye = self._good_bye = Future(self)
                 with contextlib.suppress(WarrenError):
                     self.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
+                self._last_engine, self.engine = self.engine, None
         if good_bye is not None:
             with contextlib.suppress(Exception):
                 good_bye.settled(CLOSE_S)
