@@ -28,8 +28,8 @@ import attrs
 import warren
 from warren.actors.future import Confirm
 
-LIMIT_S: Final = 10.0
-"""So long an end may take, from its program's first line on."""
+LIMIT_S: Final = 30.0
+"""So long an end may take, from its program's first line on, however busy the machine is."""
 QUEUE, TOPIC, DELAYED = "q", "t", "d"
 
 

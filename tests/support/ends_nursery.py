@@ -125,7 +125,7 @@ def _begin_host(path: Path) -> None:
 def _wait(running: list[_Running], most: int) -> None:
     while sum(one.ended is None for one in running) > most:
         for one in running:
-            one.look(2 * LIMIT_S)
+            one.look(LIMIT_S)
         time.sleep(0.001)
 
 

@@ -111,7 +111,7 @@ def daemons_that_wait(p: Program) -> None:
             pass
 
     for wait in (
-        lambda: next(empty.consume()),
+        lambda: next(empty.consume(), None),
         lambda: empty.get(timeout=None),
         lambda: topic.reader("g").read(timeout=None),
     ):
