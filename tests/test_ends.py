@@ -6,6 +6,7 @@ The table is :data:`tests.support.ends.ENDS`; docs/ends.md has it, too. Another 
 from __future__ import annotations
 
 import re
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,6 +23,9 @@ Name = tuple[str, int]
 QUICK = [id_ for id_, one in ENDS.items() if one.quick]
 SLOW = [id_ for id_, one in ENDS.items() if not one.quick]
 DRAWN = [id_ for id_, one in ENDS.items() if one.draws]
+ROUNDS = times(1, nightly=8)
+"""How often those are tried that have another course each time."""
+PAGE = Path(__file__).parent.parent / "docs" / "ends.md"
 
 
 class Said:
@@ -33,7 +37,7 @@ class Said:
         self.confirmed: dict[str, set[Name]] = defaultdict(set)
         self.ack_begun: dict[str, set[Name]] = defaultdict(set)
         self.acked: dict[str, set[Name]] = defaultdict(set)
-        kinds = dict(b=self.begun, p=self.published, c=self.confirmed, a=self.ack_begun, g=self.acked)
+        kinds = {"b": self.begun, "p": self.published, "c": self.confirmed, "a": self.ack_begun, "g": self.acked}
         report = report_of(path)
         for line in report.read_text().splitlines() if report.exists() else ():
             kind, place, stream, *numbers = line.split()
@@ -88,7 +92,43 @@ def test_an_interpreter_ends_as_the_table_says(quickly: dict[str, Ended], tried:
 
 
 @pytest.mark.slow
+def test_those_with_another_course_each_time_do_so_each_time(tmp_path: Path, tried: Count) -> None:
+    for number in range(1, ROUNDS):
+        place = tmp_path / str(number)
+        place.mkdir()
+        for id_, ended in end_all(place, DRAWN, new_seed()):
+            check(ENDS[id_], ended)
+            tried(Tried.EXITS, 1)
+        shutil.rmtree(place)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("id_", SLOW)
 def test_and_so_do_the_others(slowly: dict[str, Ended], tried: Count, id_: str) -> None:
     check(ENDS[id_], slowly[id_])
     tried(Tried.EXITS, 1)
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LOCKS = {True: "left", False: "gone", None: "either"}
+
+
+def table() -> str:
+    """The table as docs/ends.md has it."""
+    rows = {
+        one.what: f"| {one.what} | {one.code} | {one.kept.value} | {LOCKS[one.leaves_lock]} |" for one in ENDS.values()
+    }
+    head = "| the program's end | exit code | what is there | lock file |\n| --- | --- | --- | --- |\n"
+    return head + "\n".join(rows.values()) + "\n"
+
+
+def test_the_page_has_the_table() -> None:
+    """`python -m tests.test_ends` writes it anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.partition("<!-- table -->\n")[2].partition("<!-- /table -->")[0] == table()
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- table -->\n")
+    PAGE.write_text(f"{before}<!-- table -->\n{table()}<!-- /table -->{rest.partition('<!-- /table -->')[2]}")

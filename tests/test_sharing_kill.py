@@ -13,8 +13,8 @@ import attrs
 import pytest
 
 import warren
-from tests.support.sharing_child import WINDOW
 from tests.support.effort import times
+from tests.support.sharing_child import WINDOW
 from tests.support.sharing_tools import Member, host_of, next_host
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until

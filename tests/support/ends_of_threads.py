@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -77,10 +78,8 @@ def daemons_that_publish(p: Program) -> None:
     queue = p.open().queue("q")
 
     def work(stream: str) -> None:
-        try:
+        with contextlib.suppress(warren.errors.ClosedError):
             _publish_on(p, queue, begun[stream], stream)
-        except warren.errors.ClosedError:
-            pass
 
     begun = {stream: threading.Event() for stream in "ab"}
     for stream in begun:
@@ -105,10 +104,8 @@ def daemons_that_wait(p: Program) -> None:
 
     def work(wait: Callable[[], object]) -> None:
         waiting.wait()
-        try:
+        with contextlib.suppress(warren.errors.ClosedError):
             wait()
-        except warren.errors.ClosedError:
-            pass
 
     for wait in (
         lambda: next(empty.consume(), None),
@@ -130,10 +127,8 @@ def a_daemon_under_an_alarm(p: Program) -> None:
 
     def work() -> None:
         begun.set()
-        try:
+        with contextlib.suppress(warren.errors.ClosedError):
             queue.publish(b"none:0:")
-        except warren.errors.ClosedError:
-            pass
 
     start(work, daemon=True)
     begun.wait()
@@ -153,10 +148,8 @@ def closed_by_many(p: Program) -> None:
     begun = {stream: threading.Event() for stream in "ab"}
 
     def work(stream: str) -> None:
-        try:
+        with contextlib.suppress(warren.errors.ClosedError):
             _publish_on(p, queue, begun[stream], stream)
-        except warren.errors.ClosedError:
-            pass
 
     for stream in begun:
         start(lambda stream=stream: work(stream))  # type: ignore[misc]

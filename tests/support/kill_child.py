@@ -84,7 +84,7 @@ class Load:
 
 def run(report: int, request: dict[str, Any]) -> None:
     """A process that is to be killed."""
-    from tests.support.kill_loads import LOADS  # noqa: PLC0415 - which stand on this
+    from tests.support.kill_loads import LOADS
 
     os.write(report, b"open\n")
     rng = random.Random(request["seed"])
@@ -99,7 +99,7 @@ def run(report: int, request: dict[str, Any]) -> None:
 
 def serve(requests: socket.socket) -> None:
     """Fork a process for every request; the answer is its number, and, when it is asked for, how it ended."""
-    import tests.support.kill_loads  # noqa: F401, PLC0415 - as above: once, and not in every process anew
+    import tests.support.kill_loads  # noqa: F401 - as above: once, and not in every process anew
 
     for name in warren.__all__:  # imported when it is first used: the same
         getattr(warren, name)
@@ -145,6 +145,4 @@ class Nursery:
 
 
 if __name__ == "__main__":
-    from tests.support import kill_child
-
-    kill_child.serve(socket.socket(fileno=0))
+    serve(socket.socket(fileno=0))

@@ -83,7 +83,9 @@ def _delayed(node: warren.Node) -> list[int]:
 
 def _retried(node: warren.Node) -> list[int]:
     there = {queue.name for queue in node.queues()}
-    return [int(one.body) for name in (RETRIED, DEAD) if name in there for one in node.queue(name, passive=True).browse()]
+    return [
+        int(one.body) for name in (RETRIED, DEAD) if name in there for one in node.queue(name, passive=True).browse()
+    ]
 
 
 @attrs.define
