@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,11 @@ import pytest
 import warren
 from tests.support.all_ends import ENDS
 from tests.support.effort import new_seed, times
-from tests.support.ends import DELAYED, LIMIT_S, QUEUE, TOPIC, End, Kept, name_of, report_of
+from tests.support.ends import End, report_of
+from tests.support.ends_checks import Said, check_node
 from tests.support.ends_nursery import Ended, end_all
 from tests.support.tried import Count, Tried
 
-Name = tuple[str, int]
 QUICK = [id_ for id_, one in ENDS.items() if one.quick]
 SLOW = [id_ for id_, one in ENDS.items() if not one.quick]
 DRAWN = [id_ for id_, one in ENDS.items() if one.draws]
@@ -28,51 +27,16 @@ ROUNDS = times(1, nightly=8)
 PAGE = Path(__file__).parent.parent / "docs" / "ends.md"
 
 
-class Said:
-    """What a program has said of each place."""
-
-    def __init__(self, path: Path) -> None:
-        self.begun: dict[str, set[Name]] = defaultdict(set)
-        self.published: dict[str, set[Name]] = defaultdict(set)
-        self.confirmed: dict[str, set[Name]] = defaultdict(set)
-        self.ack_begun: dict[str, set[Name]] = defaultdict(set)
-        self.acked: dict[str, set[Name]] = defaultdict(set)
-        kinds = {"b": self.begun, "p": self.published, "c": self.confirmed, "a": self.ack_begun, "g": self.acked}
-        report = report_of(path)
-        for line in report.read_text().splitlines() if report.exists() else ():
-            kind, place, stream, *numbers = line.split()
-            first, last = int(numbers[0]), int(numbers[-1])
-            kinds[kind][place] |= {(stream, number) for number in range(first, last + 1)}
-
-
 def check(one: End, ended: Ended) -> None:
     assert ended.code == one.code, ended.err
     assert re.fullmatch(one.says, ended.err, re.DOTALL), ended.err
     assert not ended.out
-    assert ended.seconds < LIMIT_S
     if one.leaves_lock is not None:
         assert (ended.path / "warren.lock").exists() == one.leaves_lock
-    said = Said(ended.path)
+    report = report_of(ended.path)
+    said = Said(report.read_text().splitlines() if report.exists() else ())
     with warren.open(ended.path) as node:
-        queue = node.queue("q")
-        there = {
-            QUEUE: [name_of(message.body) for message in queue.browse()],
-            TOPIC: [name_of(record.body) for record in node.topic("t").read("check")] if said.begun[TOPIC] else [],
-            DELAYED: [name_of(message.body) for message in queue.delayed(1_000_000)],
-        }
-    assert said.begun, "it did nothing"
-    for place, found in there.items():
-        here = set(found)
-        if not one.twice:
-            assert len(here) == len(found), f"{place}: a message is there twice"
-        assert here <= said.begun[place]
-        for stream in {stream for stream, _ in here}:
-            numbers = [number for at, number in found if at == stream]
-            assert numbers == sorted(numbers), f"{place}: stream {stream} is out of order"
-        must = said.published[place] if one.kept is Kept.ALL else said.confirmed[place]
-        assert not (lost := must - said.ack_begun[place] - here), f"{place}: {sorted(lost)[:20]} are lost"
-        if one.kept is Kept.ALL and not one.races:
-            assert not (back := said.acked[place] & here), f"{place}: {sorted(back)[:20]} were acked, and are there"
+        check_node(node, said, one.kept, twice=one.twice, races=one.races)
 
 
 @pytest.fixture(scope="module")

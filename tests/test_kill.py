@@ -22,7 +22,7 @@ from tests.support.kill_ledgers import Ledger
 from tests.support.killing import each_kill
 from tests.support.tried import Count, Tried
 
-KILLS = times(36, quick=5, nightly=800)
+KILLS = times(36, quick=5, nightly=700)
 LIVES = 40
 """So many kills a directory goes through: then another one begins, for a topic keeps all that it ever had."""
 

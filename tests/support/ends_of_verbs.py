@@ -191,6 +191,8 @@ def _hung_up(p: Program, verb: str) -> None:
 
 
 STRIKES: Final = 6
+SOME: Final = ("publish", "publish, and wait", "get_many, ack", "declare, delete", "a transaction", "close, open")
+"""Those of which hard ends are tried."""
 
 
 def _went_on(p: Program, verb: str) -> None:
@@ -292,7 +294,7 @@ def _daemons(p: Program) -> None:
 def _all() -> Iterator[End]:
     for shares, of in ((False, ""), (True, ", of a guest")):
         for name, what, run, promise in _ROWS:
-            for verb in VERBS:
+            for verb in SOME if promise.get("kept") is Kept.CONFIRMED else VERBS:
                 yield End(
                     name + of,
                     what + of,
