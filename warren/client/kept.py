@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from warren.actors.future import Confirm, Future
+from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.client.channels import ClientChannel
@@ -80,6 +81,9 @@ class KeptChannel(ClientChannel, Generic[K]):
 
     def hand_over(self, new: Callable[[], K]) -> Confirm | Future:
         """Take something; a future that is no confirm says what to wait for before that."""
+        return uninterrupted(self._hand_over, new)
+
+    def _hand_over(self, new: Callable[[], K]) -> Confirm | Future:
         link = self.link
         with link.locked():
             if (error := self.error or link.refusing) is not None:

@@ -20,6 +20,7 @@ from pamqp import commands as c
 from pamqp.base import Frame as Method
 
 from warren.actors.future import Future
+from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import TICK_S, Later, call_later
 from warren.actors.log_events import log_event
 from warren.amqp.connection import Connection
@@ -158,6 +159,9 @@ class Link(Sending):
 
     def ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
         """Send a method; the answer to it is put to the first of ``asked``."""
+        return uninterrupted(self._ask, receiver, method, asked)
+
+    def _ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
         future = Future(self)
         with self._lock:
             if self.engine is not None and self._channels.get(receiver.number) is receiver:
@@ -169,6 +173,9 @@ class Link(Sending):
 
     def open(self, receiver: Receiver, asked: deque[Future]) -> Future:
         """Give a receiver a channel: its number, and on the server's side."""
+        return uninterrupted(self._open, receiver, asked)
+
+    def _open(self, receiver: Receiver, asked: deque[Future]) -> Future:
         future = Future(self)
         with self._lock:
             if self.engine is not None:
