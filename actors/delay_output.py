@@ -84,8 +84,9 @@ class DelayOutput(FrontEnd):
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, WarrenError):
             return self._error
-        why = "have stopped" if self._error is None else f"are down: {self._error}"
-        return ActorStoppedError(f"{self.describe()} {why}")
+        if self._error is None:
+            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
+        return ActorStoppedError(f"{self.describe()} are down: {self._error}")
 
     @property
     def log(self) -> DelayLog:

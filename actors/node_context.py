@@ -17,7 +17,7 @@ from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.engines.restarts import Troubles
 from warren.actors.engines.sync_group import SyncGroup
 from warren.actors.gate import Gate
-from warren.actors.pool import Pool
+from warren.actors.pool import ActorStoppedError, Pool
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem, RealFileSystem
@@ -67,6 +67,8 @@ class NodeContext:
     """Whether queues count what happens to them, for a recorder that is there or will be."""
     troubles: Troubles = attrs.Factory(Troubles)
     """What the disk keeps down; changed in the node's turns."""
+    closing: ActorStoppedError | None = None
+    """What those get who come too late, once the node is closed."""
     timer: ActorRef[Any] = attrs.field(init=False)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)

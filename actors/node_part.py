@@ -10,6 +10,7 @@ from warren.actors.inbox import Call, ControlCall
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import PooledActor
 from warren.actors.timer import tell
+from warren.storage.errors import WarrenError
 
 
 class NodePart(PooledActor):
@@ -29,6 +30,9 @@ class NodePart(PooledActor):
     def is_known(self, error: BaseException) -> bool:
         what = self.trouble
         return what is not None and self._context.troubles.is_on_trial(what, error)
+
+    def stopped_error(self) -> WarrenError:
+        return self._context.closing or super().stopped_error()
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a turn, behind what has come meanwhile. From any thread; where it has stopped, never."""

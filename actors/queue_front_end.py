@@ -98,7 +98,7 @@ class QueueFrontEnd(FrontEnd):
             return self._error
         if self._error is not None:
             return QueueDownError(f"{self.describe()} is down: {self._error}")
-        return ActorStoppedError(f"{self.describe()} is gone")
+        return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: the queue is the parent's, and whoever comes here gets ``error``."""

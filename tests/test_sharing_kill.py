@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,16 @@ import attrs
 import pytest
 
 import warren
+from tests.support.effort import times
 from tests.support.sharing_child import WINDOW
 from tests.support.sharing_tools import Member, host_of, next_host
+from tests.support.tried import Count, Tried
+from tests.support.waiting import wait_until
 
 PUBLISHERS = 3
 CONSUMERS = 2
-KILLS = int(os.environ.get("WARREN_KILLS", "12"))
-"""How many the slow test does; a night has time for some hundreds."""
+KILLS = times(12, nightly=150)
+"""How many each of the slow tests does."""
 
 
 class Round(enum.IntEnum):
@@ -113,7 +115,7 @@ class Kills:
             self.pauses += [after - before for before, after in itertools.pairwise(times)]
 
 
-def check_kills(place: Path, kills: int, *, role: str = "publish", consumers: int = 0) -> list[float]:
+def check_kills(place: Path, kills: int, tried: Count, *, role: str = "publish", consumers: int = 0) -> list[float]:
     """Kill so many processes, or a few more, while all publish, and consume; how long confirms took."""
     with contextlib.ExitStack() as stack:
         run = Kills(place / "data", stack, role)
@@ -126,6 +128,9 @@ def check_kills(place: Path, kills: int, *, role: str = "publish", consumers: in
                 break
         run.end()
     check_messages(run, check_got(run))
+    if role == "mixed":
+        check_other_ways(run)
+    tried(Tried.KILLS, run.kills)
     return sorted(run.pauses)
 
 
@@ -169,21 +174,42 @@ def bodies_in(node: warren.Node, role: str) -> Iterator[bytes]:
     if role == "append":
         yield from (record.body for record in node.topic("work").read("check"))
         return
-    queue = node.queue("work")
+    yield from taken_from(node.queue("work"))
+
+
+def taken_from(queue: warren.Queue) -> Iterator[bytes]:
     while batch := queue.get_many(1000, auto_ack=True):
         yield from (delivery.body for delivery in batch)
 
 
-def test_what_was_confirmed_survives_hosts_that_are_killed(tmp_path: Path) -> None:
-    check_kills(tmp_path, 5)
+def check_other_ways(run: Kills) -> None:
+    """What was confirmed is in the topic, has come or will come after its delay, and has its key, once."""
+    with warren.open(run.directory) as node:
+        later = node.queue("later")
+        wait_until(lambda: not later.stats()["messages_delayed"], "all come")
+        keyed = Counter(taken_from(node.queue("keyed")))
+        assert not keyed or keyed.most_common(1)[0][1] == 1, "of a key there are two"
+        places = {
+            "topic": set(bodies_in(node, "append")),
+            "later": set(taken_from(later)),
+            "keyed": set(keyed),
+        }
+    for stream, last in run.confirmed.items():
+        for place, there in places.items():
+            missing = {f"{stream}:{number}".encode() for number in range(last + 1)} - there
+            assert not missing, f"{place}: {sorted(missing)[:20]} are lost"
+
+
+def test_what_was_confirmed_survives_hosts_that_are_killed(tmp_path: Path, tried: Count) -> None:
+    check_kills(tmp_path, times(5, nightly=30), tried)
 
 
 @pytest.mark.slow
-def test_and_so_does_what_was_appended_to_a_topic(tmp_path: Path) -> None:
-    check_kills(tmp_path, max(KILLS // 3, 2), role="append")
+def test_and_so_does_a_mixed_load(tmp_path: Path, tried: Count) -> None:
+    check_kills(tmp_path, KILLS, tried, role="mixed", consumers=1)
 
 
 @pytest.mark.slow
-def test_and_many_of_them(tmp_path: Path) -> None:
-    pauses = check_kills(tmp_path, KILLS, consumers=CONSUMERS)
+def test_and_many_of_them(tmp_path: Path, tried: Count) -> None:
+    pauses = check_kills(tmp_path, KILLS, tried, consumers=CONSUMERS)
     print("pauses:", [round(one, 3) for one in pauses[-60:]])

@@ -37,7 +37,7 @@ from warren.actors.gate import Gate
 from warren.actors.node_actor import NodeActor, Probes
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
-from warren.actors.pool import Pool, WrongProcessError
+from warren.actors.pool import ActorStoppedError, Pool, WrongProcessError
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_vhost import RunningVhost
@@ -58,6 +58,10 @@ T = TypeVar("T")
 
 class ClosedError(WarrenError):
     """The node was closed."""
+
+
+class ClosedMeanwhileError(ClosedError, ActorStoppedError):
+    """The node was closed before what was asked of it was done."""
 
 
 class Hosted(Protocol):
@@ -369,6 +373,7 @@ class RunningNode:
             self._status.stop()  # first: nobody comes in any more
         for hosted in list(self.hosted):
             hosted.stop()
+        self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
         self._closed = True
         try:
             call(self.actor, self.actor.close).get()

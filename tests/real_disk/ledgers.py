@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,7 +12,7 @@ import attrs
 
 import warren
 from tests.real_disk.workload import DONE, QUEUE, SETTINGS, TOPIC, UNIQUE
-from tests.support import kill_ledger, topic_kill_ledger
+from tests.support import queue_ledger, topic_ledger
 
 
 class Ledger(Protocol):
@@ -23,21 +25,28 @@ class Ledger(Protocol):
 
     def read(self, line: str) -> None: ...
 
-    def check(self, directory: Path) -> None:
+    def check_directory(self, directory: Path) -> None:
         """Open what is left; raises ``AssertionError``, or an error of warren's, where a promise was broken.
 
         The ledger itself stays as it is.
         """
 
 
+@contextmanager
+def opened(directory: Path) -> Iterator[warren.Node]:
+    with warren.open(directory, sync="os", **SETTINGS) as node:
+        assert node.failed_queues == {}
+        yield node
+
+
 @attrs.define
-class QueuesLedger(kill_ledger.Ledger):
-    """That of :mod:`tests.support.kill_ledger`, without deliveries: it is not told which were from before a kill."""
+class QueuesLedger(queue_ledger.QueuesLedger):
+    """That of :mod:`tests.support.queue_ledger`, without deliveries: it is not told which were from before a kill."""
 
     def read(self, line: str) -> None:
         if line == "open":
             self._forget_acks()
-        if not line.startswith(("d ", "x ")):
+        if not line.startswith(("d ", "x ", "open", "ready")):
             super().read(line)
 
     def _forget_acks(self) -> None:
@@ -46,22 +55,28 @@ class QueuesLedger(kill_ledger.Ledger):
             queue.confirmed -= queue.acked
             queue.acked = set()
 
-    def check(self, directory: Path) -> None:
+    def check_directory(self, directory: Path) -> None:
         kept = {name: attrs.evolve(queue) for name, queue in self.queues.items()}
         try:
-            super().check(directory)
+            with opened(directory) as node:
+                self.check(node, random.Random(0))
         finally:
             self.queues = kept
 
 
 @attrs.define
-class TopicsLedger(topic_kill_ledger.Ledger):
-    """That of :mod:`tests.support.topic_kill_ledger`."""
+class TopicsLedger(topic_ledger.TopicsLedger):
+    """That of :mod:`tests.support.topic_ledger`."""
 
-    def check(self, directory: Path, rng: random.Random | None = None) -> None:
+    def read(self, line: str) -> None:
+        if line not in {"open", "ready"}:
+            super().read(line)
+
+    def check_directory(self, directory: Path) -> None:
         kept = self.left, self.confirmed
         try:
-            super().check(directory, rng or random.Random(len(self.confirmed)))
+            with opened(directory) as node:
+                self.check(node, random.Random(len(self.confirmed)))
         finally:
             self.left, self.confirmed = kept
 
@@ -146,9 +161,8 @@ class ChangesLedger:
     def _announce(self, what: str, number: int) -> None:
         self.started[what] = max(self.started[what], number + 1)
 
-    def check(self, directory: Path) -> None:
-        with warren.open(directory, sync="os", **SETTINGS) as node:
-            assert node.failed_queues == {}
+    def check_directory(self, directory: Path) -> None:
+        with opened(directory) as node:
             self._check_names(node)
             self._check_delayed(node)
             self._check_keys(node)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import attrs
 
-from tests.real_disk import workload as workload_program
 from tests.real_disk.kernel import mount_tmpfs
 from tests.real_disk.ledgers import new_ledger
 from tests.real_disk.power_loss import FailingDisk, PowerLoss
@@ -95,7 +94,7 @@ def record(place: Path, plan: Plan) -> Recording:
     with (
         recorder(disk, log, counter),
         mounted(disk, place / "mount", options=plan.options) as point,
-        contextlib.closing(Nursery(workload_program.__file__)) as nursery,
+        contextlib.closing(Nursery("tests.real_disk.workload")) as nursery,
     ):
         for number in range(MOST * plan.rounds):
             if number >= plan.rounds and len(told) >= LEAST_LINES * plan.rounds:
@@ -155,7 +154,7 @@ def _check_image(image: Path, point: Path, recording: Recording, loss: PowerLoss
         if number <= loss.record_count:
             ledger.read(line)
     with mounted(image, point) as mount:
-        ledger.check(mount / "data")
+        ledger.check_directory(mount / "data")
 
 
 def why_not() -> str | None:

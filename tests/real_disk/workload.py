@@ -6,8 +6,8 @@ before the line is written: before what is announced begins, and after what is r
 lost its power at record n must have what was reported with a number up to n, and has nothing but what was announced
 with one.
 
-``queues`` tells what :mod:`tests.support.kill_child` does, ``topics`` what :mod:`tests.support.topic_kill_child` does,
-``changes`` what :class:`Changes` does, and ``shared`` the same from two processes, the host of which is killed.
+``queues`` is the load of :mod:`tests.support.queue_load`, ``topics`` that of :mod:`tests.support.topic_load`,
+``changes`` tells what :class:`Changes` does, and ``shared`` the same from two processes, the host of which is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from typing import Any
 import warren
 from tests.real_disk.kernel import end_with_parent
 from tests.real_disk.write_log import Counter
-from tests.support import kill_child, topic_kill_child
+from tests.support import kill_child
+from tests.support.queue_load import QueueLoad
+from tests.support.topic_load import TopicLoad
 
 QUEUE, UNIQUE, DONE, TOPIC = "jobs", "unique", "done", "orders"
 OTHERS = 100_000
@@ -35,7 +37,7 @@ OTHERS = 100_000
 
 SETTINGS: dict[str, Any] = {
     **kill_child.SETTINGS,
-    **topic_kill_child.SETTINGS,
+    "vm_memory_high_watermark": 1.0,
     "segment_entry_count": 64,
     "msg_store_file_size_limit": 20_000,
 }
@@ -44,24 +46,22 @@ SETTINGS: dict[str, Any] = {
 class Stamped:
     """Before the words of a line: how many records there are."""
 
-    def __init__(self, report: int, request: dict[str, Any]) -> None:
-        end_with_parent()
-        self._counter = Counter(Path(request["counter"]))
-        super().__init__(report, request)  # type: ignore[call-arg]
+    counter: Counter
+    _report: int
 
     def tell(self, *words: object) -> None:
-        super().tell(self._counter.value, *words)  # type: ignore[misc]
+        os.write(self._report, (" ".join(map(str, (self.counter.value, *words))) + "\n").encode())
 
 
-class QueuesChild(Stamped, kill_child.Child):
+class StampedQueueLoad(Stamped, QueueLoad):
     """Queues with small and large messages, of one queue and of two."""
 
 
-class TopicsChild(Stamped, topic_kill_child.Child):
+class StampedTopicLoad(Stamped, TopicLoad):
     """A topic, its keys and the offsets of its groups."""
 
 
-class Changes:
+class Changes(Stamped):
     """What is declared, delayed, unique and prepared; the node is closed and opened again and again.
 
     =========================  ======================================================================================
@@ -76,15 +76,13 @@ class Changes:
     =========================  ======================================================================================
     """
 
-    def __init__(self, report: int, request: dict[str, Any]) -> None:
+    def __init__(self, report: int, request: dict[str, Any], counter: Counter) -> None:
         self._report = report
         self._request = request
+        self.counter = counter
         self._rng = random.Random(request["seed"])
         self._next: dict[str, int] = request["next"]
         self._stop = threading.Event()
-
-    def tell(self, *words: object) -> None:
-        os.write(self._report, (" ".join(map(str, words)) + "\n").encode())
 
     def run(self) -> None:
         try:
@@ -180,11 +178,7 @@ class Changes:
             self.tell("rolled", number)
 
 
-class ChangesChild(Stamped, Changes):
-    """One process that has the directory."""
-
-
-class SharedChild(Stamped, Changes):
+class Shared(Changes):
     """A guest, and a host beside it that is killed soon: the guest is the host then."""
 
     _opening: int | None = None
@@ -216,16 +210,24 @@ class SharedChild(Stamped, Changes):
             timer.start()
 
 
-WORKLOADS: dict[str, Any] = {
-    "queues": QueuesChild,
-    "topics": TopicsChild,
-    "changes": ChangesChild,
-    "shared": SharedChild,
-}
+LOADS: dict[str, type[StampedQueueLoad | StampedTopicLoad]] = {"queues": StampedQueueLoad, "topics": StampedTopicLoad}
+CHANGES: dict[str, type[Changes]] = {"changes": Changes, "shared": Shared}
+WORKLOADS = (*LOADS, *CHANGES)
 
 
-def child_of(report: int, request: dict[str, Any]) -> Any:
-    return WORKLOADS[request["workload"]](report, request)
+def run(report: int, request: dict[str, Any]) -> None:
+    end_with_parent()
+    counter, workload = Counter(Path(request["counter"])), request["workload"]
+    if workload in CHANGES:
+        CHANGES[workload](report, request, counter).run()
+        return
+
+    def load(node: warren.Node, started: dict[str, int]) -> kill_child.Load:
+        made = LOADS[workload](report, node, started)
+        made.counter = counter
+        return made
+
+    kill_child.work(request, [load], SETTINGS, lambda word: os.write(report, f"{counter.value} {word}\n".encode()))
 
 
 IMPORTED_ONCE = (
@@ -243,4 +245,4 @@ if __name__ == "__main__":
     for module in IMPORTED_ONCE:
         importlib.import_module(module)
     with contextlib.suppress(KeyboardInterrupt):
-        kill_child.serve(socket.socket(fileno=0), child_of)
+        kill_child.serve(socket.socket(fileno=0), run)

@@ -1,12 +1,16 @@
-"""An interrupt at any line that a test chooses."""
+"""An interrupt at any line, or at any moment at which Python looks for signals, that a test chooses."""
 
 from __future__ import annotations
 
+import dis
 import linecache
+import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+from warren.actors import interrupts
 
 
 def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
@@ -35,3 +39,41 @@ def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
     finally:
         sys.settrace(before)
     return False
+
+
+LOOKS: Final = frozenset({"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"})
+"""Behind these instructions Python looks for signals, and runs their handlers."""
+
+
+def struck_at_look(number: int, folders: tuple[str, ...], work: Callable[[], object]) -> bool:
+    """Do ``work``, and raise SIGINT as Python looks for signals for the ``number``-th time in a file of ``folders``;
+    whether it came so far. Not in turns: what comes then waits until they are over."""
+    left = number
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if interrupts._is_holding or not frame.f_code.co_filename.startswith(folders):
+            return None
+        frame.f_trace_opcodes = True
+        code, before = frame.f_code.co_code, ""
+
+        def step(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal left, before
+            if event == "opcode":
+                looks, before = before in LOOKS, dis.opname[code[frame.f_lasti]]
+                if looks and not interrupts._is_holding:
+                    left -= 1
+                    if left == 0:
+                        signal.raise_signal(signal.SIGINT)
+            return step
+
+        return step
+
+    last = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(last)
+    return left <= 0

@@ -119,6 +119,7 @@ class KeptCalls(KeptChannel[KeptCall]):
                 and run.key is item.key
                 and len(run.items) < RUN_MESSAGES
                 and self.window.used_bytes < WINDOW_BYTES
+                and link.refusing is None
             ):
                 run.items.append(item)
                 run.size += size

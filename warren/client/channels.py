@@ -243,7 +243,8 @@ class DeliveryChannel:
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
         """Take one delivery as failed; it comes again after so long."""
-        result_of((yield self.slot.ask(Call("channel.retry", {"tag": tag, "wait_ms": wait_ms}))))
+        with contextlib.suppress(LinkLostError):  # it has gone back
+            result_of((yield self.slot.ask(Call("channel.retry", {"tag": tag, "wait_ms": wait_ms}))))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
         """Have one delivery for so long from now on, where its time is limited. Raises :class:`UnknownTagError`."""

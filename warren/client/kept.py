@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from warren.actors.future import Confirm, Future
+from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.client.channels import ClientChannel
@@ -80,10 +81,13 @@ class KeptChannel(ClientChannel, Generic[K]):
 
     def hand_over(self, new: Callable[[], K]) -> Confirm | Future:
         """Take something; a future that is no confirm says what to wait for before that."""
+        return uninterrupted(self._hand_over, new)
+
+    def _hand_over(self, new: Callable[[], K]) -> Confirm | Future:
         link = self.link
         with link.locked():
-            if self.error is not None:
-                raise self.error
+            if (error := self.error or link.refusing) is not None:
+                raise error
             if link.blocked or self.window.used_bytes >= WINDOW_BYTES:
                 return self.window.wait(link)
             kept = new()

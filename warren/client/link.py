@@ -20,6 +20,7 @@ from pamqp import commands as c
 from pamqp.base import Frame as Method
 
 from warren.actors.future import Future
+from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import TICK_S, Later, call_later
 from warren.actors.log_events import log_event
 from warren.amqp.connection import Connection
@@ -70,7 +71,9 @@ class Link(Sending):
         """What was asked of a host that hands over, and fails when it is gone."""
         self._good_bye: Future | None = None
         self._last_engine: Connection | None = None
-        """Of a host that hands over: nothing more is sent to it, and it still answers."""
+        """Of a host that hands over, or that was told good-bye: nothing more is sent to it, and it still answers."""
+        self.refusing: WarrenError | None = None
+        """What those get who hand something over, once this is about to be closed: it waits for what came before."""
         self.blocked = ""
         """Why publishers have to wait, where the server says so."""
 
@@ -160,6 +163,9 @@ class Link(Sending):
 
     def ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
         """Send a method; the answer to it is put to the first of ``asked``."""
+        return uninterrupted(self._ask, receiver, method, asked)
+
+    def _ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
         future = Future(self)
         with self._lock:
             if self._channels.get(receiver.number) is receiver:
@@ -175,6 +181,9 @@ class Link(Sending):
 
     def open(self, receiver: Receiver, asked: deque[Future]) -> Future:
         """Give a receiver a channel: its number, and on the server's side."""
+        return uninterrupted(self._open, receiver, asked)
+
+    def _open(self, receiver: Receiver, asked: deque[Future]) -> Future:
         future = Future(self)
         with self._lock:
             if self.engine is not None:
@@ -246,7 +255,7 @@ class Link(Sending):
         self.flush()
 
     def all_sent(self) -> None:
-        if self._last_engine is not None and self.connection is not None:
+        if self._last_engine is not None and self._good_bye is None and self.connection is not None:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_WR)
 
@@ -281,17 +290,23 @@ class Link(Sending):
                     if unblocked is not None:
                         unblocked(later)
 
+    def refuse(self, error: WarrenError) -> None:
+        """From now on nobody hands anything over: who tries gets ``error``."""
+        with self._lock:
+            self.refusing = error
+
     def close(self, error: WarrenError) -> None:
         """Say good-bye; whoever asks for anything from now on gets ``error``. What was told before is done."""
         with self._lock:
             if self.closed is not None:
                 return
-            self.closed = error
+            self.closed = self.refusing = error
             good_bye = None
             if self.engine is not None:
                 good_bye = self._good_bye = Future(self)
                 with contextlib.suppress(WarrenError):
                     self.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
+                self._last_engine, self.engine = self.engine, None
         if good_bye is not None:
             with contextlib.suppress(Exception):
                 good_bye.settled(CLOSE_S)

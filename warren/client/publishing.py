@@ -105,6 +105,7 @@ class PublishChannel(KeptChannel[PublishRun]):
                 or run.key is not key
                 or len(run.bodies) >= RUN_MESSAGES
                 or self.window.used_bytes >= WINDOW_BYTES
+                or link.refusing is not None
             ):
                 return None
             size = len(body) + key.overhead_bytes

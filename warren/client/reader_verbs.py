@@ -208,6 +208,8 @@ class RemoteReaderVerbs(ReaderVerbs):
         try:
             yield from super().commit_up_to(places)
         except LinkLostError as error:
+            if (closed := self._remote.link.closed) is not None:
+                raise closed from error
             raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: {error}") from error
 
     def wake(self, running: Any) -> None:

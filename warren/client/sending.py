@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from pamqp.base import Frame as Method
 
+from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import LINGER_S, Later, Leading
 from warren.amqp.connection import Connection
 from warren.amqp.received import Event
@@ -117,7 +118,6 @@ class Sending(Leading):
             return
         waits = patient and self._is_ticking
         if self._gathered_bytes >= GATHERED_BYTES or (not waits and time.monotonic() - self._sent_at >= LINGER_S):
-            self.encoded()
             self.flush()
         elif not self.is_lazy:
             self.is_lazy = True
@@ -125,7 +125,10 @@ class Sending(Leading):
                 self.wake()
 
     def flush(self) -> None:
-        """Write what there is, as far as the socket takes it."""
+        """Write what there is, as far as the socket takes it. An interrupt waits: else some of it left twice."""
+        uninterrupted(self._flush)
+
+    def _flush(self) -> None:
         if self.connection is None:
             return
         if self.engine is not None:

@@ -221,6 +221,7 @@ class SharedDirectory:
         error = ClosedError(f"the node of {self.path} is closed")
         try:
             for remote in list(self._remotes):
+                remote.link.refuse(error)  # else it would never end while others publish on
                 run(remote.flush())
                 remote.close(error)
             with self._hosting:

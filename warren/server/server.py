@@ -89,8 +89,11 @@ class Server:
         return self.thread
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do ``work`` in the loop, soon; for any thread."""
-        self._running.post(work)
+        """Do ``work`` in the loop, soon; for any thread. A server that has stopped does none: an actor that has an
+        answer for a client who is gone goes on."""
+        thread = self.thread
+        if thread is not None:
+            thread.post(work)
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,28 +1,14 @@
-"""What is killed: processes that append to topics and read them at full speed, and tell what they do.
-
-A nursery as :mod:`tests.support.kill_child` is one when it is run as a program; its processes report a line at a time:
-
-====================  ================================================================================================
-``ready``             the node is open
-``p STREAM N``        messages of this stream up to number N are about to be appended
-``c STREAM M N``      those from M to N are confirmed
-``r GROUP QUEUE N``   a reader of this group was handed out the message with queue offset N of this queue
-``e TEXT``            an error: there must be none
-====================  ================================================================================================
-"""
+"""A topic as a load of a process that is killed: appended to by key, in batches and one by one, and read by two groups
+(:mod:`tests.support.kill_child`)."""
 
 from __future__ import annotations
 
-import os
 import random
-import socket
-import threading
-import traceback
 from collections import deque
 from typing import Any
 
 import warren
-from tests.support import kill_child
+from tests.support.kill_child import Load
 
 STREAMS = ("one", "many", "keyed")
 GROUPS = ("g", "h")
@@ -30,19 +16,6 @@ QUEUES = 3
 TOPIC = "t"
 AHEAD = 4
 """So many confirms of a stream are waited for at a time."""
-
-SETTINGS: dict[str, Any] = {
-    "mapped_file_size_commit_log": 1 << 18,
-    "mapped_file_size_consume_queue": 20 * 500,
-    "max_hash_slot_num": 100,
-    "max_index_num": 1000,
-    "flush_interval_consume_queue": 20,
-    "flush_consume_queue_thorough_interval": 40,
-    "flush_consumer_offset_interval": 15,
-    "disk_free_limit": 1 << 20,
-    "attach": False,
-}
-"""Small, and flushed often: files roll over, and are synced, many times a second; a small disk will do."""
 
 
 def body_of(stream: str, number: int) -> bytes:
@@ -61,35 +34,18 @@ def name_of(body: bytes) -> tuple[str, int]:
     return stream, int(number)
 
 
-class Child:
-    """A process that is to be killed."""
+class TopicLoad(Load):
+    """See the module's prose."""
 
-    def __init__(self, report: int, request: dict[str, Any]) -> None:
-        self._report = report
-        self._request = request
-        self._rng = random.Random(request["seed"])
+    kind = "topics"
 
-    def tell(self, *words: object) -> None:
-        os.write(self._report, (" ".join(map(str, words)) + "\n").encode())
-
-    def run(self) -> None:
-        node = warren.open(self._request["directory"], sync=self._request["sync"], **SETTINGS)
-        topic = node.topic(TOPIC, queues=QUEUES)
-        self.tell("ready")
+    def works(self) -> list[tuple[Any, ...]]:
+        topic = self.node.topic(TOPIC, queues=QUEUES)
         works: list[tuple[Any, ...]] = [(self.read, topic, group) for group in GROUPS]
-        works += [(self.append, topic, stream) for stream in STREAMS]  # last: they leave nobody much time
-        for work, *arguments in works:
-            rng = random.Random(self._rng.random())
-            threading.Thread(target=self.guard, args=(work, rng, *arguments)).start()
-
-    def guard(self, work: Any, *arguments: Any) -> None:
-        try:
-            work(*arguments)
-        except BaseException:
-            self.tell("e", traceback.format_exc().replace("\n", " | "))
+        return works + [(self.append, topic, stream) for stream in STREAMS]
 
     def append(self, rng: random.Random, topic: warren.Topic, stream: str) -> None:
-        number: int = self._request["next"][stream]
+        number = self.started[stream]
         waiting: deque[tuple[int, int, Any]] = deque()
         while True:
             count = 1 if stream == "one" else rng.choice([2, 30, 100])
@@ -121,7 +77,3 @@ class Child:
                         last[record.queue_id] = record.queue_offset
                     for queue_id, queue_offset in last.items():
                         self.tell("r", group, queue_id, queue_offset)
-
-
-if __name__ == "__main__":
-    kill_child.serve(socket.socket(fileno=0), Child)

@@ -1,13 +1,23 @@
-"""What the processes of :mod:`tests.support.kill_child` have told, and what must be there after each kill."""
+"""What processes that were killed have told of their queues, and what has to hold then.
+
+- Every confirmed message that nobody had begun to ack is there, whole, in every queue that it was published to;
+- what was acked, and the ack made safe by a later ``sync()``, stays away, and so does whatever a recovery did not find;
+- nothing is there that was not published, and each publisher's messages are in order, none twice;
+- a message that comes for a second time, or from before the kill, says redelivered; one that cannot have been
+  delivered before does not.
+
+An ack that nobody made safe may be lost with the process: its message comes back, and says redelivered.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import random
+from typing import ClassVar
 
 import attrs
 
 import warren
-from tests.support.kill_child import QUEUES, SETTINGS, STREAMS, name_of
+from tests.support.queue_load import QUEUES, STREAMS, name_of
 
 
 @attrs.define
@@ -50,8 +60,10 @@ class QueueLedger:
 
 
 @attrs.define
-class Ledger:
-    """What all processes have told until now."""
+class QueuesLedger:
+    """What all processes have told of the load :mod:`tests.support.queue_load`."""
+
+    kind: ClassVar = "queues"
 
     queues: dict[str, QueueLedger] = attrs.Factory(lambda: {name: QueueLedger() for name in QUEUES})
     started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(STREAMS, 0))
@@ -81,24 +93,20 @@ class Ledger:
                 self.queues[words[0]].gone |= self.queues[words[0]].acked
             case "x":
                 self.queues[words[0]].requeued = True
-            case "open" | "ready":
-                pass
             case _:
                 raise AssertionError(f"the process says: {line}")
 
-    def check(self, directory: Path) -> None:
-        """Open what a kill has left."""
-        with warren.open(directory, sync="os", **SETTINGS) as node:
-            assert node.failed_queues == {}
-            there = {queue.name: queue for queue in node.queues()}
-            for name, ledger in self.queues.items():
-                taken = there[name].get_many(1 << 20) if name in there else []
-                assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
-                found = [name_of(one.body) for one in taken]
-                published = {
-                    f"{stream}:{number}"
-                    for stream, (targets, _) in STREAMS.items()
-                    if name in targets
-                    for number in range(self.round_began[stream], self.started[stream])
-                }
-                ledger.survive(found, published)
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        """Look at what a kill has left."""
+        there = {queue.name: queue for queue in node.queues()}
+        for name, ledger in self.queues.items():
+            taken = there[name].get_many(1 << 20) if name in there else []
+            assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
+            found = [name_of(one.body) for one in taken]
+            published = {
+                f"{stream}:{number}"
+                for stream, (targets, _) in STREAMS.items()
+                if name in targets
+                for number in range(self.round_began[stream], self.started[stream])
+            }
+            ledger.survive(found, published)

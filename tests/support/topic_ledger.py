@@ -1,24 +1,32 @@
-"""What the processes of :mod:`tests.support.topic_kill_child` have told, and what must be there after each kill."""
+"""What processes that were killed have told of their topic, and what has to hold then.
+
+- Every confirmed message is there, once, whole, and found by its key;
+- nothing is there that was not appended, and in each queue a stream's messages are in order;
+- what was there once stays;
+- no group's offset is beyond what a reader of it was handed out.
+"""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from typing import ClassVar
 
 import attrs
 
 import warren
-from tests.support.topic_kill_child import GROUPS, QUEUES, SETTINGS, STREAMS, TOPIC, key_of, name_of
+from tests.support.topic_load import GROUPS, QUEUES, STREAMS, TOPIC, key_of, name_of
 
-LOOKED_UP = 100
+LOOKED_UP = 30
 """So many keys are looked up after each kill."""
 
 Name = tuple[str, int]
 
 
 @attrs.define
-class Ledger:
-    """What all processes have told until now."""
+class TopicsLedger:
+    """What all processes have told of the load :mod:`tests.support.topic_load`."""
+
+    kind: ClassVar = "topics"
 
     started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(STREAMS, 0))
     """The first number of each stream that was not begun to be appended."""
@@ -45,28 +53,25 @@ class Ledger:
             case "r":
                 place = words[0], int(words[1])
                 self.handed_out[place] = max(self.handed_out.get(place, 0), int(words[2]) + 1)
-            case "ready":
-                pass
             case _:
                 raise AssertionError(f"the process says: {line}")
 
-    def check(self, directory: Path, rng: random.Random) -> None:
-        """Open what a kill has left."""
-        with warren.open(directory, sync="os", **SETTINGS) as node:
-            topic = node.topic(TOPIC, queues=QUEUES)
-            with topic.reader("check", broadcast=True) as reader:
-                records = reader.read(1 << 30)
-            queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(QUEUES)}
-            for record in records:
-                assert record.key == key_of(*name_of(record.body))
-                assert record.queue_offset == len(queues[record.queue_id])
-                queues[record.queue_id].append(name_of(record.body))
-            self.check_queues(queues)
-            for name in rng.sample(sorted(self.left), min(LOOKED_UP, len(self.left))):
-                assert [name_of(one.body) for one in topic.find(key_of(*name))] == [name]
-            for group in GROUPS:
-                committed = topic.groups().get(group, {}).get("committed", {})
-                assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        """Look at what a kill has left."""
+        topic = node.topic(TOPIC, queues=QUEUES)
+        with topic.reader("check", broadcast=True) as reader:
+            records = reader.read(1 << 30)
+        queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(QUEUES)}
+        for record in records:
+            assert record.key == key_of(*name_of(record.body))
+            assert record.queue_offset == len(queues[record.queue_id])
+            queues[record.queue_id].append(name_of(record.body))
+        self.check_queues(queues)
+        for name in rng.sample(sorted(self.left), min(LOOKED_UP, len(self.left))):
+            assert [name_of(one.body) for one in topic.find(key_of(*name))] == [name]
+        for group in GROUPS:
+            committed = topic.groups().get(group, {}).get("committed", {})
+            assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
 
     def check_queues(self, queues: dict[int, list[Name]]) -> None:
         for names in queues.values():

@@ -1,0 +1,174 @@
+"""What processes that were killed have told, all loads together, and what has to hold of what they left.
+
+Of messages that come later, and of those that are tried again: what was confirmed, and nobody had begun to ack, is
+there. It may be there twice, for a crash may keep the note that it has come, or died, from being written.
+
+Of messages with keys: no two have the same one; what was confirmed, and nobody had begun to ack, is there; and a key
+that is taken still is: who publishes with it is told that it is a duplicate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import attrs
+
+import warren
+from tests.support.kill_child import SETTINGS
+from tests.support.kill_loads import DEAD, JOBS, LATER, RETRIED
+from tests.support.queue_ledger import QueuesLedger
+from tests.support.topic_ledger import TopicsLedger
+
+ASKED = 100
+"""So many keys are published with again after each kill."""
+
+
+class PartLedger(Protocol):
+    """Of one load."""
+
+    started: dict[str, int]
+    confirmed_count: int
+
+    def begin(self) -> None: ...
+
+    def read(self, line: str) -> None: ...
+
+    def check(self, node: warren.Node, rng: random.Random) -> None: ...
+
+
+@attrs.define
+class OnceOrMoreLedger:
+    """Of messages that may be there twice."""
+
+    stream: str
+    look: Callable[[warren.Node], list[int]]
+    """The numbers that are there."""
+    started: dict[str, int] = attrs.Factory(lambda self: {self.stream: 0}, takes_self=True)
+    must: set[int] = attrs.Factory(set)
+    """What was confirmed, and nobody has begun to ack."""
+    confirmed_count: int = 0
+
+    def begin(self) -> None:
+        pass
+
+    def read(self, line: str) -> None:
+        kind, *words = line.split(" ")
+        match kind:
+            case "p":
+                self.started[self.stream] = int(words[1]) + 1
+            case "c":
+                new = range(int(words[1]), int(words[2]) + 1)
+                self.must |= set(new)
+                self.confirmed_count += len(new)
+            case "a":
+                self.must -= {int(word.partition(":")[2]) for word in words[1:]}
+            case _:
+                raise AssertionError(f"the process says: {line}")
+
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        here = set(self.look(node))
+        assert not here - set(range(self.started[self.stream])), "messages that nobody published"
+        assert not (lost := self.must - here), f"{self.stream}: confirmed and lost: {sorted(lost)[:20]}"
+
+
+def _delayed(node: warren.Node) -> list[int]:
+    queue = node.queue(LATER)
+    waiting = [one.body for one in queue.delayed(1 << 20)]  # before what has come: it may come meanwhile
+    return [int(body) for body in [*waiting, *(one.body for one in queue.browse())] if body != b"far"]
+
+
+def _retried(node: warren.Node) -> list[int]:
+    there = {queue.name for queue in node.queues()}
+    return [
+        int(one.body) for name in (RETRIED, DEAD) if name in there for one in node.queue(name, passive=True).browse()
+    ]
+
+
+@attrs.define
+class UniqueLedger:
+    """Of messages with keys."""
+
+    kind: ClassVar = "unique"
+    started: dict[str, int] = attrs.Factory(lambda: {JOBS: 0})
+    must: set[str] = attrs.Factory(set)
+    """The keys of what was confirmed, and nobody has begun to ack."""
+    for_a_time: set[str] = attrs.Factory(set)
+    """Keys that are taken, whatever becomes of the messages."""
+    confirmed_count: int = 0
+
+    def begin(self) -> None:
+        pass
+
+    def read(self, line: str) -> None:
+        kind, *words = line.split(" ")
+        match kind:
+            case "p":
+                self.started[JOBS] = int(words[1]) + 1
+            case "k":
+                timed = {key for key in words if key.startswith("t")}
+                self.must |= set(words) - (timed & self.for_a_time)  # who comes again is told: duplicate
+                self.for_a_time |= timed
+                self.confirmed_count += len(words)
+            case "a":
+                self.must -= set(words[1:])
+                self.for_a_time |= {key for key in words[1:] if key.startswith("t")}  # it was there: its key is taken
+            case _:
+                raise AssertionError(f"the process says: {line}")
+
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        queue = node.queue(JOBS)
+        here = Counter(one.body.decode() for one in queue.browse())
+        assert not here or here.most_common(1)[0][1] == 1, "of a key there are two"
+        assert not (lost := self.must - set(here)), f"confirmed and lost: {sorted(lost)[:20]}"
+        known = sorted(self.must | self.for_a_time)
+        for letter, period in (("w", None), ("t", 3600)):
+            keys = [key for key in known if key.startswith(letter)]
+            keys = rng.sample(keys, min(ASKED, len(keys)))
+            if keys:
+                again = queue.publish_many([b"again"] * len(keys), unique=keys, unique_for=period)
+                again.wait()
+                assert again.duplicates == tuple(range(len(keys))), "a key that was taken is free"
+
+
+@attrs.define
+class Ledger:
+    """Of all loads."""
+
+    parts: dict[str, PartLedger] = attrs.Factory(
+        lambda: {
+            "queues": QueuesLedger(),
+            "topics": TopicsLedger(),
+            "delays": OnceOrMoreLedger(LATER, _delayed),
+            "retries": OnceOrMoreLedger(RETRIED, _retried),
+            "unique": UniqueLedger(),
+        }
+    )
+
+    @property
+    def started(self) -> dict[str, int]:
+        """The first number of each stream that was not begun."""
+        return {stream: number for part in self.parts.values() for stream, number in part.started.items()}
+
+    @property
+    def confirmed_count(self) -> int:
+        return sum(part.confirmed_count for part in self.parts.values())
+
+    def begin(self) -> None:
+        for part in self.parts.values():
+            part.begin()
+
+    def read(self, line: str) -> None:
+        kind, _, rest = line.partition(" ")
+        self.parts[kind].read(rest)
+
+    def check(self, directory: Path, rng: random.Random) -> None:
+        """Open what a kill has left."""
+        settings: dict[str, Any] = SETTINGS | {"vm_memory_high_watermark": 1.0}
+        with warren.open(directory, sync="os", **settings) as node:
+            assert node.failed_queues == {}
+            for part in self.parts.values():
+                part.check(node, rng)

@@ -1,0 +1,120 @@
+"""A node, or a guest, that is closed while others are at it: it comes to its end, and they are told why."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+import warren
+from tests.support.runtime_tools import actor_of, hand_node
+from tests.support.sharing_tools import hang_up, link_of
+from tests.support.waiting import together
+from warren.errors import ClosedError
+from warren.node import Node
+from warren.server import Server, ServerSettings
+
+pytestmark = pytest.mark.usefixtures("host")
+
+
+def test_a_guest_closes_though_others_publish_on(guest: Node) -> None:
+    """It waited until nothing was on its way, which never came."""
+    queue, topic, begun = guest.queue("q"), guest.topic("t"), threading.Event()
+
+    def publish() -> None:
+        with contextlib.suppress(ClosedError):
+            while True:
+                queue.publish(b"x")
+                topic.append(b"y")
+                begun.set()
+
+    def close() -> None:
+        begun.wait()
+        guest.close()
+
+    together(publish, publish, close)
+
+
+def test_what_is_handed_over_once_a_guest_closes_is_refused_and_what_was_before_is_done(guest: Node) -> None:
+    queue, topic = guest.queue("q"), guest.topic("t")
+    confirms = [queue.publish(b"1"), topic.append(b"1")]
+    link_of(guest).refuse(ClosedError("closed"))
+    for hand_over in (queue.publish, topic.append):
+        with pytest.raises(ClosedError):
+            hand_over(b"2")
+    for confirm in confirms:
+        confirm.wait()
+    assert len(queue) == 1
+
+
+def test_nothing_is_asked_behind_a_guests_good_bye(guest: Node) -> None:
+    """It was, and who asked got an error of the protocol's, or ended the thread that reads for all."""
+    queue, link, asked = guest.queue("q"), link_of(guest), list[type[BaseException]]()
+    len(queue)
+    receive, flush, said = link.receive, link.flush, threading.Event()
+
+    def flush_and_say() -> None:
+        flush()
+        if link.closed is not None:
+            said.set()
+
+    def ask() -> None:
+        said.wait()
+        try:
+            len(queue)
+        except BaseException as error:
+            asked.append(type(error))
+        link.receive = receive  # type: ignore[method-assign]
+
+    link.flush = flush_and_say  # type: ignore[method-assign]
+    link.receive = lambda connection, later: None  # type: ignore[method-assign]  # the host's answer waits
+    together(ask, guest.close)
+    assert asked == [ClosedError]
+
+
+def test_a_retry_of_a_message_whose_host_is_gone_is_passed_over(guest: Node) -> None:
+    """As an ack is: the message has gone back already."""
+    queue = guest.queue("q")
+    queue.publish(b"1").wait()
+    delivery = queue.get()
+    assert delivery is not None
+    hang_up(guest)
+    delivery.retry(0.01)
+    again = queue.get(timeout=10)
+    assert again is not None
+    assert again.redelivered
+
+
+def test_a_commit_as_a_guest_closes_says_that_it_is_closed(guest: Node) -> None:
+    topic = guest.topic("t")
+    topic.append(b"1").wait()
+    reader = topic.reader("g")
+    reader.read()
+    guest.close()
+    with pytest.raises(ClosedError):
+        reader.commit()
+
+
+def test_an_answer_for_a_client_of_a_server_that_has_stopped_does_not_end_the_actor_that_has_it(tmp_path: Path) -> None:
+    """It did: a topic's log, when a guest was killed and its host closed before the guest's append was safe."""
+    with warren.open(tmp_path / "plain") as node:
+        server = Server(node._running, ServerSettings(port=None, directory=str(tmp_path)))
+        server.start()
+        queue = node.queue("q")
+        actor = actor_of(queue)
+        server.stop()
+        actor.call_soon(lambda: server.post(lambda: None))
+        queue.publish(b"1").wait()
+        assert actor_of(queue) is actor
+
+
+def test_who_comes_too_late_for_an_actor_of_a_node_that_closes_is_told_that_it_is_closed() -> None:
+    scene = hand_node()
+    actor, topics = actor_of(scene.node.queue("q")), scene.node.topic("t")
+    topics.append(b"1").wait()
+    running = scene.node._running.topics_now()
+    scene.node.close()
+    for part in (actor, running.dispatcher, running.log):
+        assert isinstance(part.stopped_error(), ClosedError), part
