@@ -28,7 +28,6 @@ from pykka import ActorRef
 from warren.actors import messages as m
 from warren.actors.clock import NS
 from warren.actors.engines.definitions import Definitions
-from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.memory_readings import MemoryReading
 from warren.actors.engines.policies import AppliedPolicies
@@ -51,6 +50,7 @@ from warren.storage.data_version import refuse_newer, stamp
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
 from warren.storage.filesystem import Lock
 from warren.storage.lock_file import LOCK_FILE
+from warren.storage.own_files import DEFINITIONS_FILE
 from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:

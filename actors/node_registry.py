@@ -36,6 +36,7 @@ from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_vhost import RunningVhost
 from warren.queue_index import directory as names
 from warren.storage.errors import StorageError, WarrenError
+from warren.storage.own_files import DELAYS_DIRECTORY, SIDE_DIRECTORY
 
 if TYPE_CHECKING:
     from warren.actors.engines.definitions_json import Imported
@@ -47,10 +48,6 @@ _LOG = logging.getLogger("warren.node")
 T = TypeVar("T")
 
 VHOSTS_DIRECTORY = "msg_stores/vhosts"
-DELAYS_DIRECTORY = "warren.delayed"
-"""With a directory for each vhost that has delayed messages: outside of all that is RabbitMQ's."""
-SIDE_DIRECTORY = "warren.queues"
-"""What warren keeps of queues beside the files that a broker knows: by vhost and queue, as they are named there."""
 
 
 class NodeRegistry(NodePart):

@@ -180,7 +180,7 @@ class QueueActor(QueueOutput):
 
         Returns recovery terms by stored name, and the confirms to be answered once the stores are closed.
         """
-        self._drain()
+        self._handle_waiting()
         self._tell_now()
         self._say_last_word()
         try:
@@ -195,7 +195,7 @@ class QueueActor(QueueOutput):
         self._end(None)
         return terms, confirms
 
-    def _drain(self) -> None:
+    def _handle_waiting(self) -> None:
         """Handle what came before."""
         while (entry := self.actor_inbox.take()) is not None:
             if isinstance(entry, PendingBatch):
@@ -207,7 +207,7 @@ class QueueActor(QueueOutput):
 
     def catch_up(self) -> Future:
         """What came before is handled now, and safe once that is answered."""
-        self._drain()
+        self._handle_waiting()
         return self.sync()
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:

@@ -43,6 +43,7 @@ from warren.queue_index.directory import level_name
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
+from warren.storage.own_files import KEYS_LOG, RETURNED_LOG
 
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
@@ -55,12 +56,6 @@ _DEAD_LETTER_ROUNDS: Final = 8
 """As many queues one behind the other, at most, have what died in one of them arrive before a vhost closes."""
 _DELAYS: Final = threading.Lock()
 """Held by whoever begins delayed messages."""
-RETURNED_LOG: Final = "returned.log"
-"""What came back to a queue (:mod:`warren.actors.engines.retries`), in the queue's own folder below ``side_path``."""
-
-KEYS_LOG = "unique.log"
-"""The keys of messages (:mod:`warren.actors.engines.unique_keys`), in the same folder."""
-
 _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 

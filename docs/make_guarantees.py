@@ -24,9 +24,9 @@ from tests.support.tried import Tried  # noqa: E402 - which stands at the top of
 
 HEAD: Final = """# What is promised, and what shows it
 
-Each line is a promise, the fault under which it holds, and the tests that try to break it. Whoever doubts one runs them:
-`make test-all` runs all, `make nightly` searches for an hour. `docs/make_guarantees.py` makes this page; the counts are
-written by the runs themselves.
+Each line is a promise, a fault under which it holds, and the tests that try to break it. Whoever doubts one runs them:
+`make test-all` runs all, `make nightly` searches for long. `docs/make_guarantees.py` makes this page, and the runs
+themselves write the counts.
 
 What the words mean: **confirmed** is a message whose confirm has come (`publish(…).wait()` returned), or a batch or
 append whose has; **safe** is written, with `sync="os"`, and written and synced, with `"group"` (the default) and
@@ -59,10 +59,226 @@ class Promise:
 PROMISES: Final = (
     Promise(
         "A persistent message that was confirmed is there: whole, in its place, until it is acked",
-        Shown("the process is killed at any file operation", "crashes::a_kill_at_any_operation_breaks_no_promise"),
         Shown(
-            "the power fails at any file operation; unsynced writes, names and sizes are lost in any order",
+            "the process is killed at any file operation",
+            "crash_points::no_crash_breaks_a_promise",
+            "crashes::a_kill_at_any_operation_breaks_no_promise",
+        ),
+        Shown(
+            "the power fails at any file operation: unsynced writes, names and sizes are lost in any order, or torn",
+            "crash_points::no_crash_breaks_a_promise",
             "crashes::a_power_loss_at_any_operation_breaks_no_promise",
+        ),
+        Shown("a recovery is cut off, too", "crashes::a_recovery_cut_at_any_operation_breaks_no_promise"),
+        Shown("the power fails under a real ext4", "real_disk::what_was_confirmed_survives_every_power_loss"),
+        Shown(
+            "kill -9 at full speed, with paging, compaction and all kinds of messages",
+            "kill::kills_at_full_speed",
+            "sharing_kill::and_so_does_a_mixed_load",
+        ),
+        Shown(
+            "EIO or a full disk, once or for long, at each kind of file",
+            "disk_faults::whatever_fails_on_a_disk_nothing_confirmed_is_lost_and_all_goes_on",
+        ),
+        Shown(
+            "an fsync fails: nothing unsynced is called safe", "crashes::a_failed_operation_comes_out_and_loses_nothing"
+        ),
+        Shown("any order of the actors' turns", "schedules::no_order_of_a_nodes_threads_breaks_a_promise"),
+    ),
+    Promise(
+        "Messages come in order, none of them half, none a second time without the redelivered flag",
+        Shown(
+            "a kill or a power loss at any operation",
+            "crashes::a_kill_at_any_operation_breaks_no_promise",
+            "crash_points::no_crash_breaks_a_promise",
+        ),
+        Shown("kill -9 at full speed", "kill::kills_at_full_speed"),
+        Shown(
+            "a clean close with dead letters on their way",
+            "dead_letters::a_clean_close_leaves_a_dead_letter_in_one_queue",
+        ),
+    ),
+    Promise(
+        "What was acked, and synced, does not come back",
+        Shown(
+            "a kill or a power loss at any operation",
+            "crashes::a_purge_that_power_cuts_brings_nothing_back_that_was_surely_acked",
+            "crash_points::no_crash_breaks_a_promise",
+        ),
+        Shown("a real ext4", "real_disk::what_was_confirmed_survives_every_power_loss"),
+    ),
+    Promise(
+        "What was declared is there: queues, exchanges, bindings, policies, users",
+        Shown(
+            "a crash at any operation",
+            "definitions::cut_off_at_every_operation",
+            "node_directory::a_crash_while_something_is_changed_leaves_it_done_or_not",
+        ),
+        Shown(
+            "processes that were killed as they declared, and a power loss then",
+            "definitions::what_a_killed_process_left_in_the_log_is_on_the_disk_before_anything_behind_it",
+        ),
+        Shown("a real ext4", "real_disk::what_was_confirmed_survives_every_power_loss"),
+    ),
+    Promise(
+        "What was appended to a topic and confirmed is there, found by its key; no group is ahead of its readers",
+        Shown(
+            "a crash at any operation",
+            "topics::a_crash_at_any_operation_loses_nothing_that_anybody_was_told",
+            "crash_points::no_crash_breaks_a_promise",
+        ),
+        Shown("kill -9 at full speed", "kill::kills_at_full_speed"),
+        Shown("a real ext4", "real_disk::what_was_confirmed_survives_every_power_loss"),
+        Shown(
+            "offsets that are being written",
+            "consumer_offsets::whenever_it_dies_the_old_offsets_or_the_new_ones_are_there",
+        ),
+    ),
+    Promise(
+        "A delayed message comes, and not before its time; one that was called back does not",
+        Shown(
+            "a crash at any operation",
+            "delayed_messages::a_crash_at_every_operation_loses_nothing_that_was_confirmed",
+            "delayed_messages::what_was_called_back_stays_so_after_a_crash",
+        ),
+        Shown("kill -9 at full speed", "kill::kills_at_full_speed"),
+        Shown(
+            "a wall clock that is set by hours", "disk_faults::a_wall_clock_that_is_set_loses_nothing_and_stops_nothing"
+        ),
+    ),
+    Promise(
+        "Of messages with a key one is stored; how often a message came back is counted",
+        Shown(
+            "a crash at any operation",
+            "unique_crashes::a_crash_at_every_operation",
+            "retries_runtime::a_crash_at_any_operation_loses_no_message_and_no_count_that_was_safe",
+        ),
+        Shown("kill -9 at full speed", "kill::kills_at_full_speed"),
+    ),
+    Promise(
+        "A shared directory has one host at a time, and one soon; nothing confirmed is lost with it",
+        Shown(
+            "any order of what processes do, and deaths anywhere",
+            "takeover_schedules::no_order_of_takeovers_breaks_a_promise",
+        ),
+        Shown(
+            "hosts and guests that are killed",
+            "sharing_kill::what_was_confirmed_survives_hosts_that_are_killed",
+            "sharing_kill::and_so_does_a_mixed_load",
+        ),
+        Shown("a power loss after that, on a real ext4", "real_disk::what_was_confirmed_survives_every_power_loss"),
+    ),
+    Promise(
+        "A program that ends in order loses nothing that it published; any other end nothing that was confirmed",
+        Shown(
+            "[every end of an interpreter](ends.md)",
+            "ends::an_interpreter_ends_as_the_table_says",
+            "ends::and_so_do_the_others",
+        ),
+        Shown("an interrupt at each moment of each verb", "struck_verbs::ctrl_c_in_a_verb_leaves_the_node_whole"),
+    ),
+    Promise(
+        "What stopped accepting says so and why; what can be read is served; all goes on when the cause is gone",
+        Shown(
+            "a real file system, filled and freed",
+            "real_disk_faults::a_real_file_system_is_filled_and_freed_under_traffic",
+        ),
+        Shown(
+            "EIO, read-only for a while",
+            "disk_faults::a_fault_that_lasts_or_passes",
+            "disk_faults::a_file_system_that_is_read_only_for_a_while_is_read_and_written_again",
+        ),
+        Shown(
+            "no descriptor left, with 500 queues",
+            "real_disk_faults::five_hundred_queues_without_a_descriptor_left_refuse_or_serve_and_go_on",
+        ),
+        Shown("permission lost and given back", "real_disk_faults::permission_to_make_files_is_lost_and_given_back"),
+        Shown(
+            "no storm of restarts",
+            "disk_faults::a_full_disk_does_not_open_the_topics_anew_again_and_again",
+            "full_disk::nothing_is_tried_again_and_again_on_a_full_disk",
+        ),
+    ),
+    Promise(
+        "Nothing is confirmed in a directory that is gone, and nothing is written into one that is another's now",
+        Shown(
+            "a directory that is removed, or replaced, under a node",
+            "lost_directory::nothing_is_confirmed_in_a_directory_that_was_removed",
+            "lost_directory::a_directory_that_is_anothers_now_is_left_alone",
+        ),
+    ),
+    Promise(
+        "Reading ends, in bounded memory, with nothing but errors of warren's",
+        Shown(
+            "any bytes, in any file",
+            "fuzz::a_damaged_input_is_refused_or_read",
+            "fuzz::a_fuzzer_that_watches_branches_finds_nothing",
+        ),
+        Shown(
+            "links, FIFOs, devices, directories in a file's place",
+            "hostile_files::whatever_stands_in_a_files_place_nothing_hangs_or_fills_the_memory",
+        ),
+    ),
+    Promise(
+        "No message is missing without a word: `verify` says what is damaged, `export` saves all that is sound",
+        Shown(
+            "any single damage of a broker's directory",
+            "damage_drawn::classic_queues_lose_nothing_without_a_word",
+            "damage_drawn::quorum_queues_lose_nothing_without_a_word",
+            "damage_drawn::topics_lose_nothing_without_a_word",
+        ),
+        Shown(
+            "what stands in a file's place",
+            "damage_drawn::what_stands_in_a_files_place_costs_no_message_without_a_word",
+        ),
+        Shown(
+            "any single damage of warren's own files",
+            "damaged_own_nodes::a_damaged_file_of_a_node_is_an_error_or_a_warning_or_costs_nothing",
+        ),
+    ),
+    Promise(
+        "Nobody waits for ever, and an idle queue answers within 100 ms while others are busy",
+        Shown("any order of the actors' turns", "schedules::no_order_of_a_nodes_threads_breaks_a_promise"),
+        Shown(
+            "real threads, event loops, guests and clients at full speed",
+            "starvation::a_thread_at_an_idle_queue",
+            "starvation::a_guest_at_an_idle_queue_beside_a_busy_guest",
+            "starvation::a_connection_at_an_idle_queue_beside_a_busy_connection",
+        ),
+    ),
+    Promise(
+        "A client of `warren serve` takes no more than its share of time, memory and descriptors",
+        Shown(
+            "attacks, each watched by a bystander",
+            "server_attacks::an_attack_costs_others_no_more_than_a_moment",
+            "server_attacks::a_flood_of_connections_leaves_the_node_its_descriptors",
+        ),
+        Shown(
+            "mutated frames and handshakes",
+            "server_abuse::mutated_conversations_harm_nobody",
+            "server_abuse::mutated_handshakes_harm_nobody",
+        ),
+    ),
+    Promise(
+        "Files are their user's alone, other users' processes are refused, and no link leads out",
+        Shown("any umask", "own_files::everything_that_a_node_makes_is_its_users_alone"),
+        Shown(
+            "another user at the socket",
+            "sharing::another_user_is_dropped",
+            "status_server::another_user_s_process_is_dropped_whatever_the_socket_s_mode",
+        ),
+        Shown("links in the place of files", "links::a_link_in_the_place_of_any_file_of_a_node"),
+    ),
+    Promise(
+        "What an earlier warren wrote is opened, and all of it is there; what a newer one wrote is refused, untouched",
+        Shown(
+            "directories of all released versions, closed and killed",
+            "upgrades::what_an_earlier_warren_wrote_is_all_there_and_goes_on",
+        ),
+        Shown("a newer number, an unknown feature", "data_version::what_a_newer_version_wrote_is_not_opened_to_write"),
+        Shown(
+            "a format that changes unnoticed",
+            "upgrades::the_present_version_has_an_archive_which_is_what_this_code_writes",
         ),
     ),
 )

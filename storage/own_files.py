@@ -1,4 +1,4 @@
-"""What warren makes on a disk: who may read it, and whose it is.
+"""What warren makes on a disk: what it is called, who may read it, and whose it is.
 
 Messages are their user's alone: files are made with mode 0600 and directories with 0700, whatever the umask. What is
 there already keeps its mode. So are temporary files with something of messages in them: what others make them, who give
@@ -17,6 +17,18 @@ from typing import Final
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
+
+DEFINITIONS_FILE: Final = "warren.definitions.json"
+DEFINITIONS_LOG: Final = "warren.definitions.log"
+"""What is declared, in a data directory, and what came after it (:mod:`warren.actors.engines.definitions_file`)."""
+DELAYS_DIRECTORY: Final = "warren.delayed"
+"""In a data directory, with a directory for each vhost that has delayed messages: outside of all that is RabbitMQ's."""
+SIDE_DIRECTORY: Final = "warren.queues"
+"""What warren keeps of queues beside the files that a broker knows: by vhost and queue, as they are named there."""
+RETURNED_LOG: Final = "returned.log"
+"""What came back to a queue (:mod:`warren.actors.engines.retries`), in the queue's folder there."""
+KEYS_LOG: Final = "unique.log"
+"""The keys of messages (:mod:`warren.actors.engines.unique_keys`), in the same folder."""
 
 
 def create(path: str, flags: int) -> int:

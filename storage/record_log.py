@@ -29,6 +29,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -50,7 +51,7 @@ MAX_PAYLOAD_BYTES: Final = (1 << 32) - 1
 SECTOR_BYTES: Final = 512
 """What a disk writes in one piece."""
 FEW_ZEROS: Final = 4
-"""Fewer could be anything; more would not be there, where a short record was torn."""
+"""Fewer at a record's end could be anything; more would not be there, where a short one was torn."""
 
 _LENGTH: Final = struct.Struct(">I")
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
@@ -294,14 +295,11 @@ def next_whole(data: bytes, position: int) -> int | None:
 
 
 def _is_lost_write(data: bytes, start: int, stop: int) -> bool:
-    """Whether what stands between two records may be what a power loss left of writes that were not synced: zeros that
-    reach to where one of them begins or ends, or a sector does. (A damaged record that happens to have so many there is
-    not told from it.)"""
-    sectors = range(start + -start % SECTOR_BYTES, stop, SECTOR_BYTES)
-    return any(
-        set(data[max(at - FEW_ZEROS, start) : at]) == {0} or set(data[at : min(at + FEW_ZEROS, stop)]) == {0}
-        for at in (start, *sectors, stop)
-    )
+    """Whether what stands between two records may be what a power loss left of writes that were not synced: it begins
+    or ends in zeros, or one of its sectors has nothing else. (A damaged record that does is not told from it.)"""
+    bounds = (start, *range(start + -start % SECTOR_BYTES, stop, SECTOR_BYTES), stop)
+    pieces = [*pairwise(bounds), (start, min(start + FEW_ZEROS, stop)), (max(stop - FEW_ZEROS, start), stop)]
+    return any(not data[low:high].strip(b"\0") for low, high in pieces if low < high)
 
 
 def _crc(payload: bytes) -> int:

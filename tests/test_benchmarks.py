@@ -14,6 +14,7 @@ from benchmarks import memory_limit, plot, report, serving, sharing
 from benchmarks.__main__ import measure
 from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
+from benchmarks.long_run.watching import LongRun
 from benchmarks.plot import draw, draw_topics
 from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch
 from benchmarks.tape import Player, RecordingFileSystem
@@ -114,7 +115,7 @@ def test_the_kept_results_are_the_table_and_the_pictures_of_the_pages(
     assert "resident memory with 10,000 queues: filled, hibernated" in titles
     monkeypatch.setattr(plot, "DOCS", tmp_path)
     plot.main()
-    names = {"benchmarks.png", "benchmarks-topics.png", "benchmarks-spark.png", "soak.png"}
+    names = {"benchmarks.png", "benchmarks-topics.png", "benchmarks-spark.png", "soak.png", "long-run.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
@@ -195,3 +196,17 @@ def test_a_guest_is_measured_beside_its_host_and_an_echo() -> None:
     figures = sharing.measure(0.0, 1).figures
     assert [figure.title for figure in figures] == [title for title, _ in sharing.TITLES.values()]
     assert all(figure.ours.low > 0 and figure.ratio is not None and figure.ratio.low > 0 for figure in figures)
+
+
+@pytest.mark.slow
+def test_a_long_run_in_short_misses_nothing(tmp_path: Path) -> None:
+    """Two programs that share a directory and take over from each other, and a server with its clients."""
+    with LongRun(tmp_path, 12.0, takeover_count=4) as run:
+        run.run(lambda _: None)
+        result = run.result()
+    assert (result["missing"], result["failures"]) == (0, [])
+    assert [how for _, how in result["takeovers"]] == ["closed", "killed", "closed", "killed"]
+    assert result["confirmed"] > 1000
+    assert {"steady", "amqp"} <= {who for sample in result["samples"] for who in sample["waits"]}
+    plot.draw_long_run(result, tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")

@@ -504,3 +504,42 @@ def test_the_queues_are_asked_what_they_need_only_where_a_store_holds_something(
     with open_source(str(tmp_path / "node")) as source:
         assert not [finding for finding in verify_source(source) if isinstance(finding, Finding)]
     assert asked == ["msg_store_persistent"] * is_stored
+
+
+@pytest.fixture
+def node_with_own_files(tmp_path: Path) -> Path:
+    """A directory with a file of each kind that is warren's own."""
+    path = tmp_path / "node"
+    with embedded.open(path) as node:
+        queue = node.queue("q", retry=embedded.Retry(limit=5, delay=1000))
+        queue.publish_many([b"later"] * 50, delay=1000).wait()
+        for key in ("a", "b", "c"):
+            queue.publish(b"keyed", unique=key).wait()
+        for delivery in [queue.get(), queue.get()]:
+            assert delivery is not None
+            delivery.nack()
+    return path
+
+
+OWN = ["warren.version", "warren.definitions.json", "warren.definitions.log", "*.delayed", "unique.log", "returned.log"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_files_of_warrens_own_are_looked_at_too(node_with_own_files: Path, name: str) -> None:
+    assert warren("verify", node_with_own_files).exit_code == 0
+    [path] = [one for one in node_with_own_files.rglob(name) if one.is_file()]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)
+    report = json.loads(warren("verify", node_with_own_files, "--json").stdout)
+    assert [one["path"] for one in report["findings"]] == [str(path)]
+    torn = name == "warren.definitions.log"  # its last record: a crash may have left it so
+    assert (report["damage"], report["leftover"]) == (not torn, torn)
+
+
+def test_what_a_crash_leaves_behind_an_own_log_is_left_over(node_with_own_files: Path) -> None:
+    [path] = node_with_own_files.rglob("*.delayed/*/*.delayed")
+    with path.open("ab") as log:
+        log.write(b"half a record")
+    report = json.loads(warren("verify", node_with_own_files, "--json").stdout)
+    assert [(one["kind"], one["severity"]) for one in report["findings"]] == [("leftover of a write", "leftover")]

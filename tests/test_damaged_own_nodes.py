@@ -146,7 +146,7 @@ def read(files: MemoryFileSystem) -> Counter[bytes]:
         finally:
             with told():
                 scene.node.close()
-            scene._forget()
+            scene.forget()
     return found
 
 

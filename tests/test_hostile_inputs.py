@@ -18,7 +18,7 @@ from tests.fuzz.parsers import PATH, in_memory
 from tests.fuzz.target import ends_within
 from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import GOLDEN
-from warren.actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
+from warren.actors.engines.definitions_file import DefinitionsFile
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_log import DelayLog
 from warren.actors.engines.topics.topic_table import TopicTable
@@ -33,6 +33,7 @@ from warren.shovel.progress import Progress
 from warren.storage.erlang_terms import MAX_INFLATED_BYTES, decode
 from warren.storage.errors import DataError, SettingsError, TermError
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 from warren.storage.record_log import RecordLog, encode_record
 from warren.storage.topic_settings import TopicSettings
 from warren.traces import TraceError, load, tables
@@ -46,7 +47,7 @@ ESCAPE = "\x1b[31mred"
 @pytest.mark.parametrize("data", [DIGITS, DEEP, b"\xff"], ids=["digits", "deep", "no text"])
 def test_a_definitions_file_that_is_no_json_is_an_error_with_a_name(data: bytes) -> None:
     with pytest.raises(DataError, match="no JSON"):
-        DefinitionsFile(in_memory(data, f"{DIRECTORY}/{FILE_NAME}"), DIRECTORY).load()
+        DefinitionsFile(in_memory(data, f"{DIRECTORY}/{DEFINITIONS_FILE}"), DIRECTORY).load()
 
 
 def definitions_with_log(*records: bytes) -> DefinitionsFile:
@@ -56,9 +57,9 @@ def definitions_with_log(*records: bytes) -> DefinitionsFile:
     )
     document = {"format": "warren definitions", "version": 1, "generation": 1, "definitions": json.loads(snapshot)[1]}
     document["checksum"] = f"{zlib.crc32(snapshot.encode()):08x}"
-    files = in_memory(json.dumps(document).encode(), f"{DIRECTORY}/{FILE_NAME}")
+    files = in_memory(json.dumps(document).encode(), f"{DIRECTORY}/{DEFINITIONS_FILE}")
     log = b"".join(b"%08x %s\n" % (zlib.crc32(record), record) for record in records)
-    files.open_append(f"{DIRECTORY}/{LOG_NAME}").append(log)
+    files.open_append(f"{DIRECTORY}/{DEFINITIONS_LOG}").append(log)
     return DefinitionsFile(files, DIRECTORY)
 
 

@@ -102,7 +102,7 @@ SERVE = "import warren.cli, warren.commands.serve"
         (PUBLISH, "new", 168, 151, UNPUBLISHED | {"numpy"}),
         (PUBLISH, "data", 174, 156, UNPUBLISHED),
         (INSPECT, "data", 83, 58, TOPICS | {"asyncio", "pykka", "rich", "warren.node", "numpy.ma", "pamqp", "tarfile"}),
-        (SERVE, "data", 221, 180, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (SERVE, "data", 222, 180, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )

@@ -272,7 +272,7 @@ def test_a_crash_at_any_operation_loses_no_message_and_no_count_that_was_safe() 
             for body, count in counts.items():
                 assert count <= found[body] <= count + 2, (operation, power, body, found, counts)
             again.node.close()
-        hand._forget()
+        hand.forget()
 
 
 # ── clients of a server ───────────────────────────────────────────────────────────────────────────────────────────────

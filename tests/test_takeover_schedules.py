@@ -19,6 +19,7 @@ from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
 from warren.actors.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
+from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY
 from warren.amqp.states import Side
 from warren.client.errors import LinkLostError
 from warren.client.handshake import Login, shake_hands
@@ -141,7 +142,7 @@ def test_a_host_that_ends_in_the_middle_of_a_handshake_is_lost_and_no_error() ->
 
     def serve() -> None:
         server.receive(theirs.recv(4096))
-        server.send(0, c.Connection.Start(0, 9, {}, "EXTERNAL", "en_US"))
+        server.send(0, c.Connection.Start(0, 9, {PROTOCOL_PROPERTY: PROTOCOL}, "EXTERNAL", "en_US"))
         theirs.sendall(server.data_to_send())
         server.receive(theirs.recv(4096))
         server.send(0, c.Connection.Tune(100, 4096, 0))

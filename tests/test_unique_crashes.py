@@ -115,9 +115,9 @@ def test_a_crash_at_every_operation_of_the_next_start() -> None:
             except (SimulatedCrash, WarrenError):
                 left_over = copy.after_power_loss(random.Random(at))
                 if pool is not None:
-                    pool._forget()
+                    pool.forget()
             else:
-                scene._forget()
+                scene.forget()
                 break
             again = hand_node(left_over, seed=104_729 + at, clock=life.scene.clock, **SMALL)
             queue = again.node.queue("q")

@@ -6,13 +6,13 @@ import enum
 import os
 from typing import Final
 
-from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from warren.actors.node_errors import ForeignDirectoryError
 from warren.actors.node_registry import VHOSTS_DIRECTORY
 from warren.queue_index.directory import JOURNAL_NAME, QUEUE_NAME_FILE, VHOST_NAME_FILE
 from warren.storage.data_version import refuse_newer
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import RealFileSystem
+from warren.storage.own_files import DEFINITIONS_FILE
 
 _PARTS: Final = ("vhosts", "queues", VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
 """Any of these lies in a ``msg_stores`` folder, a vhost's or a queue's."""

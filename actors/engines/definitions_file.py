@@ -39,11 +39,10 @@ from warren.actors.engines.changes import Change, Kind
 from warren.actors.log_events import log_event
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.filesystem import FileSystem, sync_directories_above, write_beside
+from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 
 _LOG = logging.getLogger("warren.node")
 
-FILE_NAME: Final = "warren.definitions.json"
-LOG_NAME: Final = "warren.definitions.log"
 FORMAT: Final = "warren definitions"
 VERSION: Final = 1
 KINDS: Final[dict[str, Kind]] = {
@@ -99,11 +98,11 @@ class DefinitionsFile:
 
     @property
     def path(self) -> str:
-        return f"{self._directory}/{FILE_NAME}"
+        return f"{self._directory}/{DEFINITIONS_FILE}"
 
     @property
     def log_path(self) -> str:
-        return f"{self._directory}/{LOG_NAME}"
+        return f"{self._directory}/{DEFINITIONS_LOG}"
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,7 +113,7 @@ class DefinitionsFile:
         """
         if not self._files.exists(self.path):
             if self._files.exists(self.log_path):
-                raise DataError(self.path, None, f"missing, though there is its log {LOG_NAME}")
+                raise DataError(self.path, None, f"missing, though there is its log {DEFINITIONS_LOG}")
             return None
         data = self._files.read(self.path)
         self._generation, snapshot = _parse_file(data, self.path)
@@ -127,6 +126,11 @@ class DefinitionsFile:
                 snapshot = _replay(snapshot, records[1:], self.log_path)
                 self._log_bytes = whole_bytes
         return snapshot
+
+    @property
+    def log_bytes(self) -> int:
+        """Of the log's whole records, as far as they belong to the file."""
+        return self._log_bytes or 0
 
     @property
     def is_known(self) -> bool:

@@ -16,8 +16,6 @@ from benchmarks.long_run.ledger import Ledger
 from benchmarks.long_run.program import Program
 
 SAMPLE_EVERY_S: Final = 5.0
-TAKEOVERS: Final = 24
-"""In a run, however long it is."""
 LIMIT: Final = 200_000_000
 """vm_memory_high_watermark of both nodes, bytes."""
 DRAIN_S: Final = 300.0
@@ -29,9 +27,11 @@ class LongRun:
 
     directory: Path
     seconds: float
+    takeover_count: int = 24
+    """So often a host closes, or is killed."""
     ledger: Ledger = attrs.Factory(Ledger)
     samples: list[dict[str, Any]] = attrs.Factory(list)
-    takeovers: list[tuple[float, str]] = attrs.Factory(list)
+    takeovers: list[tuple[float, str]] = attrs.field(factory=list, init=False)
     """When, and how: "closed" or "killed"."""
     programs: list[Program] = attrs.Factory(list)
     mortals: int = 0
@@ -81,10 +81,10 @@ class LongRun:
 
     def run(self, progress: Callable[[float], None]) -> None:
         """``progress`` is told the seconds that have passed."""
-        start, between, number = time.monotonic(), self.seconds / (TAKEOVERS + 1), 0
+        start, between, number = time.monotonic(), self.seconds / (self.takeover_count + 1), 0
         while (passed := time.monotonic() - start) < self.seconds:
             progress(passed)
-            if number < TAKEOVERS and passed > (number + 1) * between:
+            if number < self.takeover_count and passed > (number + 1) * between:
                 self._take_over(passed, number)
                 number += 1
             self._sample(passed)

@@ -258,7 +258,7 @@ def run(seed: int) -> Record:
     for _ in range(rng.randrange(5, 14)):
         rng.choice(STEPS)(life)
     files.record.end()
-    life.hand._forget()
+    life.hand.forget()
     return files.record
 
 
@@ -301,7 +301,7 @@ def found_in(files: MemoryFileSystem, promises: Promises, clock: HandClock) -> F
             read = place_of_group(hand)
         return Found(frozenset(declared), queues, delayed, topic, read)
     finally:
-        hand._forget()
+        hand.forget()
 
 
 def place_of_group(hand: HandNode) -> int:

@@ -57,7 +57,7 @@ def run(seed: int) -> Record:
                 left = life.scene.kill()
             life = Life(hand_node(left, seed=rng.getrandbits(32), clock=clock, **SMALL), tries)
         files.record.end()
-        life.scene._forget()
+        life.scene.forget()
     return files.record
 
 

@@ -53,9 +53,12 @@ def _findings(place: Place, source: Source | None, store: str | None, changes: d
         for guess in guesses:
             report_error(guess)
         topics = verify_store(place.files, store, settings)
-    if source is None:
-        return topics
-    return chain(_queue_findings(source), topics)
+    findings = topics if source is None else chain(_queue_findings(source), topics)
+    if (own := place.own_files()) is not None:
+        from warren.salvage.own_files import verify_own_files  # noqa: PLC0415 - a broker's directory has none
+
+        findings = chain(findings, verify_own_files(place.files, own))
+    return findings
 
 
 def _queue_findings(source: Source) -> Iterator[Finding]:

@@ -35,10 +35,12 @@ from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
+from warren.storage.data_version import FILE_NAME as VERSION_FILE
 from warren.storage.data_version import refuse_unreadable
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import RealFileSystem
+from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG, DELAYS_DIRECTORY, SIDE_DIRECTORY
 
 KIND: Final = "rabbitmq-classic-v1"
 MIXED_KIND: Final = "rabbitmq"
@@ -46,6 +48,8 @@ MIXED_KIND: Final = "rabbitmq"
 STDIN: Final = "-"
 """In place of a path."""
 
+OWN_FILES: Final = (DELAYS_DIRECTORY, SIDE_DIRECTORY, DEFINITIONS_FILE, DEFINITIONS_LOG, VERSION_FILE)
+"""What a node of warren's has beside a broker's files: one of these at least, whenever a node wrote there."""
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_FILES = (disk.VHOST_NAME_FILE, disk.RECOVERY_TERMS_FILE)
 _MAX_DEPTH = 8
@@ -144,6 +148,17 @@ class Place:
             return (None if vhosts is None else Source(self.path, vhosts)), store
 
         return self.search(look, _NEITHER)
+
+    def own_files(self) -> str | None:
+        """The directory that has files of warren's own beside a broker's, if there is one."""
+
+        def look(place: str) -> str | None:
+            return place if any(self.files.exists(below(place, name)) for name in OWN_FILES) else None
+
+        try:
+            return self.search(look, _NEITHER)
+        except DataError:
+            return None
 
     def _has_store(self) -> bool:
         try:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
+from warren.actors.engines.definitions_file import DefinitionsFile
 from warren.salvage.names import printable, shown, split_level, to_text
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -31,6 +31,7 @@ from warren.simulation.scenario import QueueSpec, Scenario
 from warren.simulation.sizes import LARGEST, ConstantSize
 from warren.simulation.units import ScenarioError
 from warren.storage.errors import StorageError, WarrenError
+from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 
 Note = Callable[[str], object]
 Arguments = Mapping[str, Any]
@@ -192,7 +193,7 @@ def _declared(files: ReadOnlyFileSystem, source: Source, note: Note) -> Iterator
 def _definitions_directory(files: ReadOnlyFileSystem, path: str) -> str | None:
     for _ in range(_LEVELS_ABOVE):
         path = posixpath.dirname(path)
-        for name in (FILE_NAME, LOG_NAME):
+        for name in (DEFINITIONS_FILE, DEFINITIONS_LOG):
             if files.exists(f"{path}/{name}" if path else name):
                 return path or "."
     return None
