@@ -38,9 +38,10 @@ from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 
 DIRECTORY = "/data/node"
-FILE, LOG = f"{DIRECTORY}/{definitions_file.FILE_NAME}", f"{DIRECTORY}/{definitions_file.LOG_NAME}"
+FILE, LOG = f"{DIRECTORY}/{DEFINITIONS_FILE}", f"{DIRECTORY}/{DEFINITIONS_LOG}"
 EXPORTED = Path(__file__).parent / "data" / "broker-definitions.json"
 """What ``rabbitmqctl export_definitions`` of RabbitMQ 3.10.8 wrote."""
 
