@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(groups.plugin(config), "warren-groups")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as below nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)  # marks are there before ``-m`` looks for them

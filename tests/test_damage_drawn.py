@@ -168,8 +168,8 @@ def check(
     if indexes is QUORUM_FILES and back and not cut:
         assert "may be back" in result.stderr or "not sure" in result.stderr, said
     if result.exit_code == 0 and not cut:
-        assert missing.total() <= few, said
-        assert added.total() <= few, said
+        assert len({body for *_, body in missing}) <= few, said  # a body may be in several queues
+        assert len({body for *_, body in added}) <= few, said
     elif result.exit_code == 0:
         written = {body for *_, body in bodies_of(archive, *command, "--include-acked")}
         assert {body for *_, body in added} <= written, said

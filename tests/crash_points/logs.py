@@ -52,11 +52,13 @@ def run_delays(seed: int) -> Record:
 def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, power: bool = False) -> Record:
     """The same on what a crash left."""
     rng, said = random.Random(seed), attrs.evolve(promises)
+    if power:
+        said.added, said.gone = said.safe_added, said.safe_gone
     files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))
     record = files.record  # type: ignore[attr-defined]
     log = _opened(files)
     there = frozenset(number_in(term) for _, term in log.waiting())
-    said.added, said.gone = there, said.gone - there
+    said.added, said.gone, said.going = there, said.gone - there, said.going - there
     said.safe_added &= there
     number = max(said.handed, default=-1) + 1
     for _ in range(rng.randrange(8, 20)):

@@ -9,7 +9,7 @@ A *point* is how many operations were issued, and what happened then:
   write also 2: the file has grown, the bytes never came (zeros); then, for each place at which it may be cut, that the
   bytes before it are there, and, where two sectors meet, that those behind it are there alone.
 
-A write is cut where sectors of 512 bytes meet or, within one, in its middle. A truncation and what follows it in its
+A write is cut where sectors of 512 bytes meet: one is there, or is not. A truncation and what follows it in its
 file, and changes of one name, stay in order: what is behind one that is not there, is not. Choices that are missing are
 0, and those too many mean nothing.
 """
@@ -106,7 +106,7 @@ class ChosenSurvivors:
 def cuts(offset: int, size: int) -> list[int]:
     """Where a write may be torn: how many bytes are before each place."""
     first = SECTOR_BYTES - offset % SECTOR_BYTES
-    bounds = list(range(first, size, SECTOR_BYTES)) or ([size // 2] if size > 1 else [])
+    bounds = list(range(first, size, SECTOR_BYTES))
     if len(bounds) <= _MOST_CUTS:
         return bounds
     return [bounds[0], bounds[len(bounds) // 2], bounds[-1]]

@@ -101,7 +101,12 @@ class DelayLog(DelayFiles):
         self.write_gone()
 
     def postpone(self, messages: Sequence[DueMessage], due_ms: int) -> None:
-        """Messages that were taken could not be published: they wait again. Raises :class:`NoRoomError`."""
+        """Messages that were taken could not be published: they wait again. Raises :class:`NoRoomError`.
+
+        What is not synced is synced before: a power loss that took the record in between, and left the first and the
+        last one, would leave a message twice.
+        """
+        self.sync()
         payloads, heads = [], []
         replaced = [Place(message.file, message.entry.offset) for message in messages]
         for message, replaces in zip(messages, replaced, strict=True):
