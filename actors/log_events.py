@@ -59,7 +59,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "queue_index_cut": "the end of a file of a queue's index is no record, and is cut off; an error after a clean stop",
     "queue_keys_down": "the keys of a queue's messages cannot be used, and it takes none with a key",
     "queue_keys_lost": "some keys of a queue's messages cannot be read, and are free",
-    "queue_messages_lost": "the store has no bodies of some messages, which are gone; `count`; an error after a clean stop",
+    "queue_messages_lost": "messages whose bodies the store lacks are gone; `count`; an error after a clean stop",
     "queue_restarted": "a queue that failed is started anew from its files",
     "queue_unclosed": "a queue could not be closed, and is recovered at the next start",
     "queue_unused": "nobody uses a queue any more, and it goes",

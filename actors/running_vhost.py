@@ -40,7 +40,6 @@ from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.message_store import StoreStatus
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.directory import level_name
-from warren.queue_index.losses import Losses
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
@@ -49,6 +48,7 @@ from warren.storage.own_files import KEYS_LOG, RETURNED_LOG
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
     from warren.actors.vhost_delays import VhostDelays
+    from warren.queue_index.losses import Losses
     from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.node")
@@ -306,7 +306,9 @@ class RunningVhost:
         counted: list[m.CountReferences],
         lost: list[tuple[Losses, bool]],
     ) -> VariableQueue:
-        """Recover one level, as far as its first message. What it refers to, and has lost, is counted as it is scanned."""
+        """Recover one level, as far as its first message. What it refers to and what it lost is counted meanwhile."""
+        from warren.queue_index.losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
+
         losses = Losses()
         lost.append((losses, known is not None))
         references: Counter[bytes] = Counter()

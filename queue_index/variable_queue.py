@@ -123,7 +123,8 @@ class VariableQueue:
         ``terms``: its recovery terms; ``None`` after a crash. ``store_recovered``: the persistent store was stopped
         cleanly too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be
         fetched; :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the
-        stored bodies that messages refer to; ``losses``, of what is dropped. Raises :class:`DataError` for files that no crash leaves.
+        stored bodies that messages refer to; ``losses``, what is dropped. Raises :class:`DataError` for files that no
+        crash leaves.
         """
         index = parts.new_index()
         state = parts.new_state(index)

@@ -275,7 +275,7 @@ class Recovery:
             self._take_back_index(log.end)
 
     def _ends_early(self, key: QueueKey, queue: ConsumeQueue) -> bool:
-        """Whether a queue has lost entries since a clean stop: some stand behind its end, or messages behind its last."""
+        """Whether a queue has lost entries since a clean stop: some stand behind its end, or it ends before the log."""
         return queue.entries_behind() > 0 or 0 <= queue.max_physical_offset < self._last_stops.get(key, 0)
 
     def _take_back_index(self, end: int) -> None:
