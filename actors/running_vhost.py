@@ -334,7 +334,7 @@ class RunningVhost:
             for cut in losses.cuts:
                 _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))
             if losses.messages:
-                reason = "their bodies are not in the store"
+                reason = "the store lacks their bodies" + ("" if was_clean else "; they may have been acked")
                 _LOG.log(
                     level,
                     "queue '%s' has lost %d messages: %s",

@@ -131,12 +131,13 @@ class Recovery:
             )
             self._cut_commit_log(end)
             store.dispatched = store.indexed = log.end
+            early = [queue for key, queue in store.queues.items() if self._ends_early(key, queue)]
             if rebuilding:
                 self._take_back(start)
             elif furthest >= end:
                 self._cut_queues(end)
             if self._is_own and store.was_clean:
-                self._look_for_losses(furthest)
+                self._look_for_losses(furthest, early)
         elif self._is_own and furthest >= 0:
             what = (
                 "holds no file, but there are entries of its messages; does it lie elsewhere (store_path_commit_log)?"
@@ -259,16 +260,15 @@ class Recovery:
             for at in range(max(base, start), min(base + mapped.file_size, end), len(_ZEROS)):
                 mapped.write(at, mapped.read(at, min(len(_ZEROS), end - at)))
 
-    def _look_for_losses(self, furthest: int) -> None:
+    def _look_for_losses(self, furthest: int, early: list[ConsumeQueue]) -> None:
         """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""
         store, log = self.store, self.store.commit_log
         store.dispatched = min(max(furthest, log.min_offset), log.end)
-        for key, queue in store.queues.items():
-            if self._ends_early(key, queue):
-                what = f"entries are missing from number {queue.max_offset} on, after a clean stop; they are built anew"
-                self._note(queue.mapped.directory, None, what)
-                queue.mapped.clear_from(queue.end_byte)
-                store.dispatched = min(store.dispatched, max(queue.max_physical_offset, log.min_offset))
+        for queue in early:
+            queue.settle(log.end)
+            what = f"entries are missing from number {queue.max_offset} on, after a clean stop; they are built anew"
+            self._note(queue.mapped.directory, None, what)
+            store.dispatched = min(store.dispatched, max(queue.max_physical_offset, log.min_offset))
         if not store.index.index_files:
             store.indexed = log.min_offset
         elif store.index.end_physical_offset >= log.end:
@@ -276,7 +276,9 @@ class Recovery:
 
     def _ends_early(self, key: QueueKey, queue: ConsumeQueue) -> bool:
         """Whether a queue has lost entries since a clean stop: some stand behind its end, or it ends before the log."""
-        return queue.entries_behind() > 0 or 0 <= queue.max_physical_offset < self._last_stops.get(key, 0)
+        if not (self._is_own and self.store.was_clean and queue.mapped.bases):
+            return False
+        return queue.entries_behind() > 0 or queue.max_physical_offset < self._last_stops.get(key, -1)
 
     def _take_back_index(self, end: int) -> None:
         """Keep items of messages before ``end``. An item that was not safe may look good and be half an older one."""
