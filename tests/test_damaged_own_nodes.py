@@ -19,7 +19,7 @@ import pytest
 
 from tests.fuzz.target import ends_within
 from tests.support.effort import EFFORT, new_seed, times
-from tests.support.runtime_tools import BIG, HandNode, hand_node
+from tests.support.runtime_tools import BIG, SMALL, HandNode, hand_node, put
 from tests.support.tried import Count, Tried
 from warren.storage.errors import WarrenError
 from warren.storage.memory import MemoryFileSystem
@@ -37,12 +37,6 @@ DAMAGES = ("flip", "overwrite", "truncate", "hole", "insert", "cut out", "nothin
 QUEUES: dict[str, dict[str, object]] = {
     "orders": {"x-message-deduplication": True, "x-delivery-limit": 5},
     "plain": {"x-max-priority": 2},
-}
-SMALL = {
-    "mapped_file_size_commit_log": 1 << 14,
-    "mapped_file_size_consume_queue": 400,
-    "max_hash_slot_num": 100,
-    "max_index_num": 400,
 }
 
 
@@ -72,13 +66,6 @@ def disks() -> tuple[MemoryFileSystem, MemoryFileSystem]:
     stopped, killed = filled(), filled()
     stopped.node.close()
     return stopped.files.after_process_crash(), killed.kill()
-
-
-def put(files: MemoryFileSystem, path: str, data: bytes) -> None:
-    handle = files.open_append(path)
-    handle.truncate(0)
-    handle.append(data)
-    handle.close()
 
 
 def spoil(chance: random.Random, files: MemoryFileSystem, kind: str) -> str:

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node, queue_path, store_path
-from tests.test_damaged_own_nodes import SMALL, put
+from tests.support.runtime_tools import BIG, DATA, SMALL, HandNode, bodies, hand_node, put, queue_path, store_path
 from warren.storage.memory import MemoryFileSystem
 
 EXPLAINED = logging.WARNING
