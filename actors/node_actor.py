@@ -161,6 +161,8 @@ class NodeActor(NodeRegistry):
                 what,
                 extra=log_event("definitions_unreadable", path=self._path, what=what),
             )
+        if (torn := self._definitions.torn) is not None:
+            _LOG.warning("the log of definitions is torn: %s", torn, extra=log_event("log_torn", torn))
         for name in self._definitions.vhosts():
             try:
                 self._open_vhost(name)

@@ -48,6 +48,7 @@ from warren.storage.own_files import KEYS_LOG, RETURNED_LOG
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
     from warren.actors.vhost_delays import VhostDelays
+    from warren.queue_index.losses import Losses
     from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.node")
@@ -109,6 +110,13 @@ class RunningVhost:
         ]
         vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], side_path, context)
         vhost._clean = directory.persistent_store.clean
+        for error in directory.damage:
+            _LOG.warning(
+                "vhost '%s' passes over what cannot be read: %s",
+                vhost.name,
+                error,
+                extra=log_event("vhost_damaged", error, vhost=vhost.name),
+            )
         return vhost
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,6 +234,7 @@ class RunningVhost:
 
         opened: dict[int, VariableQueue] = {}
         counted: list[m.CountReferences] = []
+        lost: list[tuple[Losses, bool]] = []
         terms: dict[int, RecoveryTerms] = {}
         crashed = foreign = False
         top = declaration.max_priority
@@ -243,7 +252,7 @@ class RunningVhost:
                 terms[level] = known
             else:
                 crashed, foreign = crashed or known is None, foreign or (known is not None and not self._clean)
-                opened[level] = self._recover(parts, known, directory, counted)
+                opened[level] = self._recover(parts, known, directory, counted, lost)
         backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
         process = QueueProcess(
             declaration,
@@ -265,7 +274,7 @@ class RunningVhost:
         return OpenedQueue(
             process,
             clients,
-            lambda: self._tell_counted(counted),
+            lambda: self._tell_recovered(declaration, counted, lost),
             keys_path=keys if durable else None,
             has_keys=durable and context.files.exists(keys),
         )
@@ -290,9 +299,18 @@ class RunningVhost:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"
 
     def _recover(
-        self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, counted: list[m.CountReferences]
+        self,
+        parts: QueueFiles,
+        known: RecoveryTerms | None,
+        directory: str,
+        counted: list[m.CountReferences],
+        lost: list[tuple[Losses, bool]],
     ) -> VariableQueue:
-        """Recover one level, as far as its first message. What it refers to is counted as it is scanned."""
+        """Recover one level, as far as its first message. What it refers to and what it lost is counted meanwhile."""
+        from warren.queue_index.losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
+
+        losses = Losses()
+        lost.append((losses, known is not None))
         references: Counter[bytes] = Counter()
         if not self._clean:
             counted.append(m.CountReferences(directory, references))
@@ -302,11 +320,29 @@ class RunningVhost:
             store_recovered=self._clean and known is not None,
             step_by_step=True,
             on_references=references.update,
+            losses=losses,
         )
 
-    def _tell_counted(self, counted: list[m.CountReferences]) -> None:
+    def _tell_recovered(
+        self, queue: QueueDeclaration, counted: list[m.CountReferences], lost: list[tuple[Losses, bool]]
+    ) -> None:
+        """A queue is scanned to its end. ``lost``: of each level, and whether it had been stopped cleanly."""
         for message in counted:
             tell(self.persistent, message)
+        for losses, was_clean in lost:
+            level = logging.ERROR if was_clean else logging.WARNING  # what a crash leaves was not safe yet, perhaps
+            for cut in losses.cuts:
+                _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))
+            if losses.messages:
+                reason = "the store lacks their bodies" + ("" if was_clean else "; they may have been acked")
+                _LOG.log(
+                    level,
+                    "queue '%s' has lost %d messages: %s",
+                    queue.name,
+                    losses.messages,
+                    reason,
+                    extra=log_event("queue_messages_lost", of=queue, count=losses.messages, reason=reason),
+                )
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 

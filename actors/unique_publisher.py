@@ -110,6 +110,13 @@ class UniquePublisher:
         publisher = cls(actor, keys, context.check_directory)
         try:
             keys.open()
+            if keys.torn is not None:
+                _LOG.warning(
+                    "%s: a log of keys is torn: %s",
+                    actor.describe(),
+                    keys.torn,
+                    extra=log_event("log_torn", keys.torn, of=actor.declaration),
+                )
             if keys.damage is not None:
                 _LOG.error(
                     "%s forgets keys that it cannot read: %s",

@@ -39,7 +39,15 @@ from warren.queue_index.consume_queue_format import (
     is_filler,
     physical_stops,
 )
-from warren.queue_index.consume_queue_recovery import End, cut, entry_blocks, lengthen_files, read, recovered_end
+from warren.queue_index.consume_queue_recovery import (
+    End,
+    cut,
+    entries_behind,
+    entry_blocks,
+    lengthen_files,
+    read,
+    recovered_end,
+)
 from warren.queue_index.offset_by_time import StoreTimestampOf, nearest
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
@@ -113,6 +121,10 @@ class ConsumeQueue:
         for base in self.mapped.bases:
             if base > self.end_byte:
                 self.mapped.delete(base)
+
+    def entries_behind(self) -> int:
+        """How many entries stand close behind the end that :meth:`recover` found; a clean stop leaves none."""
+        return entries_behind(self.mapped, self.end_byte)
 
     def truncate(self, physical_end: int) -> None:
         """Cut off, as RocketMQ does, the entries of messages at or behind ``physical_end``, the CommitLog's end.

@@ -77,6 +77,12 @@ def recovered_end(mapped: MappedFiles) -> End:
     return end
 
 
+def entries_behind(mapped: MappedFiles, end_byte: int) -> int:
+    """How many good entries stand behind the end, as far as one read shows."""
+    data = mapped.read(end_byte, _READ_BYTES)
+    return int(are_good(decode(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])).sum())
+
+
 def cut(mapped: MappedFiles, physical_end: int, *, keep_first: bool, stop_byte: int | None = None) -> End | None:
     """Delete files from the last backwards until one begins with a message below ``physical_end``.
 

@@ -11,7 +11,8 @@ unflushed. Else every segment is scanned, in numbered steps:
 4. Flush: segments with nothing left are deleted. A short journal that says all by itself is left as it is.
 
 Scanning a segment counts what is unacked, and acks (in memory) what does not survive: transient messages, and those
-whose body the persistent store does not have. Memory is one segment at a time, whatever the backlog.
+whose body the persistent store does not have. What is dropped so, but for what is transient, and ends of files that are
+no records are told (:class:`~warren.queue_index.losses.Losses`). Memory is one segment at a time, whatever the backlog.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from warren.queue_index import directory as names
 from warren.queue_index.entries import SegmentEntries, journal_entries
 from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
+from warren.queue_index.losses import Losses
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.record_format import (
@@ -163,7 +165,9 @@ class DirtyRecovery:
         index: QueueIndex,
         has_body: HasBody,
         on_references: Callable[[list[bytes]], None] | None = None,
+        losses: Losses | None = None,
     ) -> None:
+        self._losses = Losses() if losses is None else losses
         self._found_messages = 0
         self._found_bytes = 0
         self._files = files
@@ -177,6 +181,8 @@ class DirtyRecovery:
         self._journal = _read_journal(files, index, strict=False)
         if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
             index.go_on_at(self._journal.columns.end)
+            cut_bytes = len(self._journal.data) - self._journal.columns.end
+            self._losses.cut(f"{index.path}/{names.JOURNAL_NAME}", self._journal.columns.end, cut_bytes)
         numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
         self.needs_flush |= bool(numbers) or len(self._journal.data) > _SHORT_JOURNAL_BYTES
         self._unscanned = sorted(numbers | set(self._journal.segments))
@@ -275,6 +281,8 @@ class DirtyRecovery:
         file = read_segment(self._files, path, size)
         if not file.data:
             return file
+        if file.good_bytes < len(file.data):
+            self._losses.cut(path, file.good_bytes, len(file.data) - file.good_bytes)
         if in_journal is not None:
             _have_equal_length(in_journal, file.entries)
         good_bytes = file.good_bytes if in_journal is None else self._first_difference(file, in_journal)
@@ -321,6 +329,8 @@ class DirtyRecovery:
                     references.append(msg_id)
                     survives[rel_seq] = True
                     self._found_bytes += sizes if isinstance(sizes, int) else sizes[place]
+                else:
+                    self._losses.messages += 1
 
         candidates = unacked & in_file & file.entries.persistent
         embedded = np.flatnonzero(candidates & (file.entries.embedded > 0))

@@ -38,6 +38,7 @@ from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
     from warren.queue_index.browsing import Browsed
+    from warren.queue_index.losses import Losses
     from warren.queue_index.taking import Wanted
 
 
@@ -115,13 +116,15 @@ class VariableQueue:
         store_recovered: bool = False,
         step_by_step: bool = False,
         on_references: Callable[[list[bytes]], None] | None = None,
+        losses: Losses | None = None,
     ) -> VariableQueue:
         """A queue from its files.
 
         ``terms``: its recovery terms; ``None`` after a crash. ``store_recovered``: the persistent store was stopped
         cleanly too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be
         fetched; :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the
-        stored bodies that messages refer to. Raises :class:`DataError` for files that no crash leaves.
+        stored bodies that messages refer to; ``losses``, what is dropped. Raises :class:`DataError` for files that no
+        crash leaves.
         """
         index = parts.new_index()
         state = parts.new_state(index)
@@ -141,7 +144,7 @@ class VariableQueue:
 
             store = parts.persistent_store
             has_body = store.store.contains if store is not None else lambda _: False
-            state.recovery = DirtyRecovery(parts.files, index, has_body, on_references)
+            state.recovery = DirtyRecovery(parts.files, index, has_body, on_references, losses)
             low, high = state.recovery.bounds
             if not step_by_step or state.recovery.finished:
                 recovering.recover_all(state)

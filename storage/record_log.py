@@ -76,6 +76,8 @@ class RecordLog:
     kind: str
     damage: DataError | None = attrs.field(init=False, default=None)
     """What :meth:`replay` found that no crash explains."""
+    torn: DataError | None = attrs.field(init=False, default=None)
+    """What :meth:`replay` passed over first that a crash explains: a record that was not written to its end."""
     _file: File | None = attrs.field(init=False, default=None)
     _cut: bool = attrs.field(init=False, default=False)
     """Whether the open file ends where it should."""
@@ -111,14 +113,17 @@ class RecordLog:
             return
         data = self._files.read(self.path)
         header = self.header
-        if not header.startswith(data[: len(header)].rstrip(b"\0")):  # shorter, or zeros: a crash cut its making short
-            self._check_header(data)
+        if not data.startswith(header):
+            if not header.startswith(data[: len(header)].rstrip(b"\0")):  # else a crash cut its making short
+                self._check_header(data)
+            self._pass_over(0, "the file has lost its beginning")
         position, end = len(header), len(header) if data.startswith(header) else 0
         while position < len(data):
             payload = payload_at(data, position)
             if payload is None:
                 following = self._behind(data, position)
                 if following is None:
+                    self._pass_over(position, f"{len(data) - position} bytes behind the last record")
                     break
                 position = following
                 continue
@@ -136,9 +141,14 @@ class RecordLog:
             reason = "a damaged record; too much behind it looks like records to find the next whole one"
             self.damage = self.damage or DataError(self.path, torn, reason)
             return None
-        if following is not None and self.damage is None and not _is_lost_write(data, torn, following):
+        if following is not None and _is_lost_write(data, torn, following):
+            self._pass_over(torn, f"{following - torn} bytes between whole records")
+        elif following is not None and self.damage is None:
             self.damage = DataError(self.path, torn, "a damaged record, with whole ones behind it")
         return following
+
+    def _pass_over(self, offset: int, what: str) -> None:
+        self.torn = self.torn or DataError(self.path, offset, what)
 
     def _check_header(self, data: bytes) -> None:
         line = data[: data.find(b"\n", 0, 80) + 1]
@@ -218,6 +228,7 @@ class RecordLog:
             self._files.rename(write_beside(self._files, self.path, data, sync=sync), self.path)
         self._buffer, self._buffered_bytes = [], 0
         self._end, self._unsynced, self._named, self.damage = len(data), True, False, None
+        self.torn = None
         self._sync_failed = self._headless = False
         if sync:
             sync_directories_above(self._files, self.path)

@@ -300,6 +300,27 @@ def test_a_damaged_config_is_told_with_its_place(data: Path) -> None:
     assert ("damaged config", "damage") in verified(data)
 
 
+def test_configs_that_were_exchanged_are_told_by_their_uids(data: Path, node: QuorumNode) -> None:
+    """The log of each is read as the directory says, not as the other's config does."""
+    node.queue(b"/", b"bills", SECOND)
+    node.wal(1, [*records(ORDERS, plain_log(5)), *records(SECOND, plain_log(2))])
+    one, other = (data / "quorum" / NODE / uid.decode() / "config" for uid in (ORDERS, SECOND))
+    text, other_text = one.read_bytes(), other.read_bytes()
+    one.write_bytes(other_text)
+    other.write_bytes(text)
+    assert verified(data) == [("another queue's config", "damage")] * 2
+    lines, findings = exported(data)
+    assert [line["queue"] for line in lines] == [ORDERS.decode()] * 5 + [SECOND.decode()] * 2
+    assert [Path(finding.path) for finding in findings] == [one, other]
+
+
+def test_a_directory_that_was_renamed_keeps_its_config(data: Path) -> None:
+    """There is no other one whose config it could be."""
+    directory = data / "quorum" / NODE / ORDERS.decode()
+    directory.rename(directory.with_name("saved"))
+    assert bodies(data) == ALL
+
+
 def test_a_live_message_whose_entry_is_gone_is_a_missing_body(data: Path, node: QuorumNode) -> None:
     """Below a snapshot only bodies are missed."""
     from warren.queue_index.quorum.machine import QuorumMachine

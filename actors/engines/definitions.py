@@ -126,6 +126,11 @@ class Definitions:
                     self._passed_over.append((part, definition))
         self._notes.changes.clear()
 
+    @property
+    def torn(self) -> DataError | None:
+        """The end of their log, if it is no whole record."""
+        return None if self._file is None else self._file.torn
+
     def _may_pass_over(self, definition: Any) -> bool:
         """Whether it has a text that is none, or belongs to something that has."""
         if not isinstance(definition, dict):

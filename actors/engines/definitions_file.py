@@ -104,6 +104,9 @@ class DefinitionsFile:
     def log_path(self) -> str:
         return f"{self._directory}/{DEFINITIONS_LOG}"
 
+    torn: DataError | None = attrs.field(init=False, default=None)
+    """What :meth:`load` found behind the log's last whole record."""
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self) -> Snapshot | None:
@@ -122,7 +125,10 @@ class DefinitionsFile:
         if self._files.exists(self.log_path):
             log = self._files.read(self.log_path)
             records, whole_bytes = _parse_log(log, self.log_path)
-            if records and self._is_ours(records[0]):
+            is_ours = not records or self._is_ours(records[0])
+            if is_ours and (rest_bytes := len(log) - whole_bytes):
+                self.torn = DataError(self.log_path, whole_bytes, f"{rest_bytes} bytes behind the last record")
+            if records and is_ours:
                 snapshot = _replay(snapshot, records[1:], self.log_path)
                 self._log_bytes = whole_bytes
         return snapshot

@@ -131,6 +131,12 @@ class Retries:
                 self._log.damage,
                 extra=log_event("queue_counts_lost", reason=str(self._log.damage)),
             )
+        if self._log.torn is not None:
+            _LOG.warning(
+                "a log of how often messages came back is torn: %s",
+                self._log.torn,
+                extra=log_event("log_torn", self._log.torn),
+            )
         for known in (self.counts, self._waits, self._out):
             for level in {entry[0] for entry in known}:
                 known.forget_outside(level, range(next_seq_id(level)))

@@ -84,6 +84,11 @@ class UniqueKeys:
         """What of the log could not be read: its keys are free."""
         return None if self._log is None else self._log.damage
 
+    @property
+    def torn(self) -> DataError | None:
+        """What of the log a crash did not let be written."""
+        return None if self._log is None else self._log.torn
+
     def open(self) -> None:
         """Read what the log says. Raises :class:`DataError` where it is no log of keys."""
         log, table, now_us = self._log, self._table, self._wall_clock()

@@ -104,6 +104,22 @@ def hand_node(
 BIG = b"B" * 5000
 """A body that goes to the shared store."""
 
+SMALL = {
+    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+"""Settings with which topics have many files, and small ones."""
+
+
+def put(files: MemoryFileSystem, path: str, data: bytes) -> None:
+    """Let a file hold these bytes."""
+    handle = files.open_append(path)
+    handle.truncate(0)
+    handle.append(data)
+    handle.close()
+
 
 def queue_path(queue: str, vhost: str = "/") -> str:
     directory = names.vhost_directory_name(vhost.encode())

@@ -13,8 +13,8 @@ from typing import Final
 
 import attrs
 
+from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
-from warren.actors.engines.topics.topic_store import QueueKey
 from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
 from warren.queue_index.consume_queue_format import ENTRY_BYTES

@@ -28,9 +28,10 @@ from contextlib import closing, contextmanager
 import attrs
 
 from warren.actors.engines.topics.checkpoint_format import read_checkpoint
+from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_QUEUES
 from warren.actors.engines.topics.store_recovery import first_torn, reading_start
-from warren.actors.engines.topics.topic_store import QueueKey, commit_log_directory
+from warren.actors.engines.topics.topic_store import commit_log_directory
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import Blank
 from warren.msg_store.record_columns import RecordColumns

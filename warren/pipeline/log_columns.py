@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from warren.actors.engines.topics.topic_store import QueueKey
+from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.arrow.arrays import schema_of
 from warren.msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
 from warren.msg_store.record_columns import RecordColumns

@@ -34,7 +34,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from warren.actors.engines.topics.topic_store import QueueKey
+from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.arrow.columns import as_batch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.live_store import LiveStore, View, place_of

@@ -81,8 +81,8 @@ def _record_log(files: ReadOnlyFileSystem, path: str, kind: str) -> Iterator[Fin
         yield from unreadable
     elif log.damage is not None:
         yield Finding("damaged record", "damage", path, log.damage.offset, log.damage.reason)
-    else:
-        yield from _rest(files, path, log.size_bytes)
+    elif log.torn is not None:
+        yield Finding("leftover of a write", "leftover", path, log.torn.offset, log.torn.reason)
 
 
 def _index(files: ReadOnlyFileSystem, path: str) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ class Member:
 
     path: str
     config: QueueConfig | None
-    """``None``: there is none that can be read."""
+    """``None``: there is none that can be read, or another queue's."""
     log: QuorumLog
     wal_records: int
     """Entries that the node's write-ahead logs have of it."""
@@ -58,6 +58,8 @@ class Member:
         with suppress(DataError, StorageError):
             config = read_config(files, path)
         node = nodes.of(path)
+        if config is not None and node.is_anothers(path, config.uid):
+            config = None
         entries = node.wal.of(posixpath.basename(path).encode() if config is None else config.uid)
         log = QuorumLog.open(files, path, entries)
         return cls(path, config, log, entries.count, node.problems_at(path), node.applied(path))

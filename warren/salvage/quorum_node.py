@@ -48,6 +48,10 @@ class QuorumNode:
         """Up to which entry it had come with that queue, by what it says; ``None`` where nothing can be read."""
         return None if self._applied is None else self._applied.get(_uid(directory), 0)
 
+    def is_anothers(self, directory: str, uid: bytes) -> bool:
+        """Whether a config with that uid, in that directory, belongs into another directory, which is there."""
+        return uid != _uid(directory) and uid in map(_uid, self._directories)
+
     def is_left_of_deletion(self, directory: str) -> bool:
         """Whether that queue was deleted while a segment of it was written: the file came back, and its folder with it.
 

@@ -6,8 +6,9 @@
                                                 /00000001.wal        the log of all of the node's queues
 
 A queue may have several directories: those of its members on other nodes, which somebody put side by side, and those
-of a queue that was declared again. Whatever has no ``config`` that can be read is a queue without a vhost, named after
-its directory; but for what a deletion leaves behind, which is no queue unless it is pointed at itself.
+of a queue that was declared again. Whatever has no ``config`` that can be read, or has that of another directory beside
+it, is a queue without a vhost, named after its directory; but for what a deletion leaves behind, which is no queue
+unless it is pointed at itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import attrs
 
 from warren.queue_index.quorum.config import read_config
 from warren.queue_index.quorum.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_segment_name, is_wal_name
+from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.quorum_node import QuorumNodes, directories
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -71,7 +73,11 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
         found: list[Finding] = []
         try:
             config = read_config(files, directory)
-            key = config.vhost, config.name
+            if nodes.of(directory).is_anothers(directory, config.uid):
+                detail = f"of the queue with the uid {printable(to_text(config.uid))}; this directory is another one's"
+                found.append(Finding("another queue's config", "damage", path, None, detail))
+            else:
+                key = config.vhost, config.name
         except DataError as error:
             found.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
         except StorageError as error:

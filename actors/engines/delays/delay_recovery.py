@@ -143,6 +143,8 @@ def _replayed(log: RecordLog, damage: list[DataError]) -> tuple[list[Entry], lis
             if record.replaces != f.NOWHERE:
                 gone.append(record.replaces)
             entries.append(Entry(record.due_ms, record.id_digest, record.target, offset, HEAD.size + len(payload)))
+    if log.torn is not None:
+        _LOG.warning("a log of delayed messages is torn: %s", log.torn, extra=log_event("log_torn", log.torn))
     error = log.damage or error
     if error is not None:
         _LOG.error("delayed messages are lost, and the file is kept: %s", error, extra=log_event("delayed_lost", error))

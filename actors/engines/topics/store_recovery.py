@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import numpy as np
 
+from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
 from warren.msg_store.commit_log_format import MESSAGE_MAGIC, STORE_TIMESTAMP_STOP, Blank, decode_store_timestamp, peek
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from warren.actors.engines.topics.checkpoint_format import Checkpoint
     from warren.actors.engines.topics.topic_store import TopicStore
     from warren.msg_store.record_check import Read
+    from warren.queue_index.consume_queue import ConsumeQueue
     from warren.storage.mapped_files import MappedFiles
     from warren.storage.topic_settings import TopicSettings
 
@@ -107,6 +109,8 @@ class Recovery:
 
     store: TopicStore
     sync_failed: bool = attrs.field(default=False, kw_only=True)
+    _last_stops: dict[QueueKey, int] = attrs.field(init=False, factory=dict)
+    """Behind the last message of each queue that was read after a clean stop."""
     good_until: int = attrs.field(default=0, kw_only=True)
     """Where a record begins up to which every one is known to be good: reading begins there, if not behind it."""
 
@@ -127,12 +131,13 @@ class Recovery:
             )
             self._cut_commit_log(end)
             store.dispatched = store.indexed = log.end
+            early = [queue for key, queue in store.queues.items() if self._ends_early(key, queue)]
             if rebuilding:
                 self._take_back(start)
             elif furthest >= end:
                 self._cut_queues(end)
             if self._is_own and store.was_clean:
-                self._look_for_losses(furthest)
+                self._look_for_losses(furthest, early)
         elif self._is_own and furthest >= 0:
             what = (
                 "holds no file, but there are entries of its messages; does it lie elsewhere (store_path_commit_log)?"
@@ -176,6 +181,9 @@ class Recovery:
                         return torn
                     if dispatching:
                         store.dispatch_columns(item)
+                    if self._is_own and store.was_clean:
+                        stops = item.positions + item.sizes
+                        self._last_stops |= {key: int(stops[rows][-1]) for key, rows in rows_of_queues(item)}
                     store.last_stored_ms = max(store.last_stored_ms, int(item.store_timestamps[-1]))
                     end = item.stop
                 case Blank():
@@ -252,14 +260,25 @@ class Recovery:
             for at in range(max(base, start), min(base + mapped.file_size, end), len(_ZEROS)):
                 mapped.write(at, mapped.read(at, min(len(_ZEROS), end - at)))
 
-    def _look_for_losses(self, furthest: int) -> None:
+    def _look_for_losses(self, furthest: int, early: list[ConsumeQueue]) -> None:
         """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""
         store, log = self.store, self.store.commit_log
         store.dispatched = min(max(furthest, log.min_offset), log.end)
+        for queue in early:
+            queue.settle(log.end)
+            what = f"entries are missing from number {queue.max_offset} on, after a clean stop; they are built anew"
+            self._note(queue.mapped.directory, None, what)
+            store.dispatched = min(store.dispatched, max(queue.max_physical_offset, log.min_offset))
         if not store.index.index_files:
             store.indexed = log.min_offset
         elif store.index.end_physical_offset >= log.end:
             self._take_back_index(log.end)
+
+    def _ends_early(self, key: QueueKey, queue: ConsumeQueue) -> bool:
+        """Whether a queue has lost entries since a clean stop: some stand behind its end, or it ends before the log."""
+        if not (self._is_own and self.store.was_clean and queue.mapped.bases):
+            return False
+        return queue.entries_behind() > 0 or queue.max_physical_offset < self._last_stops.get(key, -1)
 
     def _take_back_index(self, end: int) -> None:
         """Keep items of messages before ``end``. An item that was not safe may look good and be half an older one."""

@@ -27,11 +27,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from warren.actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
 from warren.actors.engines.topics.consumer_group import Bounds
+from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
 from warren.actors.engines.topics.reput import reput
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
 from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, queue_place, strangers
@@ -39,7 +38,7 @@ from warren.actors.engines.topics.store_recovery import Cut, Recovery
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
 from warren.msg_store.commit_log_expiry import Hold
-from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
+from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, ROLLBACK, TRANSACTION_MASK, Blank
 from warren.msg_store.message_batch import measure
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
@@ -55,8 +54,6 @@ _QUEUE_ID: Final = re.compile("[+-]?[0-9]{1,20}", re.ASCII)
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
 
 FOR_EVER_MS: Final = (1 << 63) - 1
-
-QueueKey = tuple[str, int]
 
 
 def commit_log_directory(directory: str, settings: TopicSettings) -> str:
@@ -311,8 +308,7 @@ class TopicStore:
         """Make entries and index items of these records."""
         transaction = columns.sys_flags & TRANSACTION_MASK
         if to_queues:
-            queued = (transaction == 0) | (transaction == COMMIT)
-            for key, rows in _by_queue(columns, queued):
+            for key, rows in rows_of_queues(columns):
                 self.put_entries(
                     key,
                     columns.queue_offsets[rows],
@@ -493,21 +489,3 @@ def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:
         found = files.list(f"{place}/{topic}") if files.is_directory(f"{place}/{topic}") else []
         ids = {int(name) for name in found if _QUEUE_ID.fullmatch(name)}
         yield from ((topic, queue_id) for queue_id in sorted(ids) if -_MOST_QUEUE_ID - 1 <= queue_id <= _MOST_QUEUE_ID)
-
-
-def _by_queue(
-    columns: RecordColumns, queued: npt.NDArray[np.bool_]
-) -> Iterator[tuple[QueueKey, npt.NDArray[np.intp] | slice]]:
-    """The rows of each queue, in their order."""
-    queue_ids, topic_of = columns.queue_ids, columns.topic_of
-    if len(columns.topics) == 1 and queued.all() and (queue_ids == queue_ids[0]).all():
-        yield (columns.topics[0], int(queue_ids[0])), slice(None)
-        return
-    rows = np.flatnonzero(queued)
-    if not len(rows):
-        return
-    numbers = (topic_of[rows].astype(np.int64) << 32) + (queue_ids[rows].astype(np.int64) & 0xFFFFFFFF)
-    order = np.argsort(numbers, kind="stable")
-    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-    for group in np.split(rows[order], cuts):
-        yield (columns.topics[topic_of[group[0]]], int(queue_ids[group[0]])), group
