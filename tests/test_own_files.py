@@ -52,7 +52,16 @@ KINDS = (
     {"#.rdq", "#.idx", "journal.jif", ".queue_name", ".vhost", ".config", "recovery.dets", "warren.clean"}
     | {"warren.lock", "warren.sock", "warren.version", "warren.definitions.json", "warren.definitions.log"}
     | {"#.delayed", "returned.log", "unique.log"}
-    | {"#", "abort", "lock", "checkpoint", "topics.json", "consumerOffset.json", "consumerOffset.json.bak", "offsets.json"}
+    | {
+        "#",
+        "abort",
+        "lock",
+        "checkpoint",
+        "topics.json",
+        "consumerOffset.json",
+        "consumerOffset.json.bak",
+        "offsets.json",
+    }
 )
 """Names, without numbers, of what the workload must have made, or the test would have tested less than it did."""
 
