@@ -20,8 +20,9 @@ from pamqp.base import Frame as Method
 
 from warren.amqp.own_methods import Call, CallError, CallOk
 from warren.client.errors import ServerError
+from warren.queue_index.amqp_tables import write_table
 from warren.steps import Steps
-from warren.storage.errors import DataError, WarrenError
+from warren.storage.errors import DataError, MessageError, WarrenError
 
 
 class NotFromOutsideError(WarrenError):
@@ -84,6 +85,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset, range)):
         return [plain(one) for one in value]
     return value
+
+
+def check_fits(arguments: Mapping[str, Any]) -> None:
+    """Raise :class:`MessageError` where no field table holds them: of what is sent later nobody would know."""
+    try:
+        write_table(plain(arguments))
+    except (TypeError, ValueError) as error:
+        raise MessageError(f"it cannot be sent to the process that hosts the node: {error}") from None
 
 
 def restored(value: Any) -> Any:

@@ -296,8 +296,9 @@ class RemoteVhostVerbs(VhostVerbs):
 
 
 def _bind(binding: Binding) -> c.Queue.Bind | c.Exchange.Bind:
-    kind = c.Exchange.Bind if binding.destination_type == "exchange" else c.Queue.Bind
-    return method_of(kind, **_of_binding(binding))
+    if binding.destination_type == "exchange":
+        return method_of(c.Exchange.Bind, **_of_binding(binding))
+    return method_of(c.Queue.Bind, **_of_binding(binding))
 
 
 def _of_binding(binding: Binding) -> dict[str, Any]:
