@@ -28,7 +28,7 @@ def publish_unique(
     timeout: float | None,
 ) -> Steps[Confirm]:
     """Publish messages into a queue of the host's."""
-    check_fits(properties)
+    check_fits({"properties": properties})
     arguments = {"name": name, "bodies": packed(bodies), "properties": dict(properties), "several": several}
     size = sum(map(len, bodies)) + len(bodies) * MESSAGE_BYTES
 
