@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from tests.support import every_file
+from tests.support import cli_tools, every_file
 from warren.storage import own_files
 from warren.storage.filesystem import RealFileSystem
 
@@ -94,3 +94,15 @@ def test_a_dangling_link_in_a_files_place_is_not_followed(tmp_path: Path) -> Non
     with pytest.raises(warren.StorageError):
         RealFileSystem().open_append(str(tmp_path / "file"))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_record_is_its_users_alone_and_an_export_has_the_mode_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with warren.open(tmp_path / "node", sync="os", record=str(tmp_path / "record.parquet")) as node:
+            node.queue("q").publish(b"x").wait()
+        assert cli_tools.warren("export", tmp_path / "node", "--out", tmp_path / "export.jsonl").exit_code == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "export.jsonl").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "record.parquet").stat().st_mode) == 0o600
