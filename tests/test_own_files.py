@@ -15,7 +15,7 @@ from warren.storage import own_files
 from warren.storage.filesystem import RealFileSystem
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)
+@pytest.fixture(params=[pytest.param(0o000, marks=pytest.mark.slow), 0o777], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
@@ -33,8 +33,9 @@ def modes(directory: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [False, True], ids=["alone", "shared"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(False, id="alone"), pytest.param(True, id="shared", marks=pytest.mark.slow)]
+)
 def test_everything_that_a_node_makes_is_its_users_alone(tmp_path: Path, umask: None, share: bool) -> None:
     path = tmp_path / "new" / "node"
     kinds: set[str] = set()
