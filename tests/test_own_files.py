@@ -97,6 +97,7 @@ def test_a_dangling_link_in_a_files_place_is_not_followed(tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_a_record_is_its_users_alone_and_an_export_has_the_mode_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

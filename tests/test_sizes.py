@@ -20,6 +20,7 @@ EMBED = Settings().queue_index_embed_msgs_below
 FILE = 1 << 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size", [0, 1, EMBED - 200, *range(EMBED - 1, EMBED + 2), FILE - 1, FILE, FILE + 1, 5 * FILE], ids=str
 )
@@ -51,6 +52,7 @@ def test_a_server_takes_a_message_of_its_size_and_no_byte_more(tmp_path: Path) -
         assert [len(message.body) for message in one.node.queue("q").browse()] == [0, 1, FILE - 1, FILE]
 
 
+@pytest.mark.slow
 def test_a_topic_takes_a_message_of_its_size_and_no_byte_more(tmp_path: Path) -> None:
     def append(node: warren.Node, size: int) -> bool:
         try:
