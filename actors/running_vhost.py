@@ -288,7 +288,8 @@ class RunningVhost:
         files = self._context.files
         if found := files.list(self.side_path):
             for entry in set(found).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
-                files.delete_tree(f"{self.side_path}/{entry}")
+                if files.is_directory(path := f"{self.side_path}/{entry}"):  # a file is none of ours
+                    files.delete_tree(path)
 
     def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
         from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one

@@ -32,7 +32,7 @@ from warren.queue_index.body_store import StoreClient
 from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from warren.queue_index.state import Clock
 from warren.queue_index.variable_queue import QueueFiles
-from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError
+from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import FileSystem, Lock, sync_directories_above, write_file
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.settings import Settings
@@ -106,6 +106,9 @@ class VhostFiles:
                 queue = _queue_of(self.files, self.queue_path(entry), self.name, entry)
             except DataError as error:
                 self.down[entry] = error
+            except StorageError:
+                if self.files.is_directory(self.queue_path(entry)):
+                    raise
             else:
                 if queue is not None:
                     self.found[queue] = entry

@@ -52,7 +52,8 @@ class LocalOffsets:
         """All that are there. A damaged file is an error for those alone that ask for its offsets."""
         offsets = cls(files, directory)
         for instance in files.list(directory) if files.is_directory(directory) else ():
-            for group in files.list(f"{directory}/{instance}"):
+            inside = f"{directory}/{instance}"
+            for group in files.list(inside) if files.is_directory(inside) else ():
                 offsets._of(f"{group}{SEPARATOR}{instance}")
         return offsets
 

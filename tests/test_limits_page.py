@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from warren.actors import status_server
+from warren.actors.engines import texts
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX
 from warren.management import http_protocol
 from warren.management.settings import ManagementSettings
@@ -16,6 +17,7 @@ from warren.server import share
 from warren.server.channel import MAX_WAITING_EVENTS
 from warren.server.settings import ServerSettings
 from warren.storage.descriptors import LAST_DESCRIPTORS
+from warren.storage.topic_settings import TopicSettings
 
 PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -44,6 +46,9 @@ SERVER, MANAGEMENT = ServerSettings(), ManagementSettings()
         ("size of a request's body", MANAGEMENT.management_max_http_body_size),
         ("size of a request of `warren top`", status_server.MAX_REQUEST_BYTES),
         ("visitors of a node that is not shared", status_server.MAX_VISITORS),
+        ("length of a name", texts.MAX_SHORT_STRING_BYTES),
+        ("tables and lists in each other", texts.MAX_LEVELS),
+        ("body of a topic's message", TopicSettings().max_message_size),
     ],
 )
 def test_the_page_says_the_number(limit: str, number: float | None) -> None:

@@ -59,6 +59,49 @@ def test_a_link_in_the_place_of_any_file_of_a_node(tmp_path: Path, dangling: boo
     tried(Tried.DAMAGED_FILES, len(files))
 
 
+@pytest.mark.slow
+def test_a_directory_that_is_a_link_is_followed_and_what_else_is_there_is_kept(tmp_path: Path, tried: Count) -> None:
+    """An operator moves what he likes to another disk."""
+    work(tmp_path / "whole")
+    directories = sorted(one.relative_to(tmp_path / "whole") for one in (tmp_path / "whole").rglob("*") if one.is_dir())
+    directories = directories[:: effort.times(4, quick=4, nightly=1)]
+    node, elsewhere = tmp_path / "node", tmp_path / "elsewhere"
+    for directory in directories:
+        shutil.copytree(tmp_path / "whole", node)
+        elsewhere.mkdir()
+        shutil.move(node / directory, elsewhere / "moved")
+        (elsewhere / "moved" / "somebody's").mkdir()
+        (elsewhere / "moved" / "somebody's" / "file").write_bytes(b"kept")
+        (node / directory).symlink_to(elsewhere / "moved")
+        held = elsewhere / "moved" / "somebody's"
+        if directory.name == "queues" or directory.parent.name == "warren.queues":
+            shutil.rmtree(held)  # a folder among queues is a queue's
+            held = elsewhere / "moved"
+        else:
+            held = held / "file"
+        work(node)
+        with warren.open(node, sync="os") as opened:
+            assert len(opened.queue("q")) == 80, directory
+            for queue in opened.queues():
+                queue.delete()
+            opened.delete_vhost("v")
+        assert held.exists(), directory
+        shutil.rmtree(node)
+        shutil.rmtree(elsewhere)
+    tried(Tried.DAMAGED_FILES, len(directories))
+
+
+@pytest.mark.parametrize("where", ["msg_stores/vhosts/*/queues", "warren.queues/*"])
+def test_a_file_among_the_folders_of_queues_is_left_alone(tmp_path: Path, where: str) -> None:
+    with warren.open(tmp_path, sync="os") as node:
+        node.queue("q").publish(b"x", unique="k", unique_for=60).wait()
+    [folder] = tmp_path.glob(where)
+    (folder / ".DS_Store").write_bytes(b"not ours")
+    with warren.open(tmp_path, sync="os") as node:
+        assert [message.body for message in node.queue("q").browse()] == [b"x"]
+    assert (folder / ".DS_Store").read_bytes() == b"not ours"
+
+
 def test_a_lock_file_that_is_a_link_does_not_empty_what_it_leads_to(tmp_path: Path) -> None:
     warren.open(tmp_path / "node").close()
     (tmp_path / "precious").write_bytes(b"kept")

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import warren
+from tests.support import cli_tools, every_file
 from warren.storage import own_files
 from warren.storage.filesystem import RealFileSystem
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)
+@pytest.fixture(params=[pytest.param(0o000, marks=pytest.mark.slow), 0o777], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
@@ -32,14 +33,38 @@ def modes(directory: Path) -> dict[str, str]:
     return found
 
 
-def test_everything_that_a_node_makes_is_its_users_alone(tmp_path: Path, umask: None) -> None:
+@pytest.mark.parametrize(
+    "share", [pytest.param(False, id="alone"), pytest.param(True, id="shared", marks=pytest.mark.slow)]
+)
+def test_everything_that_a_node_makes_is_its_users_alone(tmp_path: Path, umask: None, share: bool) -> None:
     path = tmp_path / "new" / "node"
-    with warren.open(path, sync="os") as node:
-        node.queue("q").publish_many([b"small", b"L" * 10_000] * 100).wait()
-        node.vhost("v").queue("w").publish(b"x").wait()
-        node.topic("t").append(b"x", key="k").wait()
+    kinds: set[str] = set()
+    for _ in range(2):  # the second one recovers, and writes what is written over
+        with warren.open(path, sync="os", share=share, **every_file.SMALL) as node:
+            every_file.use_everything(node)
+            kinds |= {every_file.kind_of(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir()}
+            assert modes(tmp_path / "new") == {}
+        kinds |= {every_file.kind_of(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir()}
         assert modes(tmp_path / "new") == {}
-    assert modes(tmp_path / "new") == {}
+    assert {kind.rpartition("/")[2] for kind in kinds} >= KINDS
+
+
+KINDS = (
+    {"#.rdq", "#.idx", "journal.jif", ".queue_name", ".vhost", ".config", "recovery.dets", "warren.clean"}
+    | {"warren.lock", "warren.sock", "warren.version", "warren.definitions.json", "warren.definitions.log"}
+    | {"#.delayed", "returned.log", "unique.log"}
+    | {
+        "#",
+        "abort",
+        "lock",
+        "checkpoint",
+        "topics.json",
+        "consumerOffset.json",
+        "consumerOffset.json.bak",
+        "offsets.json",
+    }
+)
+"""Names, without numbers, of what the workload must have made, or the test would have tested less than it did."""
 
 
 def test_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
@@ -70,3 +95,16 @@ def test_a_dangling_link_in_a_files_place_is_not_followed(tmp_path: Path) -> Non
     with pytest.raises(warren.StorageError):
         RealFileSystem().open_append(str(tmp_path / "file"))
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.slow
+def test_a_record_is_its_users_alone_and_an_export_has_the_mode_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with warren.open(tmp_path / "node", sync="os", record=str(tmp_path / "record.parquet")) as node:
+            node.queue("q").publish(b"x").wait()
+        assert cli_tools.warren("export", tmp_path / "node", "--out", tmp_path / "export.jsonl").exit_code == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "export.jsonl").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "record.parquet").stat().st_mode) == 0o600

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warren.actors.delay_actor import DelayActor
+from warren.actors.engines.texts import check_short_string
 from warren.actors.vhost_delays import target_of
 from warren.running_node import RunningNode
 from warren.steps import Steps, call
@@ -21,6 +22,7 @@ def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Ste
 
 def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) -> Steps[int]:
     """Call back those with an id; returns how many there were."""
+    check_short_string("a message_id", message_id)
     encoded = message_id.encode("utf-8", "surrogateescape")
     cancelled: int = yield from _asked(node, vhost, lambda actor: actor.cancel(encoded, _target(queue)), otherwise=0)
     return cancelled

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
+from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES
 from warren.actors.handing_over import PublishKey
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope, Message, decode_message
@@ -133,6 +134,7 @@ def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], argument
     """What messages have around their bodies. Raises :class:`MessageError` for what cannot be."""
     values, shared = publish_values(arguments)
     keys = tuple(map(_bytes, routing_keys))
+    check_routing_keys(keys)
     envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, encode_values(values), shared.persistent)
     return PublishKey(envelope, shared.expiration_ms, shared.priority)
 
@@ -155,8 +157,17 @@ def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]
     return columns
 
 
+def check_routing_keys(keys: Sequence[bytes]) -> None:
+    """Raise :class:`MessageError` where the first, which goes with a delivery, has no room there."""
+    if keys and len(keys[0]) > MAX_SHORT_STRING_BYTES:
+        raise MessageError(f"a routing key cannot be {keys[0]!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
+
+
 def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise MessageError(f"a routing key cannot be {text!r:.100}: {error.reason}") from None
 
 
 def milliseconds(what: str, seconds: float) -> int:

@@ -13,6 +13,7 @@ from warren.actors.admission import Admission
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.queue_actor import QueueActor
+from warren.messages import check_routing_keys
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.properties import decode_properties
 from warren.running_node import RunningNode
@@ -39,6 +40,7 @@ class AsTheyWere(NamedTuple):
 
     def key(self, vhost: str) -> PublishKey:
         """What goes around the bodies. Raises :class:`MessageError` where the properties cannot be read."""
+        check_routing_keys(self.routing_keys)
         said = decode_properties(self.properties)
         expiration = said.expiration
         is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdigit()

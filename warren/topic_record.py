@@ -106,6 +106,8 @@ def encode_message_properties(
     for name, value in (properties or {}).items():
         if name in _RESERVED:
             raise MessageError(f"the property {name!r} is the store's own")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageError(f"the property {name!r:.100} is no text")
         found[name] = value
     try:
         encoded = encode_properties(found)

@@ -53,7 +53,10 @@ def keys_of(
 
 
 def _key(value: object, for_us: int) -> Key:
-    key = None if isinstance(value, (float, bool)) else key_of(value)
+    try:
+        key = None if isinstance(value, (float, bool)) else key_of(value)
+    except UnicodeEncodeError as error:
+        raise MessageError(f"a key cannot be {value!r:.100}: {error.reason}") from None
     if key is None:
         raise MessageError(f"a key is text, bytes or a whole number, not {value!r:.100}")
     if not value and value != 0:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import attrs
 
 from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.parameters import LIMITS_COMPONENT, LIMITS_NAME
 from warren.actors.engines.permissions import Permissions, TopicPermissions
 from warren.actors.engines.vhost_metadata import VhostMetadata
@@ -222,4 +223,7 @@ class UserVerbs:
 
 
 def _as_bytes(password: str | bytes) -> bytes:
-    return password.encode("utf-8", "surrogateescape") if isinstance(password, str) else password
+    try:
+        return password.encode("utf-8", "surrogateescape") if isinstance(password, str) else password
+    except UnicodeEncodeError as error:
+        raise ArgumentsError(f"a password cannot be that: {error.reason}") from None

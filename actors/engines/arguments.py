@@ -26,6 +26,7 @@ from warren.actors.engines.stream_arguments import STREAM, STREAM_CHECKS, check_
 from warren.actors.engines.texts import (
     MAX_SHORT_STRING_BYTES,
     argument,
+    check_depth,
     check_short_string,
     check_texts,
     inequivalent,
@@ -132,7 +133,10 @@ of RabbitMQ's other queues, of its later versions, or of LavinMQ."""
 
 
 def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(copy.deepcopy(dict(arguments))) if arguments else _NO_ARGUMENTS
+    if not arguments:
+        return _NO_ARGUMENTS
+    check_depth("an argument", arguments)
+    return MappingProxyType(copy.deepcopy(dict(arguments)))
 
 
 @attrs.frozen

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.texts import MAX_LEVELS, check_depth
 
 Kind = Literal[
     "vhost",
@@ -39,6 +40,10 @@ class Change:
     """Its JSON."""
 
 
+_LEVELS_ABOVE: Final = 2
+"""Of a definition, above the arguments or the value in it."""
+
+
 @attrs.define(eq=False, repr=False)
 class ChangeNotes:
     """What has changed since it was last written down. Whoever changes something notes it here, and then does it."""
@@ -50,9 +55,10 @@ class ChangeNotes:
 
     def note(self, action: Literal["put", "drop"], kind: Kind, definition: Mapping[str, Any]) -> None:
         """Raises :class:`ArgumentsError` for what cannot be written down."""
+        check_depth("what is written down", definition, MAX_LEVELS + _LEVELS_ABOVE)
         try:
             text = json.dumps(definition, allow_nan=False, separators=(",", ":"))
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise ArgumentsError(f"{definition!s:.200} cannot be written down: {error}") from error
         self.changes.append(Change(action, kind, text))
 

@@ -27,7 +27,7 @@ import attrs
 from warren.actors.engines.erlang_text import erlang_pairs, erlang_text
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.name_patterns import NamePattern
-from warren.actors.engines.texts import check_short_string, check_texts
+from warren.actors.engines.texts import check_depth, check_short_string, check_texts
 
 PolicyKind = Literal["policy", "operator_policy"]
 ApplyTo = Literal["all", "queues", "exchanges"]
@@ -136,6 +136,7 @@ def _check_definition(kind: PolicyKind, definition: Any) -> None:
 
 
 def _frozen(definition: Any) -> Any:
+    check_depth("a policy's definition", definition)
     return MappingProxyType(copy.deepcopy(dict(definition))) if isinstance(definition, Mapping) else definition
 
 

@@ -17,6 +17,10 @@ MAX_SHORT_STRING_BYTES: Final = 255
 """Of a name or a routing key: AMQP has one byte for the length."""
 
 
+MAX_LEVELS: Final = 64
+"""Of tables and lists in each other; AMQP's tables have as many (:data:`warren.queue_index.amqp_tables.MAX_DEPTH`)."""
+
+
 def check_short_string(what: str, value: Any) -> None:
     """Raise :class:`ArgumentsError` unless it is a string that AMQP has room for."""
     if not isinstance(value, str):
@@ -33,6 +37,24 @@ def check_texts(what: str, value: Any) -> None:
     """Raise :class:`ArgumentsError` where a string in ``value``, names of a table included, is no text."""
     if not is_text(value):
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: half of a surrogate pair is no text")
+
+
+def check_depth(what: str, value: Any, levels: int = MAX_LEVELS) -> None:
+    """Raise :class:`ArgumentsError` where tables and lists stand in each other on more than so many levels: to copy
+    them, and to read them again, takes as many calls in each other."""
+    level = [value]
+    for _ in range(levels):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, Mapping):
+                inner += one.values()
+            elif isinstance(one, list | tuple):
+                inner += one
+        if not inner:
+            return
+        level = list({id(one): one for one in inner if isinstance(one, Mapping | list | tuple)}.values())
+    if level:
+        raise ArgumentsError(f"{what} cannot be nested deeper than {levels} levels")
 
 
 def check_utf8(what: str, value: str) -> None:

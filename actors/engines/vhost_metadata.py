@@ -8,7 +8,7 @@ from typing import Any, Self
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.texts import check_texts
+from warren.actors.engines.texts import check_depth, check_texts
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +27,7 @@ class VhostMetadata:
             ("default_queue_type", self.default_queue_type, isinstance(self.default_queue_type, str | None)),
         ):
             if not is_right:
+                check_depth(f"a vhost's {what}", value)
                 raise ArgumentsError(f"a vhost's {what} cannot be {value!r:.100}")
             check_texts(f"a vhost's {what}", value)
 

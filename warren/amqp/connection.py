@@ -245,7 +245,7 @@ class Connection:
 
     def _new_method(self, payload: bytes) -> Method:
         method = decode_method(payload)
-        if self.side is Side.SERVER and method.index not in CONTENT_METHODS:
+        if self.side is Side.SERVER and method.index not in CONTENT_METHODS and not self.has_own_methods:
             check_utf8(method)
         if method.index in _OFTEN and len(payload) <= _CACHED_BYTES:
             if len(self._methods) >= _CACHED:
@@ -452,13 +452,15 @@ class Connection:
         return pieces
 
     def send(self, channel: int, method: Method) -> None:
-        """Send a method without content. Raises :class:`OutOfOrderError` for what may not be sent now."""
+        """Send a method without content. Raises :class:`OutOfOrderError` for what may not be sent now, and
+        :class:`MessageError` for what no frame can hold; then nothing has changed."""
         self._check_ours(method)
+        encoded = encode_method(channel, method)
         if not channel:
             self._send_on_connection(method)
         else:
             self._send_on_channel(channel, method)
-        self._out.append(encode_method(channel, method))
+        self._out.append(encoded)
 
     def _check_ours(self, method: Method) -> None:
         if type(method) not in self._ours:

@@ -146,6 +146,8 @@ def encode_arguments(method: Method) -> bytes:
             parts.append(_written(wanted, value))
         except struct.error:
             raise MessageError(f"{dotted_name(method)}: {name} does not fit") from None
+        except (TypeError, ValueError) as error:  # what no table holds, or no text is; not said: it may be a password
+            raise MessageError(f"{dotted_name(method)}: {name} does not fit: {error}") from None
     if bit:
         parts.append(bytes((bits,)))
     return b"".join(parts)

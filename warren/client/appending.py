@@ -18,7 +18,7 @@ from warren.actors.future import Confirm, Future
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import Call, CallError
-from warren.client.calls import error_of, plain, result_of
+from warren.client.calls import check_fits, error_of, plain, result_of
 from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel
 from warren.client.topic_batches import batch_to_send
 from warren.msg_store.commit_log import Appended
@@ -101,6 +101,7 @@ class KeptCalls(KeptChannel[KeptCall]):
 
     def call(self, verb: str, arguments: dict[str, Any]) -> Confirm | Future:
         """Call a verb; a future that is no confirm says what to wait for before that."""
+        check_fits(arguments)
         return self.hand_over(lambda: KeptCall(self, verb, arguments, Confirm(self.link)))
 
     def append_many(self, batches: list[Batch], topics: dict[str, int]) -> Confirm | Future:

@@ -20,8 +20,9 @@ from pamqp.base import Frame as Method
 
 from warren.amqp.own_methods import Call, CallError, CallOk
 from warren.client.errors import ServerError
+from warren.queue_index.amqp_tables import write_table
 from warren.steps import Steps
-from warren.storage.errors import DataError, WarrenError
+from warren.storage.errors import DataError, MessageError, WarrenError
 
 
 class NotFromOutsideError(WarrenError):
@@ -86,6 +87,21 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {name: plain(value) for name, value in arguments.items()}
+    except RecursionError:
+        raise MessageError("it cannot be sent to the process that hosts the node: it is nested too deep") from None
+
+
+def check_fits(arguments: Mapping[str, Any]) -> None:
+    """Raise :class:`MessageError` where no field table holds them: of what is sent later nobody would know."""
+    try:
+        write_table(_plain_arguments(arguments))
+    except (TypeError, ValueError) as error:
+        raise MessageError(f"it cannot be sent to the process that hosts the node: {error}") from None
+
+
 def restored(value: Any) -> Any:
     """A value that went through :func:`plain` and a field table: mappings have their keys again."""
     if isinstance(value, dict):
@@ -130,4 +146,4 @@ def result_of(answer: Method) -> Any:
 
 def call(remote: Asker, verb: str, /, **arguments: Any) -> Steps[Any]:
     """Call a verb in the host's process. Raises what it raises."""
-    return result_of((yield from remote.ask(Call(verb, plain(arguments)))))
+    return result_of((yield from remote.ask(Call(verb, _plain_arguments(arguments)))))

@@ -14,6 +14,7 @@ from pamqp.base import Frame as Method
 
 from warren.actors.log_events import log_event
 from warren.amqp.connection import Connection
+from warren.amqp.methods import method_of
 from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.amqp.received import Event, MethodReceived, Violation
 from warren.amqp.states import Side, State
@@ -155,7 +156,7 @@ class Hands:
                 engine.send(0, self._login.start_ok())
             case c.Connection.Tune():
                 engine.send(0, c.Connection.TuneOk(engine.channel_max, engine.frame_max, 0))
-                engine.send(0, c.Connection.Open(self._login.vhost))
+                engine.send(0, method_of(c.Connection.Open, virtual_host=self._login.vhost))
             case c.Connection.Close(reply_code=code, reply_text=text):
                 raise LinkLostError(text or "") if code == CONNECTION_FORCED else refusal(code, text)
             case method if event.channel == self._mine:

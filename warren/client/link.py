@@ -30,7 +30,7 @@ from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.client.handshake import RECEIVE_BYTES, Login, shake_hands
 from warren.client.sending import Receiver, Sending
 from warren.client.topology import Topology
-from warren.storage.errors import WarrenError
+from warren.storage.errors import MessageError, WarrenError
 
 _LOG = logging.getLogger("warren.client")
 
@@ -171,7 +171,11 @@ class Link(Sending):
             if self._channels.get(receiver.number) is receiver:
                 if self.engine is not None:
                     asked.append(future)
-                    self.send(receiver.number, method)
+                    try:
+                        self.send(receiver.number, method)
+                    except MessageError:  # it was not sent: the next answer is another's
+                        asked.pop()
+                        raise
                     return future
                 if self._last_engine is not None:  # not before it is gone: who asks again would do so at once
                     self._put_off.append(future)

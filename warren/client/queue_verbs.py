@@ -21,6 +21,7 @@ from warren.actors.leading import Later
 from warren.actors.looking import BrowsedMessage, wanted_of
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
+from warren.amqp.methods import method_of
 from warren.amqp.own_methods import CREDIT, DUE, MESSAGE_BYTES, Call, Credit
 from warren.channel import DeliveredMessage
 from warren.client.calls import call, packed
@@ -87,8 +88,8 @@ class RemoteQueueVerbs(QueueVerbs):
     def __init__(self, vhost: RemoteVhost, declaration: QueueDeclaration) -> None:
         self.remote = vhost
         super().__init__(vhost, QueueEntry(declaration))  # type: ignore[arg-type]
-        self._method = c.Basic.Publish(0, "", declaration.name, True)
-        self._get = c.Basic.Get(0, declaration.name)
+        self._method = method_of(c.Basic.Publish, routing_key=declaration.name, mandatory=True)
+        self._get = method_of(c.Basic.Get, queue=declaration.name)
         self._front_end = _FrontEnd(vhost)
 
     @property
@@ -309,7 +310,7 @@ class RemoteQueueVerbs(QueueVerbs):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def length(self) -> Steps[int]:
-        found: c.Queue.DeclareOk = yield from self.remote.ask(c.Queue.Declare(0, self.name, passive=True))
+        found: c.Queue.DeclareOk = yield from self.remote.ask(method_of(c.Queue.Declare, queue=self.name, passive=True))
         return int(found.message_count or 0)
 
     def stats(self) -> Steps[dict[str, Any]]:
@@ -336,7 +337,7 @@ class RemoteQueueVerbs(QueueVerbs):
         )  # fmt: skip
 
     def purge(self) -> Steps[int]:
-        found: c.Queue.PurgeOk = yield from self.remote.ask(c.Queue.Purge(0, self.name))
+        found: c.Queue.PurgeOk = yield from self.remote.ask(method_of(c.Queue.Purge, queue=self.name))
         return int(found.message_count or 0)
 
     def sync(self) -> Steps[None]:
@@ -350,7 +351,9 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         self.remote.topology.delete_queue(self.name)
-        found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
+        found: c.Queue.DeleteOk = yield from self.remote.ask(
+            method_of(c.Queue.Delete, queue=self.name, if_unused=if_unused, if_empty=if_empty)
+        )
         return int(found.message_count or 0)
 
 
@@ -388,7 +391,9 @@ class Subscription(DeliverySlot):
             arguments["x-priority"] = one.priority
         if one.ack_timeout_ms is not None:
             arguments["x-consumer-timeout"] = one.ack_timeout_ms
-        return c.Basic.Consume(0, self.queue, one.tag, False, False, one.exclusive, False, arguments)
+        return method_of(
+            c.Basic.Consume, queue=self.queue, consumer_tag=one.tag, exclusive=one.exclusive, arguments=arguments
+        )
 
     def receive(self, event: Any, later: Later) -> None:
         if isinstance(getattr(event, "method", None), c.Basic.Cancel):

@@ -12,7 +12,7 @@ from typing import Any
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.future import Confirm, UniqueConfirm
 from warren.client.appending import KeptCall, KeptCalls
-from warren.client.calls import packed
+from warren.client.calls import check_fits, packed
 from warren.client.remote import RemoteVhost
 from warren.steps import Steps
 
@@ -28,6 +28,7 @@ def publish_unique(
     timeout: float | None,
 ) -> Steps[Confirm]:
     """Publish messages into a queue of the host's."""
+    check_fits({"properties": properties})
     arguments = {"name": name, "bodies": packed(bodies), "properties": dict(properties), "several": several}
     size = sum(map(len, bodies)) + len(bodies) * MESSAGE_BYTES
 

@@ -17,6 +17,7 @@ from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.policies import Policy
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
+from warren.amqp.methods import method_of
 from warren.client.calls import call
 from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
@@ -62,7 +63,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         return (
             yield from self.remote.publish(
                 key,
-                c.Basic.Publish(0, self.declaration.name, routing_key, mandatory),
+                _publish(self.declaration.name, routing_key, mandatory=mandatory),
                 found,
                 (lambda: self._unroutable(routing_key)) if mandatory else None,
                 block=block,
@@ -87,7 +88,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         confirms: list[Confirm] = []
         for body, due_ms in zip(bodies, wanted.due_ms, strict=True):
             key = self._new_key(routing_key, with_due(wanted.properties, due_ms))  # type: ignore[arg-type]
-            publish = c.Basic.Publish(0, self.declaration.name, routing_key)
+            publish = _publish(self.declaration.name, routing_key)
             confirms.append((yield from remote.publish(key, publish, [body], None, block=block, timeout=timeout)))
         return Scheduled(confirms, wanted)
 
@@ -98,7 +99,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
             try:
                 confirm = yield from self.remote.publish(
                     group.key(self.declaration.vhost),
-                    c.Basic.Publish(0, self.declaration.name, routing_key, True),
+                    _publish(self.declaration.name, routing_key, mandatory=True),
                     group.bodies,
                     partial(self._unroutable, routing_key),
                     block=True,
@@ -154,7 +155,14 @@ class RemoteVhostVerbs(VhostVerbs):
             auto_delete=auto_delete,
             arguments={**({} if retry is None else retry.arguments), **(arguments or {})},
         )
-        method = c.Queue.Declare(0, name, False, durable, exclusive, auto_delete, False, dict(declaration.arguments))
+        method = method_of(
+            c.Queue.Declare,
+            queue=name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=dict(declaration.arguments),
+        )
         answer = yield from self.remote.ask(method)
         method.queue = answer.queue
         self.remote.topology.declare_queue(method)
@@ -172,7 +180,9 @@ class RemoteVhostVerbs(VhostVerbs):
     def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
         self.remote.topology.delete_queue(name)
         if vhost == self.name and not force:  # by the owner of exclusive ones
-            answer = yield from self.remote.ask(c.Queue.Delete(0, name, if_unused, if_empty))
+            answer = yield from self.remote.ask(
+                method_of(c.Queue.Delete, queue=name, if_unused=if_unused, if_empty=if_empty)
+            )
             return int(answer.message_count)
         arguments = {"name": name, "if_empty": if_empty, "if_unused": if_unused, "force": force}
         return int((yield from call(self.remote, "vhost.delete_queue", vhost=vhost, **arguments)))
@@ -212,14 +222,21 @@ class RemoteVhostVerbs(VhostVerbs):
             internal=internal,
             arguments=arguments or {},
         )
-        found = dict(declaration.arguments)
-        method = c.Exchange.Declare(0, name, type, False, durable, auto_delete, internal, False, found)
+        method = method_of(
+            c.Exchange.Declare,
+            exchange=name,
+            exchange_type=type,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=dict(declaration.arguments),
+        )
         yield from self.remote.ask(method)
         self.remote.topology.declare_exchange(method)
         return RemoteExchangeVerbs(self.remote, declaration)
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
-        yield from self.remote.ask(c.Exchange.Delete(0, name, if_unused))
+        yield from self.remote.ask(method_of(c.Exchange.Delete, exchange=name, if_unused=if_unused))
         self.remote.topology.delete_exchange(name)
 
     def bind(
@@ -243,12 +260,8 @@ class RemoteVhostVerbs(VhostVerbs):
     ) -> Steps[None]:
         binding = self._binding(destination, source, routing_key, arguments)
         self.remote.topology.unbind(_bind(binding))
-        found = dict(binding.arguments)
-        yield from self.remote.ask(
-            c.Exchange.Unbind(0, binding.destination, binding.source, routing_key, False, found)
-            if binding.destination_type == "exchange"
-            else c.Queue.Unbind(0, binding.destination, binding.source, routing_key, found)
-        )
+        kind = c.Exchange.Unbind if binding.destination_type == "exchange" else c.Queue.Unbind
+        yield from self.remote.ask(method_of(kind, **_of_binding(binding)))
 
     def publish_to(
         self,
@@ -273,7 +286,7 @@ class RemoteVhostVerbs(VhostVerbs):
         return (
             yield from self.remote.publish(
                 key,
-                c.Basic.Publish(0, "", found[0]),
+                _publish("", found[0]),
                 [as_body(body)],
                 None,
                 block=block,
@@ -283,8 +296,20 @@ class RemoteVhostVerbs(VhostVerbs):
 
 
 def _bind(binding: Binding) -> c.Queue.Bind | c.Exchange.Bind:
-    kind = c.Exchange.Bind if binding.destination_type == "exchange" else c.Queue.Bind
-    return kind(0, binding.destination, binding.source, binding.routing_key, False, dict(binding.arguments))
+    if binding.destination_type == "exchange":
+        return method_of(c.Exchange.Bind, **_of_binding(binding))
+    return method_of(c.Queue.Bind, **_of_binding(binding))
+
+
+def _of_binding(binding: Binding) -> dict[str, Any]:
+    """The arguments of the methods that make it and take it back."""
+    ends = ("destination", "source") if binding.destination_type == "exchange" else ("queue", "exchange")
+    names = dict(zip(ends, (binding.destination, binding.source), strict=True))
+    return names | {"routing_key": binding.routing_key, "arguments": dict(binding.arguments)}
+
+
+def _publish(exchange: str, routing_key: str, *, mandatory: bool = False) -> c.Basic.Publish:
+    return method_of(c.Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory)
 
 
 class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):

@@ -133,6 +133,11 @@ class ServerChannel:
             return
         self._refuse(error, event.index if isinstance(event, MethodRun) else event.method.index)
 
+    def refuse(self, error: Exception) -> None:
+        """Close it for what no method of the client's has brought about."""
+        if not self.closed:
+            self._refuse(error, 0)
+
     def _refuse(self, error: Exception, index: int) -> None:
         dropped = list(self._waiting)
         self.abandon()
@@ -148,7 +153,7 @@ class ServerChannel:
                 f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
                 "This timeout value can be configured, see consumers doc guide to learn more"
             )
-            self._refuse(Refusal(PRECONDITION_FAILED, why), 0)
+            self.refuse(Refusal(PRECONDITION_FAILED, why))
 
     def _answer_close(self, event: ChannelEvent) -> None:
         """Of what comes behind a refusal only a close has to be answered: the client waits for that."""

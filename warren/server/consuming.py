@@ -46,7 +46,7 @@ from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, 
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
 from warren.steps import Steps, ask, asked, call
-from warren.storage.errors import WarrenError
+from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
@@ -336,7 +336,11 @@ class ChannelConsumers:
                 return
             piece = next(consumer.sending, _SENT)
             if not isinstance(piece, _Sent):
-                self._deliver(consumer, piece)
+                try:
+                    self._deliver(consumer, piece)
+                except MessageError as error:  # it does not fit into a frame
+                    self._channel.refuse(error)
+                    return
                 connection.flush()
                 continue
             try:

@@ -38,15 +38,16 @@ def find_queue(channel: ServerChannel, name: str) -> QueueEntry:
     return channel.node.actor.find_queue(channel.vhost, name, channel.connection)
 
 
-def _no_line_breaks(name: str) -> str:
-    return name.replace("\r", "").replace("\n", "")
+def _declared_name(channel: ServerChannel, name: str) -> str:
+    """As RabbitMQ has it: without line breaks. A process of a shared directory names things as the host's own does."""
+    return name if channel.connection.is_owner else name.replace("\r", "").replace("\n", "")
 
 
 # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -> None:
-    name = _no_line_breaks(method.exchange)
+    name = _declared_name(channel, method.exchange)
     definitions = channel.node.vhost(channel.vhost).definitions
     if method.passive:
         _refuse_default(name)
@@ -82,7 +83,7 @@ def _refuse_default(name: str) -> None:
 
 
 async def delete_exchange(channel: ServerChannel, method: c.Exchange.Delete) -> None:
-    name = _no_line_breaks(method.exchange)
+    name = _declared_name(channel, method.exchange)
     _refuse_default(name)
     channel.node.vhost(channel.vhost).definitions.check_deletable(name)
     channel.check("exchange", name, "configure")
@@ -104,12 +105,12 @@ async def unbind_exchange(channel: ServerChannel, method: c.Exchange.Unbind) -> 
 
 
 async def _bind_exchange(channel: ServerChannel, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
-    destination = _no_line_breaks(method.destination)
+    destination = _declared_name(channel, method.destination)
     channel.check("exchange", destination, "write")
     _refuse_default(destination)
     binding = Binding(
         vhost=channel.vhost,
-        source=_no_line_breaks(method.source),
+        source=_declared_name(channel, method.source),
         destination=destination,
         destination_type="exchange",
         routing_key=method.routing_key,
@@ -131,7 +132,7 @@ async def _change_binding(channel: ServerChannel, binding: Binding, change: Chan
 
 
 async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None:
-    name = _no_line_breaks(method.queue)
+    name = _declared_name(channel, method.queue)
     if is_reply_queue(name):
         check_declared(channel, name)
         if not method.nowait:
@@ -217,7 +218,7 @@ def _check_equivalent(there: QueueDeclaration, method: c.Queue.Declare, argument
 
 
 async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
-    name = channel.queue_name(_no_line_breaks(method.queue))
+    name = channel.queue_name(_declared_name(channel, method.queue))
     channel.check("queue", name, "configure")
     deleted: int = await channel.change(
         lambda actor: actor.delete_queue(
@@ -250,12 +251,12 @@ async def unbind_queue(channel: ServerChannel, method: c.Queue.Unbind) -> None:
 
 
 async def _bind_queue(channel: ServerChannel, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
-    asked = _no_line_breaks(method.queue)
+    asked = _declared_name(channel, method.queue)
     name = channel.queue_name(asked)
     channel.check("queue", name, "write")
     binding = Binding(
         vhost=channel.vhost,
-        source=_no_line_breaks(method.exchange),
+        source=_declared_name(channel, method.exchange),
         destination=name,
         routing_key=method.routing_key if asked or method.routing_key else name,
         arguments=method.arguments or {},
