@@ -234,6 +234,7 @@ PROMISES: Final = (
         Shown(
             "any single damage of warren's own files",
             "damaged_own_nodes::a_damaged_file_of_a_node_is_an_error_or_a_warning_or_costs_nothing",
+            "losses_told::messages_whose_bodies_the_store_lacks_are_counted_in_the_log",
         ),
     ),
     Promise(
@@ -268,6 +269,13 @@ PROMISES: Final = (
             "status_server::another_user_s_process_is_dropped_whatever_the_socket_s_mode",
         ),
         Shown("links in the place of files", "links::a_link_in_the_place_of_any_file_of_a_node"),
+    ),
+    Promise(
+        "A name, a size, a depth is taken and comes back as it was, or is one clear error",
+        Shown(
+            "any characters, from a host and a guest", "names::each_name_is_taken_or_is_a_clear_error_and_comes_back"
+        ),
+        Shown("up to 100,000 levels", "sizes::what_is_nested_too_deep_is_an_error_wherever_it_is_said"),
     ),
     Promise(
         "What an earlier warren wrote is opened, and all of it is there; what a newer one wrote is refused, untouched",

@@ -7,12 +7,15 @@ bytes that are no UTF-8 are read as Java reads them, as U+FFFD.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+codecs.lookup("utf-16-le")  # now: Python reads a file for that, and later there may be no descriptor left for one
 
 _MULTIPLIER = 31
 _MASK = 0xFFFFFFFF

@@ -87,6 +87,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if hasattr(terminalreporter.config, "workerinput"):
+        return
     passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
     tried.tell(terminalreporter, tried.counts_of(r for r in terminalreporter.stats.get("", []) if r.nodeid in passed))
     terminalreporter.write_line(effort.summary())

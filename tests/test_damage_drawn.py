@@ -165,7 +165,8 @@ def check(
     few = FEW if kind in ("overwrite", "flip", "hole") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
-    if indexes is QUORUM_FILES and back and not cut:
+    is_moved = kind in ("insert", "cut out")  # what settles, and what does not, cannot be told of what stands behind
+    if indexes is QUORUM_FILES and back and not cut and not (is_moved and result.exit_code == 1):
         assert "may be back" in result.stderr or "not sure" in result.stderr, said
     if result.exit_code == 0 and not cut:
         assert len({body for *_, body in missing}) <= few, said  # a body may be in several queues

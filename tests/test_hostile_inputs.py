@@ -29,9 +29,10 @@ from warren.queue_index.consumer_offsets_format import OffsetTextError, decode_l
 from warren.queue_index.directory import parse_vhost_config
 from warren.replay import replay
 from warren.salvage.archive import unpack
+from warren.shovel.exported_rows import letter_of
 from warren.shovel.progress import Progress
 from warren.storage.erlang_terms import MAX_INFLATED_BYTES, decode
-from warren.storage.errors import DataError, SettingsError, TermError
+from warren.storage.errors import DataError, MessageError, SettingsError, TermError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 from warren.storage.record_log import RecordLog, encode_record
@@ -204,3 +205,11 @@ def test_a_line_of_serves_log_is_one_line_and_obeys_nobody() -> None:
     told = formatter.format(logging.LogRecord("warren", logging.ERROR, "", 0, "x", (), found))
     assert "\x1b" not in told
     assert "/nowhere/\\x1b[31mred" in told
+
+
+@pytest.mark.parametrize("column", ["routing_keys", "exchange"])
+def test_an_exported_message_with_a_name_that_is_no_text(column: str) -> None:
+    row = {"body": b"x", "routing_keys": ["q"], "exchange": "", "properties": "{}", "headers": None, "expiry_us": 0}
+    row[column] = [None] if column == "routing_keys" else None
+    with pytest.raises(MessageError, match="a name is text, not None"):
+        letter_of(row, (0, 0))

@@ -122,7 +122,7 @@ class UniqueLedger:
     def check(self, node: warren.Node, rng: random.Random) -> None:
         queue = node.queue(JOBS)
         here = Counter(one.body.decode() for one in queue.browse())
-        assert not here or here.most_common(1)[0][1] == 1, "of a key there are two"
+        assert not (twice := [key for key, count in here.items() if count > 1]), f"of these keys there are two: {twice}"
         assert not (lost := self.must - set(here)), f"confirmed and lost: {sorted(lost)[:20]}"
         known = sorted(self.must | self.for_a_time)
         for letter, period in (("w", None), ("t", 3600)):

@@ -188,6 +188,8 @@ class ClientConnection(asyncio.Protocol):
 
     async def hand_over(self) -> None:
         """Tell a process that shares the directory that its host goes; do, and answer, what it has sent until then."""
+        if self.engine.state is not State.RUNNING:  # it has begun to close meanwhile
+            return
         self._handing_over = self.server.loop.create_future()
         self.engine.send(0, c.Connection.Blocked(HANDING_OVER))
         self.flush()

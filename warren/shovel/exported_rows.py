@@ -107,7 +107,12 @@ def letter_of(row: Row, position: Position) -> Letter:
 
 
 def name_of(text: str) -> bytes:
-    """The name that a column says: the other way round of :func:`warren.arrow.arrays.as_text`."""
+    """The name that a column says: the other way round of :func:`warren.arrow.arrays.as_text`.
+
+    Raises :class:`MessageError` for what is no text.
+    """
+    if not isinstance(text, str):
+        raise MessageError(f"a name is text, not {text!r:.40}")
     if "\\udc" in text:
         text = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
     return from_text(text)
