@@ -148,6 +148,8 @@ class Owed:
     """What the users of a node know, and what it owes them."""
 
     queues: dict[str, Copies] = attrs.Factory(lambda: defaultdict(Copies))
+    is_closing: bool = False
+    """Whether somebody closes the node: an ack that is given meanwhile comes to nothing, without a word."""
     confirms: list[tuple[Any, list[tuple[str, bytes]]]] = attrs.Factory(list)
     appended: dict[bytes, bool] = attrs.Factory(dict)
     """Whether it was confirmed."""
@@ -331,7 +333,7 @@ class User:
             if end == "ack":
                 self.owed.queues[name].may_be_gone.add(one.body)
                 one.ack()
-                if not self.owed.queues[name].failed:
+                if not self.owed.queues[name].failed and not self.owed.is_closing:
                     self.owed.queues[name].acked.add(one.body)
             elif end == "requeue":
                 one.nack()
@@ -440,6 +442,7 @@ class User:
         running.look_at_machine()
 
     def close(self) -> None:
+        self.owed.is_closing = True
         self.node.close()
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
