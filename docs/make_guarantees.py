@@ -330,8 +330,14 @@ def _link(test: str) -> str:
 def _counts() -> Iterator[str]:
     counts = json.loads(COUNTS.read_text(encoding="utf-8"))
     yield f"\n## What was tried\n\nBy `make nightly`, on {counts['date']}:\n\n| how many | of what |\n| ---: | --- |\n"
-    for kind in Tried:
-        yield f"| {counts[kind.name.lower()]:,} | {kind.value} |\n"
+    numbers = {kind: counts[kind.name.lower()] for kind in Tried}
+    for kind, number in numbers.items():
+        yield f"| {f'{number:,}' if number else '–'} | {kind.value} |\n"
+    if not all(numbers.values()):
+        yield (
+            "\n–: that night's search was left out, or ended at something to be looked into; what it had tried until\n"
+            "then does not count. Every `make test-all` has its share of it.\n"
+        )
 
 
 if __name__ == "__main__":
