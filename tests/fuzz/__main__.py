@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import os
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -48,10 +49,12 @@ def main() -> None:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 target.run(data)
 
+        # The highest that the system knows of a process is also what the one had that it was forked from.
+        inherited_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         options = (
             f"-max_total_time={arguments.seconds}",
             f"-timeout={TIMEOUT_S}",
-            f"-rss_limit_mb={RSS_LIMIT_MB}",
+            f"-rss_limit_mb={inherited_mb + RSS_LIMIT_MB}",
             f"-max_len={longest}",
             f"-artifact_prefix={crashes}/{target.name.replace('/', '-')}-",
             f"-seed={arguments.seed or int.from_bytes(os.urandom(3)) + 1}",
