@@ -43,7 +43,7 @@ from warren.queue_index.directory import level_name
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
-from warren.storage.own_files import KEYS_LOG, RETURNED_LOG
+from warren.storage.own_files import KEYS_LOG, RETURNED_KIND, RETURNED_LOG
 
 if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
@@ -294,7 +294,7 @@ class RunningVhost:
     def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
         from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one
 
-        return RecordLog(self._context.files, self._returned_path(declaration), "returned")
+        return RecordLog(self._context.files, self._returned_path(declaration), RETURNED_KIND)
 
     def _returned_path(self, declaration: QueueDeclaration) -> str:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"

@@ -27,6 +27,8 @@ SIDE_DIRECTORY: Final = "warren.queues"
 """What warren keeps of queues beside the files that a broker knows: by vhost and queue, as they are named there."""
 RETURNED_LOG: Final = "returned.log"
 """What came back to a queue (:mod:`warren.actors.engines.retries`), in the queue's folder there."""
+RETURNED_KIND: Final = "returned"
+"""The word in its first line."""
 KEYS_LOG: Final = "unique.log"
 """The keys of messages (:mod:`warren.actors.engines.unique_keys`), in the same folder."""
 

@@ -21,10 +21,10 @@ from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.data_version import FILE_NAME as VERSION_FILE
 from warren.storage.data_version import read_version
 from warren.storage.errors import DataError, StorageError
-from warren.storage.own_files import DELAYS_DIRECTORY, KEYS_LOG, RETURNED_LOG, SIDE_DIRECTORY
+from warren.storage.own_files import DELAYS_DIRECTORY, KEYS_LOG, RETURNED_KIND, RETURNED_LOG, SIDE_DIRECTORY
 from warren.storage.record_log import RecordLog
 
-_LOGS: Final = {".delayed": DELAYED, RETURNED_LOG: "returned", KEYS_LOG: UNIQUE_KEYS}
+_LOGS: Final = {".delayed": DELAYED, RETURNED_LOG: RETURNED_KIND, KEYS_LOG: UNIQUE_KEYS}
 """Kinds of record logs, by how their names end."""
 
 
