@@ -43,7 +43,7 @@ from warren.queue_index.consumer_offsets_format import decode_delay_offsets
 from warren.queue_index.local_offsets import LocalOffsets
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import Lock
-from warren.storage.lock_file import LOCK_FILE
+from warren.storage.lock_file import LOCK_FILE, lock_part
 from warren.storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.topics")
@@ -105,7 +105,7 @@ class RunningTopics:
             locks = []
             for place, lock in elsewhere:
                 files.make_directories(place)
-                locks.append(files.lock(lock, owner))
+                locks.append(lock_part(files, lock, owner))
                 until_open.callback(locks[-1].release)
             topics = cls._open(
                 context, path, settings, used_disk_percent, locks, has_failed=has_failed, streams=streams

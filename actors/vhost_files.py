@@ -34,7 +34,7 @@ from warren.queue_index.state import Clock
 from warren.queue_index.variable_queue import QueueFiles
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import FileSystem, Lock, sync_directories_above, write_file
-from warren.storage.lock_file import LOCK_FILE
+from warren.storage.lock_file import LOCK_FILE, lock_part
 from warren.storage.settings import Settings
 
 PERSISTENT_STORE: Final = "msg_store_persistent"
@@ -75,7 +75,7 @@ class VhostFiles:
         :class:`DataError` where the directory is another vhost's or no crash can have left what is there.
         """
         files.make_directories(f"{path}/{names.QUEUES_DIRECTORY}")
-        lock = files.lock(f"{path}/{LOCK_FILE}", owner)
+        lock = lock_part(files, f"{path}/{LOCK_FILE}", owner)
         try:
             config = _introduce(files, path, name, settings)
             config_path = f"{path}/{names.VHOST_CONFIG_FILE}"

@@ -18,11 +18,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 import weakref
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from warren.storage.errors import DirectoryLockedError
 from warren.storage.real_file import open_regular, refused
+
+if TYPE_CHECKING:
+    from warren.storage.filesystem import FileSystem, Lock
 
 LOCK_FILE: Final = "warren.lock"
 """Of a directory that a node, or a vhost by itself, has open."""
@@ -32,6 +36,10 @@ SHARED: Final = ", shared"
 
 _ROUNDS: Final = 1000
 """So often a lock file vanishes between opening and locking it before we give up: each time somebody else had it."""
+
+_DYING_ROUNDS: Final = 500
+_DYING_PAUSE_S: Final = 0.002
+"""A process that was killed has let go of all that it had by then."""
 
 _HELD: weakref.WeakSet[RealLock] = weakref.WeakSet()
 
@@ -95,6 +103,20 @@ class RealLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def lock_part(files: FileSystem, path: str, owner: str) -> Lock:
+    """Take the lock file of what lies in a directory, as a vhost in that of a node.
+
+    A process that dies lets go of its locks one after the other: who has taken that of the directory from it waits
+    for those of the parts, up to a second. Raises as :meth:`~warren.storage.filesystem.FileSystem.lock` does.
+    """
+    for _ in range(_DYING_ROUNDS):
+        try:
+            return files.lock(path, owner)
+        except DirectoryLockedError:
+            time.sleep(_DYING_PAUSE_S)
+    return files.lock(path, owner)
 
 
 def _lock(path: str) -> tuple[int, tuple[int, int]]:

@@ -62,6 +62,42 @@ def test_who_lost_its_directory_removes_nobodys_lock(tmp_path: Path) -> None:
         FILES.lock(place, "third")
 
 
+def test_a_process_that_dies_may_let_go_of_the_node_before_it_lets_go_of_a_vhost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next host met the vhost's lock, and was no host."""
+    with warren.open(tmp_path) as node:
+        node.queue("q").publish(b"1").wait()
+    [vhost] = (tmp_path / "msg_stores" / "vhosts").glob("*")
+    dying = FILES.lock(str(vhost / lock_file.LOCK_FILE), "who dies")
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            dying.release()
+
+    monkeypatch.setattr(lock_file.time, "sleep", sleep)
+    with warren.open(tmp_path) as node:
+        assert [one.body for one in node.queue("q").browse()] == [b"1"]
+    assert len(waits) == 3
+
+
+def test_who_has_a_vhost_by_itself_is_waited_for_a_second_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(lock_file.time, "sleep", waits.append)
+    with warren.open(tmp_path):
+        pass
+    [vhost] = (tmp_path / "msg_stores" / "vhosts").glob("*")
+    lock = FILES.lock(str(vhost / lock_file.LOCK_FILE), "somebody else")
+    with pytest.raises(warren.WarrenError, match="somebody else"):
+        warren.open(tmp_path)
+    lock.release()
+    assert 0.9 < sum(waits) < 1.1
+
+
 _RIVAL = """
 import os, sys
 from warren.storage.errors import DirectoryLockedError

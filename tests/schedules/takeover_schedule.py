@@ -132,7 +132,10 @@ class TakeoverSchedule:
         time, select, module = Time(scheduler), sockets.Select(scheduler), sockets.SocketModule(processes)
         for name in ("leading", "loop_thread"):
             replace(undo, f"warren.actors.{name}", "threading", doubles)
-        for name in ("actors.leading", "client.shared_directory", "client.sending", "client.remote", "consumer"):
+        for name in (
+            *("actors.leading", "client.shared_directory", "client.sending", "client.remote", "consumer"),
+            "storage.lock_file",
+        ):
             replace(undo, f"warren.{name}", "time", time)
         replace(undo, "warren.actors.leading", "select", select)
         for name in ("actors.leading", "client.shared_directory"):
