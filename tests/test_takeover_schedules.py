@@ -187,3 +187,27 @@ def test_a_guest_that_gets_waits_for_a_host_that_hands_over(host: warren.Node, g
     getting.join(60)
     assert got == [b"1"]
     assert asked < 20
+
+
+def test_a_guest_that_loses_its_host_as_it_opens_a_channel_opens_another(host: warren.Node, guest: warren.Node) -> None:
+    """It asked for ever through one that was never opened (seed 78186)."""
+    link, tries = guest._opened.node.link, list[object]()  # type: ignore[union-attr]
+    original = link._open
+
+    def lost_meanwhile(receiver: object, asked: object) -> object:
+        engine = link.engine
+        tries.append(receiver)
+        if len(tries) == 1:
+            link.engine = None
+        try:
+            return original(receiver, asked)  # type: ignore[arg-type]
+        finally:
+            link.engine = engine
+
+    link._open = lost_meanwhile  # type: ignore[method-assign, assignment]
+    guest._opened.node._control = None  # type: ignore[union-attr]
+    asking = threading.Thread(target=guest.queue, args=("q",), daemon=True)
+    asking.start()
+    asking.join(20)
+    assert not asking.is_alive()
+    assert len(tries) == 2

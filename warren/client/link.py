@@ -197,7 +197,9 @@ class Link(Sending):
                 asked.append(future)
                 self.send(receiver.number, c.Channel.Open())
                 return future
-        future.fail(LinkLostError("the connection was lost"))
+            error = LinkLostError("the connection was lost")
+            receiver.failed(error, [])  # nobody has asked it for anything yet
+        future.fail(error)
         return future
 
     def leave(self, receiver: Receiver) -> None:
