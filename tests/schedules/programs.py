@@ -339,13 +339,17 @@ class User:
                 one.nack()
 
     def consume(self, name: str, count: int, prefetch: int, auto_ack: bool) -> None:
-        with self.queue(name).consume(prefetch=prefetch, auto_ack=auto_ack) as consumer:
-            for _ in range(count):
-                one = consumer.receive(0.03)
-                self.progress()
-                if one is None:
-                    return
-                self.taken(name, one, auto_ack)
+        try:
+            with self.queue(name).consume(prefetch=prefetch, auto_ack=auto_ack) as consumer:
+                for _ in range(count):
+                    one = consumer.receive(0.03)
+                    self.progress()
+                    if one is None:
+                        return
+                    self.taken(name, one, auto_ack)
+        finally:
+            if auto_ack and self.owed.is_closing:  # what was handed over to it past the queue cannot go back there
+                self.owed.purge(name)
 
     def loop_consume(self, name: str, count: int, prefetch: int, auto_ack: bool) -> None:
         """As an event loop does: it is called when there is something."""

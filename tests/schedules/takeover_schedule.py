@@ -138,7 +138,7 @@ class TakeoverSchedule:
         ):
             replace(undo, f"warren.{name}", "time", time)
         replace(undo, "warren.actors.leading", "select", select)
-        for name in ("actors.leading", "client.shared_directory"):
+        for name in ("actors.leading", "actors.node_socket", "client.shared_directory"):
             replace(undo, f"warren.{name}", "socket", module)
         for name in ("storage.lock_file", "client.shared_directory"):
             replace(undo, f"warren.{name}", "fcntl", sockets.Fcntl(processes))
