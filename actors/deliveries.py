@@ -65,6 +65,17 @@ class Deliveries:
             waiting, self._waiting = self._waiting, []
         return waiting
 
+    def give(self, batch: Delivered) -> bool:
+        """Hand over a batch, if somebody waits for one right now; whether it is so."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            if waiting:
+                self._batches.append(batch)
+                self.buffered += batch.count
+        for future in waiting:
+            future.set()
+        return bool(waiting)
+
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more comes: the consumer was cancelled, or (``error``) its queue has failed or is gone."""
         with self._lock:

@@ -274,6 +274,8 @@ class QueueFrontEnd(FrontEnd):
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
+        if key.expiration_ms is not None or key.priority:  # who does not take it gives it back by what it says itself
+            return False
         waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
         return waits and uninterrupted(self._hand_off_in_turn, key, body)
 
@@ -283,14 +285,13 @@ class QueueFrontEnd(FrontEnd):
         try:
             if self._process is None or not self.actor_inbox.empty() or not self.alive:
                 return False
-            delivered = self._process.hand_off(key.envelope, body)
-            deliveries = None if delivered is None else self.deliveries.get(delivered.consumer or "")
-            if delivered is None or deliveries is None:
-                return False
-            deliveries.put(delivered)
-            return True
+            return self._process.hand_off(key.envelope, body, self._give)
         finally:
             self.end_turn()
+
+    def _give(self, delivered: Delivered) -> bool:
+        deliveries = self.deliveries.get(delivered.consumer or "")
+        return deliveries is not None and deliveries.give(delivered)
 
     def publish_many(
         self,

@@ -183,3 +183,27 @@ def test_a_message_that_cannot_be_read_and_dies_alone_is_gone() -> None:
         deliveries[2].reject()
         hand.run()
         assert queue.stats()["messages"] == 4
+
+
+def test_a_message_goes_past_the_queue_only_to_who_waits_at_this_moment() -> None:
+    """Another one's turn came, who had not asked: it was lost when that one closed."""
+    queue = hand_node().node.queue("q")
+    waits = queue.consume(auto_ack=True)
+    rests = queue.consume(auto_ack=True)
+    for body in (b"0", b"1"):
+        waits._deliveries.arrival()
+        queue.publish(body).wait()
+    rests.close()
+    assert [waits.receive(0).body, waits.receive(0).body] == [b"0", b"1"]  # type: ignore[union-attr]
+    assert not len(queue)
+
+
+def test_what_went_past_the_queue_and_was_not_taken_goes_back_when_its_consumer_is_closed() -> None:
+    """A coroutine that is cancelled as its message comes, or Ctrl-C in that moment."""
+    queue = hand_node().node.queue("q")
+    consumer = queue.consume(auto_ack=True)
+    arrival = consumer._deliveries.arrival()
+    queue.publish(b"1").wait()
+    assert arrival.done
+    consumer.close()
+    assert [one.body for one in queue.browse()] == [b"1"]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.process_tools import START_US, Bench, envelope
 from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
 from warren.queue_index.properties import Properties
 from warren.storage.settings import Settings
@@ -559,18 +560,24 @@ def test_consumers_with_and_without_acks_take_turns_too() -> None:
 
 
 def test_hand_off_goes_round_and_keeps_to_the_limits() -> None:
-    bench = Bench()
+    bench, handed = Bench(), list[Delivered]()
+
+    def take(delivered: Delivered) -> bool:
+        handed.append(delivered)
+        return True
+
     bench.queue.add_consumer(Consumer("c", "a", acks_unseen=True))
     bench.queue.add_consumer(Consumer("d", "b", acks_unseen=True))
-    handed = [bench.queue.hand_off(envelope(), b"%d" % number) for number in range(4)]
-    assert [one and one.consumer for one in handed] == ["a", "b", "a", "b"]
-    assert handed[3] is not None
+    assert all(bench.queue.hand_off(envelope(), b"%d" % number, take) for number in range(4))
+    assert [one.consumer for one in handed] == ["a", "b", "a", "b"]
     assert handed[3].fetched.bodies() == [b"3"]
+    assert not bench.queue.hand_off(envelope(), b"not taken", lambda _: False)
     bench.publish(b"before it")
-    assert bench.queue.hand_off(envelope(), b"behind") is None
+    assert not bench.queue.hand_off(envelope(), b"behind", take)
     none = Bench({"x-max-length": 0, "x-overflow": "reject-publish"})
     none.queue.add_consumer(Consumer("c", "a", acks_unseen=True))
-    assert none.queue.hand_off(envelope(), b"refused") is None
+    assert not none.queue.hand_off(envelope(), b"refused", take)
+    assert len(handed) == 4
 
 
 # ── found by the machine ──────────────────────────────────────────────────────────────────────────────────────────────

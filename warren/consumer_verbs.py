@@ -7,6 +7,7 @@ settled goes back to its old place in the queue when the consumer is closed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, repeat
 from typing import TypedDict, TypeVar
@@ -18,9 +19,11 @@ from warren.actors.deliveries import Deliveries
 from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
+from warren.actors.handing_over import PublishKey
 from warren.channel import Channel, DeliveredMessage
 from warren.messages import milliseconds
 from warren.steps import Steps, Within, ask, call
+from warren.storage.errors import WarrenError
 
 D = TypeVar("D", bound=DeliveredMessage)
 NewDelivery = Callable[[Channel, Delivered, int, bytes | None], D]
@@ -126,14 +129,22 @@ class ConsumerVerbs:
         handed out."""
         if not self.closed:
             self.closed = True
-            seen_up_to = self._seen_up_to(unseen)
+            drained = self.deliveries.drain()
+            seen_up_to = self._seen_up_to(unseen, drained)
             self.deliveries.end()
             yield from self.channel.shut(seen_up_to)
-            self.deliveries.drain()
+            self._publish_again(drained + self.deliveries.drain())
 
-    def _seen_up_to(self, unseen: Iterable[DeliveredMessage]) -> int | None:
-        """The last delivery tag that was handed out, as far as there are others; takes these."""
-        drained = self.deliveries.drain()
+    def _publish_again(self, drained: list[Delivered]) -> None:
+        """What came past the queue, and nobody has seen, has no place there to go back to."""
+        for delivered in drained if self.declaration.acks_unseen else ():
+            terms = delivered.fetched.unencoded
+            if not delivered.first_tag and terms is not None:
+                with contextlib.suppress(WarrenError):  # the queue is gone, with all that it had
+                    self.channel.actor.publish_many(PublishKey(terms.envelope), terms.given)
+
+    def _seen_up_to(self, unseen: Iterable[DeliveredMessage], drained: list[Delivered]) -> int | None:
+        """The last delivery tag that was handed out, as far as there are others."""
         if self.declaration.acks_unseen:  # they are acked as they are handed out: none of those here was
             return 0
         first = next(iter(unseen), None)

@@ -7,7 +7,7 @@ handed to a waiting consumer as it comes never expires, and never counts for a l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -83,25 +83,27 @@ class QueueDeliveries(QueueSettlements):
         levels = (level for level in self.backing.numbers if level in wanted and self.backing.length_of(level))
         return [(level, wanted[level]) for level in levels]
 
-    def hand_off(self, envelope: Envelope, body: bytes) -> Delivered | None:
-        """Give a message straight to a consumer that acks unseen, past the empty queue; ``None``: publish it.
+    def hand_off(self, envelope: Envelope, body: bytes, give: Callable[[Delivered], bool]) -> bool:
+        """Give a message straight to a consumer that acks unseen, past the empty queue; ``False``: publish it.
 
-        It is done with as soon as it was there: nothing is written, and no rate counts it.
+        ``give``: whether its receiver takes it. It is done with then: nothing is written, and no rate counts it.
         """
         chosen = self._consumers.next() if not len(self.backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.backing.recovering:
-            return None
+            return False
         if envelope.of_contents:
             envelope, body = envelope.with_content(body)
         limits = self._expiry.limits
         if limits is not None and limits.refuses and limits.refused(self.backing, (body,), 1):
-            return None
-        self._consumers.pass_turn(chosen[0])
+            return False
         consumer = chosen[0].consumer
+        if not give(Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, (body,)))):
+            return False
+        self._consumers.pass_turn(chosen[0])
         if self.counts is not None:
             self.counts.note_published(1, len(body), envelope.persistent)
             self.counts.note_delivered(1, False, False)
-        return Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, (body,)))
+        return True
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""
