@@ -29,7 +29,7 @@ from warren.msg_store.file_summary import FileSummary
 from warren.msg_store.locations import Locations, pack
 from warren.msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
 from warren.storage.errors import DataError, DiskFullError
-from warren.storage.filesystem import File, FileSystem
+from warren.storage.filesystem import File, FileSystem, make_beside
 
 if TYPE_CHECKING:
     from warren.msg_store.rdq_columns import ColumnScan
@@ -145,18 +145,11 @@ def _append(files: FileSystem, path: str, source: File, size: int) -> None:
 
 def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> None:
     """Let the file at ``path`` be the first bytes of each of the parts, synced; its name is not."""
-    scratch = path + ".new"
-    if files.exists(scratch):
-        files.delete(scratch)
-    target = files.open_append(scratch)
-    try:
+
+    def write(target: File) -> None:
         for source, size in parts:
             for offset in range(0, size, COPY_BYTES):
                 target.append(source.pread(min(COPY_BYTES, size - offset), offset))
-        target.sync()
-    except DiskFullError:
-        files.delete(scratch)
-        raise
-    finally:
-        target.close()
+
+    scratch = make_beside(files, path, write, sync=True)
     files.rename(scratch, path)

@@ -38,7 +38,7 @@ from warren.queue_index.index_file_format import (
 )
 from warren.queue_index.slot_table import Numbers, SlotTable
 from warren.storage.errors import DataError, DiskFullError
-from warren.storage.filesystem import File, FileSystem, retryable
+from warren.storage.filesystem import File, FileSystem, replace_by_copy, retryable
 
 _MOST_SECONDS: Final = 0x7FFFFFFF
 
@@ -149,6 +149,11 @@ class IndexFile:
             hash_slot_count=slot_count,
             index_count=header.index_count + len(physical_offsets),
         )
+
+    def write_anew(self) -> None:
+        """Let the disk have what is read of the file: after a sync that failed, the system takes it for written."""
+        self.close()
+        replace_by_copy(self.files, self.path, self.layout.file_size, self.layout.file_size)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

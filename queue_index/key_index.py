@@ -25,7 +25,7 @@ from warren.queue_index.index_file import IndexFile, Longs
 from warren.queue_index.index_file_format import Header, Layout, is_file_name, name_after
 from warren.queue_index.slot_table import Numbers
 from warren.storage.errors import DataError
-from warren.storage.filesystem import FileSystem
+from warren.storage.filesystem import FileSystem, delete_half_copies
 
 Bools = npt.NDArray[np.bool_]
 _LOOK_BACK_ITEMS: Final = 64
@@ -63,6 +63,8 @@ class KeyIndex:
         (the checkpoint's) are deleted, as RocketMQ does; :func:`warren.queue_index.index_recovery.recover` does
         better."""
         index = cls(files, directory, Layout(max_hash_slot_num, max_index_num), new_name, writable)
+        if writable:
+            delete_half_copies(files, directory, is_file_name)
         for name in filter(is_file_name, files.list(directory)):
             file = IndexFile.load(files, f"{directory}/{name}", index.layout, writable=writable)
             if is_clean or file.header.end_timestamp <= index_msg_timestamp:

@@ -164,9 +164,9 @@ class QueueIndex:
         with _Writing(self):
             journal = self._open_journal()
             self._write_journal(journal, records)
-            self._ahead += records
             if self.syncs:
                 journal.sync()
+        self._ahead += records
         self.safe_ticket = self.written_ticket
 
     def enter_written(self, run: Run, target_ram_count: int | None) -> None:

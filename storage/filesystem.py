@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 from warren.storage import own_files
 from warren.storage.descriptors import DescriptorCache
 from warren.storage.errors import DiskFullError, NoRoomError, StorageError
 from warren.storage.lock_file import RealLock
 from warren.storage.real_file import RealFile, refused
+
+BESIDE: Final = ".new"
+"""How the name of a file ends that is to take the place of the one that is called the same without it."""
+
+_COPY_BYTES: Final = 1 << 16
 
 
 class File(Protocol):
@@ -144,8 +149,15 @@ def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None
         files.sync_directory(os.path.dirname(path))
 
 
-def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffix: str = ".new") -> str:
-    """Write what is to take the place of the file at ``path``; returns its path until then, which ends in ``suffix``.
+def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffix: str = BESIDE) -> str:
+    """Write what is to take the place of the file at ``path``; returns its path until then, which ends in ``suffix``."""
+    return make_beside(files, path, lambda file: append_whole(file, ((data,),)), sync=sync, suffix=suffix)
+
+
+def make_beside(
+    files: FileSystem, path: str, write: Callable[[File], object], *, sync: bool, suffix: str = BESIDE
+) -> str:
+    """Let ``write`` write what is to take the place of the file at ``path``; returns its path until then.
 
     Where that fails nothing is left of it: on a full disk it would keep room from everybody.
     """
@@ -155,7 +167,7 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffi
     try:
         handle = files.open_append(scratch)
         try:
-            append_whole(handle, ((data,),))
+            write(handle)
             if sync:
                 handle.sync()
         finally:
@@ -165,6 +177,35 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffi
             files.delete(scratch)
         raise
     return scratch
+
+
+def replace_by_copy(files: FileSystem, path: str, end: int, size: int) -> None:
+    """Let a copy take the place of a file, in one step, and safely: its first ``end`` bytes, then zeros up to ``size``.
+
+    For files of which a sync has failed. What is read of them may be in memory alone, and a later sync does not bring
+    it to the disk. Nor does writing it over in place: where blocks were to be written for the first time, ext4 goes on
+    to call them unwritten, and after a power loss they are zeros.
+    """
+    source = files.open_read(path)
+
+    def copy(target: File) -> None:
+        for at in data_windows(source, 0, end, _COPY_BYTES):
+            target.pwrite(source.pread(min(_COPY_BYTES, end - at), at), at)
+        target.truncate(size)
+
+    try:
+        scratch = make_beside(files, path, copy, sync=True)
+    finally:
+        source.close()
+    files.rename(scratch, path)
+    files.sync_directory(os.path.dirname(path))
+
+
+def delete_half_copies(files: FileSystem, directory: str, is_original: Callable[[str], bool]) -> None:
+    """Delete what a crash has left of :func:`replace_by_copy`, of files with names that ``is_original`` knows."""
+    for name in files.list(directory):
+        if name.endswith(BESIDE) and is_original(name.removesuffix(BESIDE)):
+            files.delete(f"{directory}/{name}")
 
 
 @contextlib.contextmanager

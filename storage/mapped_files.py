@@ -16,7 +16,7 @@ from bisect import bisect_right
 import attrs
 
 from warren.storage.errors import DataError, DiskFullError
-from warren.storage.filesystem import File, FileSystem, retryable
+from warren.storage.filesystem import File, FileSystem, delete_half_copies, replace_by_copy, retryable
 
 NAME_DIGITS = 20
 
@@ -53,6 +53,8 @@ class MappedFiles:
 
         ``lengthen``: a power loss may have left files too short; they get their zeros here.
         """
+        if writable:
+            delete_half_copies(files, directory, lambda name: parse_file_name(name) is not None)
         bases = sorted(base for name in files.list(directory) if (base := parse_file_name(name)) is not None)
         mapped = cls(files, directory, file_size, bases, writable)
         for base in bases:
@@ -147,6 +149,13 @@ class MappedFiles:
             self._unsynced.add(base)
             self._handle(base).truncate(offset - base)
             self._handle(base).truncate(self.file_size)
+
+    def write_anew(self, base: int, end: int) -> None:
+        """Let the disk have what is read of the file that begins at ``base``, up to the logical offset ``end``."""
+        handle = self._handles.pop(base, None)
+        if handle is not None:
+            handle.close()
+        replace_by_copy(self.files, self.path(base), min(end - base, self.file_size), self.file_size)
 
     @property
     def has_unsynced(self) -> bool:

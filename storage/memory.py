@@ -28,12 +28,20 @@ import contextlib
 import posixpath
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import attrs
 
 from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
 from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors, Write
+
+
+BLOCK_BYTES: Final = 4096
+"""Of the file systems that this one behaves like, where a sync fails."""
+
+
+def _block_end(offset: int) -> int:
+    return -(-offset // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
@@ -54,10 +62,19 @@ class FileNode:
     durable: bytearray = attrs.field(factory=bytearray)
     pending: list[Write] = attrs.field(factory=list)
     sync_failed: bool = False
+    unwritten: list[tuple[int, int]] = attrs.field(factory=list)
+    """Where blocks begin and end that a failed sync was to write for the first time."""
     modified_ms: int = 0
+    _reached: int = 0
+    """Behind the last byte that a sync has written."""
 
     def change(self, offset: int, chunk: bytes | None) -> None:
         """Issue a write or a truncation."""
+        if chunk is None:
+            self._reached = min(self._reached, offset)
+            if self.unwritten:
+                end = _block_end(offset)
+                self.unwritten = [(low, min(high, end)) for low, high in self.unwritten if low < end]
         if chunk is not None and offset == len(self.issued):
             self.issued += chunk  # nearly every write there is
         else:
@@ -68,26 +85,45 @@ class FileNode:
         """Bring the pending writes to the disk."""
         for offset, chunk in self.pending:
             _apply(self.durable, offset, chunk)
+            if chunk is not None:
+                self._reached = max(self._reached, offset + len(chunk))
         self.pending.clear()
         # Only after a failed sync is anything missing: the size is the file's, the bytes never came.
         self.durable.extend(bytes(len(self.issued) - len(self.durable)))
+        self._hide_unwritten()
 
     def fail_sync(self) -> None:
-        """Forget the pending bytes as Linux does: readers see them until the power goes, no later sync writes them."""
+        """Forget the pending bytes as Linux does: readers see them until the power goes, no later sync writes them.
+
+        Nor is anything read after a power loss that is written over them in place, where their block would have been
+        written for the first time: as ext4 does, which goes on to call it unwritten until it is cut off.
+        """
+        fresh = _block_end(self._reached)
+        for offset, chunk in self.pending:
+            if chunk is not None and (end := _block_end(offset + len(chunk))) > fresh:
+                self.unwritten.append((max(offset // BLOCK_BYTES * BLOCK_BYTES, fresh), end))
         self.pending = [(size, chunk) for size, chunk in self.pending if chunk is None]
         self.sync_failed = True
+
+    def _hide_unwritten(self) -> None:
+        for low, high in self.unwritten:
+            self.durable[low:high] = bytes(max(min(high, len(self.durable)) - low, 0))
 
     def lose_power(self, survivors: Survivors) -> None:
         """Fall back to the durable bytes and what is left of the pending ones."""
         for offset, chunk in survivors.writes(self.pending):
             _apply(self.durable, offset, chunk)
+        self._hide_unwritten()
         self.pending.clear()
+        self.unwritten.clear()
         self.issued = bytearray(self.durable)
         self.sync_failed = False
 
     def copy(self) -> FileNode:
         """One that nobody else changes."""
-        return type(self)(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
+        copied = type(self)(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
+        copied.unwritten, copied._reached = self.unwritten.copy(), self._reached
+        return copied
 
     def check_invariants(self, path: str) -> None:
         """Raise ``RuntimeError`` where issued, pending and durable bytes contradict each other."""

@@ -257,8 +257,11 @@ class Recovery:
         """Let the disk have what is read: after a sync that failed, the system takes it for written."""
         mapped = self.store.commit_log.mapped
         for base in mapped.bases:
-            for at in range(max(base, start), min(base + mapped.file_size, end), len(_ZEROS)):
-                mapped.write(at, mapped.read(at, min(len(_ZEROS), end - at)))
+            if base < end and start < base + mapped.file_size:
+                mapped.write_anew(base, end)
+        for file in self.store.index.index_files:
+            if not file.is_full:
+                file.write_anew()
 
     def _look_for_losses(self, furthest: int, early: list[ConsumeQueue]) -> None:
         """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""

@@ -141,7 +141,11 @@ class TopicStore:
             store.cuts += strangers(files, mapped.directory)
         for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
-        Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
+        try:
+            Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
+        except BaseException:
+            store.abandon()
+            raise
         return store
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
