@@ -223,7 +223,10 @@ class RunningTopics:
             if not actor.actor_stopped.is_set():
                 with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
                     actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
-        self.store.abandon()
+        if isinstance(error, StorageError):
+            self.store.fail()
+        else:
+            self.store.abandon()
         self._release()
 
 

@@ -26,6 +26,9 @@ from warren.storage.real_file import RealFile, refused
 BESIDE: Final = ".new"
 """How the name of a file ends that is to take the place of the one that is called the same without it."""
 
+FAILED: Final = ".failed"
+"""How the name of the empty file ends that says of the file or directory beside it that a sync has failed."""
+
 _COPY_BYTES: Final = 1 << 16
 
 
@@ -150,7 +153,7 @@ def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None
 
 
 def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffix: str = BESIDE) -> str:
-    """Write what is to take the place of the file at ``path``; returns its path until then, which ends in ``suffix``."""
+    """Write the bytes that are to be the file at ``path``; returns its path until then, which ends in ``suffix``."""
     return make_beside(files, path, lambda file: append_whole(file, ((data,),)), sync=sync, suffix=suffix)
 
 
@@ -199,6 +202,22 @@ def replace_by_copy(files: FileSystem, path: str, end: int, size: int) -> None:
         source.close()
     files.rename(scratch, path)
     files.sync_directory(os.path.dirname(path))
+
+
+def note_failed_sync(files: FileSystem, path: str) -> None:
+    """Say beside a file, or beside the directory that it is in, that a sync has failed.
+
+    For whoever reads it next, in this process or in another one: what he reads may be in memory alone. It need not
+    survive a power loss, for what is read after that is what the disk has.
+    """
+    with contextlib.suppress(StorageError):
+        files.open_append(path + FAILED).close()
+
+
+def take_failed_sync_back(files: FileSystem, path: str) -> None:
+    """Everything has been put on the disk anew."""
+    if files.exists(path + FAILED):
+        files.delete(path + FAILED)
 
 
 def delete_half_copies(files: FileSystem, directory: str, is_original: Callable[[str], bool]) -> None:

@@ -35,7 +35,6 @@ import attrs
 from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
 from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors, Write
 
-
 BLOCK_BYTES: Final = 4096
 """Of the file systems that this one behaves like, where a sync fails."""
 

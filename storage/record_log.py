@@ -16,8 +16,11 @@ for nothing tells which of it was synced. Anything else that cannot be read, and
 the others are given, and :attr:`RecordLog.damage` says so. A replacement is there or is not (:func:`write_beside`, a
 rename).
 
-*A full disk* leaves the buffer as it is, and nothing of it in the file: :class:`NoRoomError`, to be tried again. After
-a sync that failed nobody knows what of the file is safe: no later one says that it is, until the file is replaced.
+*A full disk* leaves the buffer as it is, and nothing of it in the file: :class:`NoRoomError`, to be tried again.
+
+*After a sync that failed* nobody knows what of the file is safe, and no later one says that it is, until the file is
+replaced. Whoever reads it next, in this process or in another one, reads what may be in memory alone: the file
+``<name>.failed`` tells him, and his first sync puts a copy in its place.
 
 Invariants: the file's size is that of the header and the whole records; offsets ascend.
 """
@@ -36,11 +39,15 @@ import attrs
 
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import (
+    FAILED,
     File,
     FileSystem,
     append_whole,
+    note_failed_sync,
+    replace_by_copy,
     retryable,
     sync_directories_above,
+    take_failed_sync_back,
     write_beside,
 )
 
@@ -89,6 +96,8 @@ class RecordLog:
     _named: bool = attrs.field(init=False, default=False)
     """Whether the file's name is synced."""
     _sync_failed: bool = attrs.field(init=False, default=False)
+    _is_suspect: bool = attrs.field(init=False, default=False)
+    """Whether what was read may be in memory alone."""
     _headless: bool = attrs.field(init=False, default=False)
     """Whether a power loss took the header and left records."""
 
@@ -132,6 +141,7 @@ class RecordLog:
             end = position
         self._end, self._headless = end, end > 0 and not data.startswith(header)
         self._unsynced = end > len(header)  # whoever wrote it may have died before he synced it
+        self._is_suspect = self._unsynced and self._files.exists(self.path + FAILED)
 
     def _behind(self, data: bytes, torn: int) -> int | None:
         """Where whole records go on behind what is none, if they do; damage, unless a power loss explains it."""
@@ -210,11 +220,29 @@ class RecordLog:
         if self._sync_failed:
             raise StorageError(f"{self.path}: what was written before a sync that failed may not be on the disk")
         self._sync_failed = True
-        self._open().sync()
+        self._sync_file()
         if not self._named:
             sync_directories_above(self._files, self.path)
             self._named = True
         self._unsynced = self._sync_failed = False
+
+    def _sync_file(self) -> None:
+        if self._is_suspect:
+            self.close()
+            replace_by_copy(self._files, self.path, self._end, self._end)
+            self._note_sound()
+            return
+        try:
+            self._open().sync()
+        except StorageError:
+            note_failed_sync(self._files, self.path)
+            raise
+
+    def _note_sound(self) -> None:
+        """What the file says is on the disk, or gone: nothing of it is in memory alone."""
+        if self._is_suspect or self._sync_failed:
+            self._is_suspect = self._sync_failed = False
+            take_failed_sync_back(self._files, self.path)
 
     def replace(self, payloads: Iterable[bytes], *, sync: bool) -> None:
         """Let the file say these records and nothing else, in one step; what was buffered is dropped.
@@ -229,7 +257,8 @@ class RecordLog:
         self._buffer, self._buffered_bytes = [], 0
         self._end, self._unsynced, self._named, self.damage = len(data), True, False, None
         self.torn = None
-        self._sync_failed = self._headless = False
+        self._headless = False
+        self._note_sound()
         if sync:
             sync_directories_above(self._files, self.path)
             self._unsynced, self._named = False, True
@@ -239,8 +268,9 @@ class RecordLog:
         self.close()
         if self._files.exists(self.path):
             self._files.delete(self.path)
+        self._note_sound()
         self._buffer, self._buffered_bytes = [], 0
-        self._end, self._unsynced, self._named, self._sync_failed, self._headless = 0, False, False, False, False
+        self._end, self._unsynced, self._named, self._headless = 0, False, False, False
 
     def close(self) -> None:
         """Give the file up as it is: what is buffered is not written. It opens again where it is needed."""

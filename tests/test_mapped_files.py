@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, StorageError
 from warren.storage.mapped_files import MappedFiles, file_name, parse_file_name
 from warren.storage.memory import MemoryFileSystem
 
@@ -75,3 +75,24 @@ def test_what_was_synced_outlives_a_power_loss_names_included() -> None:
     mapped.write(100, b"perhaps")
     after = MappedFiles.load(files.after_power_loss(files.rng), "/log", 100, lengthen=True)
     assert after.read(0, 4) == b"safe"
+
+
+def test_a_file_that_is_written_anew_is_on_the_disk_and_half_a_copy_is_deleted() -> None:
+    files = MemoryFileSystem()
+    mapped = MappedFiles.load(files, "/log", 100)
+    mapped.add(0)
+    mapped.write(0, b"0123456789")
+    files.fail("sync")
+    with pytest.raises(StorageError):
+        mapped.sync()
+    files.sync_directory("/")
+    mapped.write_anew(0, 6)
+    mapped.write(8, b"!")
+    mapped.sync()
+    assert MappedFiles.load(files.after_power_loss(None), "/log", 100).read(0, 10) == b"012345\0\0!\0"
+    half = files.after_process_crash()
+    half.open_append(f"/log/{file_name(0)}.new").append(b"0")
+    half.open_append("/log/others.new").append(b"0")
+    assert MappedFiles.load(half, "/log", 100, writable=False).bases == [0]
+    assert MappedFiles.load(half, "/log", 100).bases == [0]
+    assert half.list("/log") == [file_name(0), "others.new"]

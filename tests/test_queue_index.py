@@ -39,7 +39,7 @@ from warren.queue_index.run import Run
 from warren.queue_index.segment_file import read_segment
 from warren.queue_index.segment_journal import SegmentJournal
 from warren.queue_index.variable_queue import VariableQueue
-from warren.storage.errors import DataError, DiskFullError
+from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 
@@ -224,6 +224,18 @@ def test_what_cannot_follow_is_a_bug(index: QueueIndex, action: Callable[[QueueI
     index.deliver([range(2)])
     with pytest.raises(RuntimeError, match="position 1 of segment 0"):
         action(index)
+
+
+def test_what_comes_behind_a_write_ahead_that_was_not_safe_meets_the_failure(
+    files: MemoryFileSystem, index: QueueIndex
+) -> None:
+    """The records that had no place yet were taken for a mistake of the queue's."""
+    files.fail("sync", JOURNAL)
+    with pytest.raises(StorageError):
+        index.write_ahead(0, msg_id(0), [1], [b"term"])
+    index.publish(run_of(0), None)
+    with pytest.raises(StorageError, match="unusable since"):
+        index.sync()
 
 
 def test_an_ack_of_what_was_not_delivered_is_a_bug(index: QueueIndex) -> None:

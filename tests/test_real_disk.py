@@ -42,8 +42,12 @@ def disk() -> None:
 
 def run_session(tmp_path: Path, **options: object) -> dict[str, Any]:
     """What ``python -m tests.real_disk`` says last; all that it does is printed."""
+    return run_module("tests.real_disk", keep=tmp_path, **options)
+
+
+def run_module(module: str, **options: object) -> dict[str, Any]:
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "tests.real_disk", *words, "--keep", str(tmp_path)]
+    command = [sys.executable, "-m", module, *words]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=WATCHDOG_S, check=False)
     print(ended.stdout)
     assert ended.returncode in (0, 1)
@@ -70,6 +74,18 @@ def test_what_was_confirmed_survives_every_power_loss(tmp_path: Path, workload: 
         assert result["failures"] == []
         assert result["states"] == STATES
         tried(Tried.EXT4_STATES, STATES)
+
+
+@pytest.mark.usefixtures("disk")
+@pytest.mark.slow
+def test_what_is_confirmed_around_writes_that_the_disk_refuses_survives_a_power_loss(tried: Count) -> None:
+    rng, rounds = random.Random(new_seed()), times(2, nightly=4)
+    for _ in range(times(1, nightly=6)):
+        result = run_module("tests.real_disk.refusals", rounds=rounds, states=STATES, seed=rng.getrandbits(32))
+        assert result["lost"] == []
+        assert min(result["confirmed"], result["refused"]) > 10 * rounds
+        tried(Tried.DISK_FAULTS, rounds)
+        tried(Tried.EXT4_STATES, result["states"])
 
 
 @pytest.mark.usefixtures("disk")

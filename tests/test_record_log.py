@@ -128,6 +128,41 @@ def test_after_a_sync_that_failed_nothing_is_called_safe() -> None:
     assert opened(files.after_power_loss(random.Random(1)))[1] == [b"one"]
 
 
+def test_what_is_read_after_a_sync_that_failed_is_safe_only_as_a_copy() -> None:
+    """The next sync brings nothing of it to the disk, and the next reader called it safe."""
+    files = new_files()
+    log, _ = opened(files)
+    log.append(b"before")
+    files.fail("sync", PATH)
+    with pytest.raises(StorageError):
+        log.sync()
+    files = files.after_process_crash()  # the system goes on, and what it has in memory
+    log, found = opened(files)
+    log.append(b"behind")
+    log.sync()
+    assert found == [b"before"]
+    assert opened(files.after_power_loss(None))[1] == [b"before", b"behind"]
+    assert [path for path in files.contents() if path != PATH] == []
+
+
+@pytest.mark.parametrize("end", ["delete", "replace"])
+def test_a_log_that_is_made_anew_after_a_sync_that_failed_is_like_any_other(end: str) -> None:
+    files = new_files()
+    log, _ = opened(files)
+    log.append(b"before")
+    files.fail("sync", PATH)
+    with pytest.raises(StorageError):
+        log.sync()
+    if end == "delete":
+        log.delete()
+    else:
+        log.replace([b"before"], sync=True)
+    log.append(b"behind")
+    log.sync()
+    assert opened(files.after_power_loss(None))[1] == [b"before"] * (end == "replace") + [b"behind"]
+    assert list(files.contents()) == [PATH]
+
+
 def test_a_full_disk_keeps_the_buffer_and_leaves_nothing_in_the_file() -> None:
     files = new_files()
     log, _ = opened(files)

@@ -98,15 +98,21 @@ def test_a_message_whose_keys_were_half_put_expires_and_the_next_ones_keys_are_p
     machine.what_was_built_is_what_a_rebuild_builds()
 
 
-def test_what_is_confirmed_after_a_sync_failed_is_safe_with_all_before_it() -> None:
-    """The system takes what it could not write for written: no later sync brings it to the disk."""
+@pytest.mark.parametrize("process", ["the same", "another"])
+def test_what_is_confirmed_after_a_sync_failed_is_safe_with_all_before_it(process: str) -> None:
+    """The system takes what it could not write for written: no later sync brings it to the disk, nor does writing it
+    over in place, where ext4 was to write a block for the first time. A copy does."""
     machine = TopicStoreMachine()
     machine.append((0, [20], 0, 1))
     machine.files.fail("sync")
     with pytest.raises(StorageError):
         machine.store.flush_commit_log()
-    machine.store.abandon()
-    machine.reopen(machine.files, sync_failed=True)
+    if process == "another":
+        machine.store.fail()
+        machine.reopen(machine.files.after_process_crash())
+    else:
+        machine.store.abandon()
+        machine.reopen(machine.files, sync_failed=True)
     machine.append((0, [20], 0, 1))
     machine.flush(1)
     machine.die(7)

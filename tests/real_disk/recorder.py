@@ -1,8 +1,11 @@
 """A disk that remembers: one file, served through FUSE, whose writes and flushes go into a log.
 
-Run as a program, ``recorder POINT LOG COUNTER`` mounts a file in the place of the file POINT, with that one's content,
-prints ``ready``, and serves it until it is unmounted. One request is answered at a time, and the log has them in that
-order. The loop device above waits for each, too: what stands before a flush was written when the flush was asked for.
+Run as a program, ``recorder POINT LOG COUNTER REFUSED`` mounts a file in the place of the file POINT, with that one's
+content, prints ``ready``, and serves it until it is unmounted. One request is answered at a time, and the log has them
+in that order. The loop device above waits for each, too: what stands before a flush was written when the flush was
+asked for.
+
+As long as there is a file REFUSED, writes that have its content in them fail, as those of a disk with bad sectors.
 
 It has the file mounted for its parent, and then leaves the mounts of that one: those are unmounted, as ext4 flushes
 what it has, when their last process has ended, and who serves the disk must not be that one. So it outlives a parent
@@ -66,10 +69,11 @@ class Opcode(enum.IntEnum):
 class RecordedFile:
     """The file's content, and the log of its changes."""
 
-    def __init__(self, content: bytes, log: LogWriter) -> None:
+    def __init__(self, content: bytes, log: LogWriter, refused: Path) -> None:
         self._content = mmap.mmap(-1, len(content))
         self._content[:] = content
         self._log = log
+        self._refused = refused
 
     def answer(self, opcode: int, body: memoryview) -> bytes | memoryview:
         """What a request is answered; raises ``OSError`` with the number that the kernel is to have."""
@@ -89,6 +93,8 @@ class RecordedFile:
             case Opcode.WRITE:
                 _, offset, size = _AREA.unpack_from(body)
                 data = body[_AREA_BYTES : _AREA_BYTES + size]
+                if self._refused.exists() and self._refused.read_bytes() in bytes(data):
+                    raise OSError(errno.EIO, "a bad sector")
                 self._content[offset : offset + size] = data
                 self._log.write(offset, data)
                 return struct.pack("<II", size, 0)
@@ -123,9 +129,9 @@ def serve(descriptor: int, file: RecordedFile) -> None:
         os.writev(descriptor, [_OUT.pack(_OUT.size + len(answer), code, unique), answer])
 
 
-def main(point: str, log: str, counter: str) -> None:
+def main(point: str, log: str, counter: str, refused: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent: the disk is needed until it is unmounted
-    file = RecordedFile(Path(point).read_bytes(), LogWriter(Path(log), Path(counter)))
+    file = RecordedFile(Path(point).read_bytes(), LogWriter(Path(log), Path(counter)), Path(refused))
     descriptor = os.open("/dev/fuse", os.O_RDWR)
     mount_fuse(descriptor, point)
     unshare_mounts()

@@ -69,10 +69,10 @@ class Failure:
 
 
 @contextlib.contextmanager
-def recorder(disk: Path, log: Path, counter: Path) -> Iterator[None]:
-    """Record what is written to the file ``disk`` in the meantime."""
+def recorder(disk: Path, log: Path, counter: Path, refused: Path) -> Iterator[None]:
+    """Record what is written to the file ``disk`` in the meantime; not what has the content of ``refused`` in it."""
     Counter(counter, create=True)
-    command = [sys.executable, "-m", "tests.real_disk.recorder", str(disk), str(log), str(counter)]
+    command = [sys.executable, "-m", "tests.real_disk.recorder", *map(str, (disk, log, counter, refused))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -92,7 +92,7 @@ def record(place: Path, plan: Plan) -> Recording:
     base = disk.read_bytes()
     told: list[tuple[int, str]] = []
     with (
-        recorder(disk, log, counter),
+        recorder(disk, log, counter, place / "refused"),
         mounted(disk, place / "mount", options=plan.options) as point,
         contextlib.closing(Nursery("tests.real_disk.workload")) as nursery,
     ):

@@ -218,6 +218,8 @@ class User:
     sent: int = 0
     queues: dict[str, Queue] = attrs.Factory(dict)
     arguments: dict[str, dict[str, Any]] = attrs.Factory(dict)
+    dropped: list[Queue] = attrs.Factory(list)
+    """Handles that are not used any more, and may still have messages: no garbage is collected meanwhile."""
     held: list[tuple[str, Any, str]] = attrs.Factory(list)
 
     def queue(self, name: str) -> Queue:
@@ -225,15 +227,19 @@ class User:
             self.queues[name] = self.node.queue(name, arguments=self.arguments[name])
         return self.queues[name]
 
+    def drop_queues(self) -> None:
+        self.dropped += self.queues.values()
+        self.queues.clear()
+
     def run(self, steps: list[Step]) -> None:
         for kind, *arguments in steps:
             try:
                 getattr(self, kind.replace(" ", "_"))(*arguments)
             except WarrenError:
-                self.queues.clear()
+                self.drop_queues()
             self.progress()
         self.settle_held()
-        for queue in self.queues.values():
+        for queue in [*self.dropped, *self.queues.values()]:
             try:
                 queue.release()
             except WarrenError:
@@ -425,14 +431,14 @@ class User:
             queue.delete()
         finally:
             self.owed.purge(name)
-        self.queues.clear()
+        self.drop_queues()
 
     def fail(self, name: str) -> None:
         """The queue's actor ends by a bug; the node starts it again."""
         actor = self.queue(name)._verbs.actor
         self.owed.queues[name].failed = True
         actor.actor_ref.tell(object())
-        self.queues.clear()
+        self.drop_queues()
 
     def look(self, name: str) -> None:
         self.node.memory()

@@ -46,7 +46,7 @@ from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import Ints, Longs
 from warren.queue_index.key_index import KeyIndex
 from warren.storage.errors import DataError, NoRoomError, StorageError
-from warren.storage.filesystem import FileSystem, retryable
+from warren.storage.filesystem import FAILED, FileSystem, note_failed_sync, retryable, take_failed_sync_back
 from warren.storage.java_hash import index_hash
 from warren.storage.topic_settings import TopicSettings
 
@@ -107,8 +107,9 @@ class TopicStore:
     ) -> TopicStore:
         """The store in ``directory``, recovered; an empty directory is an empty store.
 
-        ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: on this machine, since it was
-        started: what is read may not be on the disk, nor would a sync bring it there; so it is written anew.
+        ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: in this process; of others a
+        file beside the CommitLog tells. What is read may not be on the disk then, nor would a sync bring it there: it is
+        written anew.
         ``good_until``: where a record begins up to which somebody has read the CommitLog as recovery does, and found
         it good; after a dirty stop only for whoever does not ask for what is built from it.
         Raises :class:`DataError` where RocketMQ would refuse the whole store: a mapped file of another length than the
@@ -142,7 +143,10 @@ class TopicStore:
         for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
         try:
+            sync_failed = sync_failed or files.exists(log_directory + FAILED)
             Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
+            if writable:
+                take_failed_sync_back(files, log_directory)
         except BaseException:
             store.abandon()
             raise
@@ -424,6 +428,11 @@ class TopicStore:
             self.files.delete(f"{self.directory}/{ABORT}")
             self.files.sync_directory(self.directory)
         self.abandon()
+
+    def fail(self) -> None:
+        """Leave the files, for the disk has refused something: what is read of them may be in memory alone."""
+        self.abandon()
+        note_failed_sync(self.files, self.commit_log.mapped.directory)
 
     def abandon(self) -> None:
         """Close the files and leave them as they are, as a crash would."""
