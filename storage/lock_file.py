@@ -85,9 +85,9 @@ class RealLock:
         return self._descriptor >= 0 and _identity(self._path) == self._identity
 
     def remove(self) -> None:
-        """Remove the file, if it is this one, and give the lock up."""
+        """Remove the file, if it is this one, and give the lock up. One that cannot be removed holds nobody up."""
         if self.in_place:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(self._path)
         self.release()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -60,6 +61,19 @@ def test_who_lost_its_directory_removes_nobodys_lock(tmp_path: Path) -> None:
     assert new.in_place
     with pytest.raises(DirectoryLockedError, match="new"):
         FILES.lock(place, "third")
+
+
+def test_a_lock_file_that_cannot_be_removed_keeps_nobody_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that has become read-only a node could not be closed."""
+    holder = FILES.lock(place, "first")
+
+    def refuse(path: str) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lock_file.os, "unlink", refuse)
+        holder.remove()
+    assert FILES.lock(place, "second").in_place
 
 
 def test_a_process_that_dies_may_let_go_of_the_node_before_it_lets_go_of_a_vhost(

@@ -59,6 +59,8 @@ class Traffic:
     """Threads that publish, consume, append, read and delay, whatever they are told."""
 
     node: warren.Node
+    may_be_down: bool = False
+    """Whether those who consume and read may be refused, too."""
     confirmed: dict[str, set[bytes]] = attrs.Factory(lambda: {"q": set(), "topic": set(), "later": set()})
     acked: set[bytes] = attrs.Factory(set)
     read: set[bytes] = attrs.Factory(set)
@@ -89,7 +91,12 @@ class Traffic:
         try:
             while not self._stop.is_set():
                 number += 1
-                work(number)
+                try:
+                    work(number)
+                except WarrenError:
+                    if not self.may_be_down:
+                        raise
+                    time.sleep(0.05)
         except BaseException as error:
             self.unexpected.append(error)
 
@@ -174,6 +181,47 @@ def test_a_real_file_system_is_filled_and_freed_under_traffic(tmp_path: Path, sy
         with warren.open(disk / "node", sync=sync, **SMALL) as again:
             traffic.check(again)
     tried(Tried.FULL_DISKS, cycles)
+
+
+def trigger_error(point: Path) -> None:
+    """Let ext4 find an error: mounted with ``errors=remount-ro`` it writes nothing any more, whoever has files open."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    device = next(source for source, place, *_ in mounts if place == str(point))
+    (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("1")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(loop_mounts.why_not() is not None, reason=str(loop_mounts.why_not()))
+def test_a_real_file_system_that_becomes_read_only_refuses_serves_and_loses_nothing(
+    tmp_path: Path, tried: Count
+) -> None:
+    loop_mounts.make_ext4(tmp_path / "image", DISK_BYTES)
+    options, point = "errors=remount-ro", tmp_path / "mount"
+    with loop_mounts.mounted(tmp_path / "image", point, options=options), counted_events() as events:
+        node = warren.open(point / "node", **SMALL)
+        kept = node.vhost("quiet").queue("kept")  # whose message store has nothing to write
+        kept.publish_many([b"%d" % number for number in range(100)]).wait()
+        traffic = Traffic(node, may_be_down=True)
+        traffic.start()
+        try:
+            for place in ("q", "topic", "later"):
+                wait_until(grown(lambda place=place: len(traffic.confirmed[place])), f"{place} takes")
+            trigger_error(point)
+            for place in ("q", "topic", "later"):
+                wait_until(grown(lambda place=place: traffic.refused[place]), f"{place} refuses")
+        finally:
+            traffic.stop()
+        assert [one.body for one in kept.browse()] == [b"%d" % number for number in range(100)]
+        assert max(events.values()) < 20, f"no storm: {events}"
+        with contextlib.suppress(WarrenError):  # what could not be written it says
+            node.close()
+    with (
+        loop_mounts.mounted(tmp_path / "image", point, options=options),
+        warren.open(point / "node", **SMALL) as again,
+    ):
+        traffic.check(again)
+        assert len(again.vhost("quiet").queue("kept")) == 100
+    tried(Tried.DISK_FAULTS, 1)
 
 
 DESCRIPTORS: Final = """

@@ -167,21 +167,21 @@ class NodeSchedule:
                 confirm.wait()
             scheduler.progress()
         for name in QUEUES if self.program.ending == "close" else ():
-            counted, found = self._look(node, name)
+            counted, found = self._look(node, name, scheduler)
             is_still = not self.owed.queues[name].delayed
             assert counted == len(found) or not is_still, f"{name}: {counted} are counted, {len(found)} are there"
             self.owed.check(name, found)
             scheduler.progress()
         node.close()
 
-    def _look(self, node: Node, name: str) -> tuple[int, list[bytes]]:
+    def _look(self, node: Node, name: str, scheduler: Scheduler) -> tuple[int, list[bytes]]:
         """What a queue counts, and what is there; once more where it was just about to fail."""
         while True:
             try:
                 queue = node.queue(name, arguments=self.program.arguments[name])
                 return len(queue), [one.body for one in queue.browse()]
             except QueueDownError:
-                continue
+                scheduler.wait(lambda: False, 0.001)  # for it to be started again: nobody else need ever have a turn
 
     def _check_disk(self, disk: MemoryFileSystem) -> None:
         """What the next process finds."""

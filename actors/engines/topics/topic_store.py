@@ -108,8 +108,8 @@ class TopicStore:
         """The store in ``directory``, recovered; an empty directory is an empty store.
 
         ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: in this process; of others a
-        file beside the CommitLog tells. What is read may not be on the disk then, nor would a sync bring it there: it is
-        written anew.
+        file beside the CommitLog tells. What is read may not be on the disk then, nor would a sync bring it there; it
+        is written anew.
         ``good_until``: where a record begins up to which somebody has read the CommitLog as recovery does, and found
         it good; after a dirty stop only for whoever does not ask for what is built from it.
         Raises :class:`DataError` where RocketMQ would refuse the whole store: a mapped file of another length than the
