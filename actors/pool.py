@@ -106,11 +106,18 @@ class ThreadPool:
         self._holding = _Holding()
         self._first: deque[PooledActor] = deque()
         self._error: WarrenError | None = None
-        self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        self._waiting_threads = 0
+        self._lock = threading.Lock()
+        """Guards the threads and how many of them wait."""
+        for _ in range(threads):
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def submit(self, actor: PooledActor) -> None:
         if (held := self._holding.held) is not None:
@@ -129,16 +136,38 @@ class ThreadPool:
         return Held(self, self._holding)
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """Nothing: the threads do it."""
+        """Nothing: the threads do it. Where one of them waits itself, they may all be waiting: for what is in line."""
         if self._error is not None:
             raise self._error
+        if self._holding.works and deadline is None:
+            self._wait(future)
+
+    def _wait(self, future: Future) -> None:
+        """Wait as one of the threads. If no other is left, another one stands in meanwhile; one of them ends then."""
+        with self._lock:
+            self._waiting_threads += 1
+            stands_in = self._waiting_threads == len(self._threads)
+            if stands_in:
+                self._start_thread()
+        try:
+            answered = threading.Semaphore(0)
+            future.on_done(lambda _: answered.release())
+            answered.acquire()
+        finally:
+            with self._lock:
+                self._waiting_threads -= 1
+            if stands_in:
+                self._line.put(None)
 
     def _work(self) -> None:
+        self._holding.works = True
         while (actor := self._line.get()) is not None:
             while (first := self._next_first()) is not None:
                 self._run_turn(first)
             if not actor.goes_first:
                 self._run_turn(actor)
+        with self._lock:
+            self._threads.remove(threading.current_thread())
 
     def _run_turn(self, actor: PooledActor) -> None:
         actor.actor_inbox.scheduled = False
@@ -151,9 +180,11 @@ class ThreadPool:
             return None
 
     def stop(self) -> None:
-        for _ in self._threads:
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
             self._line.put(None)
-        for thread in self._threads:
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
 
@@ -273,9 +304,10 @@ class Held:
 
 
 class _Holding(threading.local):
-    """What a thread holds back."""
+    """What a thread holds back, and whether it is one of the pool's."""
 
     held: Held | None = None
+    works: bool = False
 
 
 class _Flag:

@@ -15,7 +15,7 @@ from pykka._envelope import Envelope
 
 from tests.support.pool_tools import Do, Say, Scribe
 from tests.support.runtime_tools import forget_actors
-from tests.support.waiting import together
+from tests.support.waiting import together, wait_until
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.inbox import Control, PendingBatch
 from warren.actors.pool import TURN_ENTRIES, ActorStoppedError, Asked, HandPool, Pool, PooledActor, ThreadPool
@@ -323,6 +323,39 @@ def test_a_pool_of_threads_stops_from_within_one_of_its_turns() -> None:
 
 
 # ── many threads ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SlowToLeave(Scribe):
+    """Stays a while at the end of a turn, when nothing waited."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.leaves, self.may_leave = threading.Event(), threading.Event()
+
+    def on_turn_end(self) -> None:
+        if self.heard:
+            self.leaves.set()
+            assert self.may_leave.wait(20)
+
+
+def test_the_last_thread_of_a_pool_does_not_wait_for_what_stands_in_line() -> None:
+    """Somebody else was at the actor that it asked, and left what was asked for the next turn: which nobody ran."""
+    pool = ThreadPool(1)
+    asks = scribe(pool)
+    asked = SlowToLeave.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    other = threading.Thread(target=asked.actor_ref.ask, args=(Say("first"),))
+    other.start()
+    assert asked.leaves.wait(20)
+    answer = asks.actor_ref.ask(Do(lambda: asked.actor_ref.ask(Say("second"))), block=False)
+    assert isinstance(answer, Future)
+    answer.helped_by(pool)  # this thread is no help
+    wait_until(lambda: not asked.actor_inbox.empty(), "it asks")
+    asked.may_leave.set()
+    assert answer.get(timeout=20) == "second"
+    other.join()
+    assert scribe(pool).actor_ref.ask(Say("on")) == "on"
+    pool.stop()
+    assert not pool._threads
 
 
 class Ledger(PooledActor):

@@ -190,6 +190,15 @@ def trigger_error(point: Path) -> None:
     (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("1")
 
 
+def open_below(point: Path) -> list[str]:
+    """What this process has open of a file system."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return [path for path in found if path.startswith(f"{point}/")]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(loop_mounts.why_not() is not None, reason=str(loop_mounts.why_not()))
 def test_a_real_file_system_that_becomes_read_only_refuses_serves_and_loses_nothing(
@@ -215,6 +224,7 @@ def test_a_real_file_system_that_becomes_read_only_refuses_serves_and_loses_noth
         assert max(events.values()) < 20, f"no storm: {events}"
         with contextlib.suppress(WarrenError):  # what could not be written it says
             node.close()
+        assert open_below(point) == []
     with (
         loop_mounts.mounted(tmp_path / "image", point, options=options),
         warren.open(point / "node", **SMALL) as again,
