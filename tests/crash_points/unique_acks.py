@@ -277,8 +277,8 @@ def run(seed: int) -> Record:
 def go_on(files: MemoryFileSystem, promises: Promises, seed: int, *, power: bool) -> Record:
     """A process takes up what a crash left, and works on."""
     rng = random.Random(seed)
-    life = Life(rng, promises.kind, HandClock(promises.wall_us), list(promises.sent))
-    return _lived(life, files, rng.randrange(1, 12), after=power)
+    sent = [attrs.evolve(one, keyed=one.keyed and (one.confirmed or not power)) for one in promises.sent]
+    return _lived(Life(rng, promises.kind, HandClock(promises.wall_us), sent), files, rng.randrange(1, 12), after=power)
 
 
 def _lived(life: Life, base: MemoryFileSystem, steps: int, *, after: bool | None = None) -> Record:
