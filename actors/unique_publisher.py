@@ -106,7 +106,10 @@ class UniquePublisher:
         A log that cannot be read keeps no message from anybody; who wants a key is told so.
         """
         log = None if keys_path is None else RecordLog(context.files, keys_path, LOG_KIND)
-        keys = UniqueKeys(log, actor.process.ids_at, context.clock.wall_us, sync=context.settings.sync != "os")
+        process, wall_us = actor.process, context.clock.wall_us
+        keys = UniqueKeys(
+            log, process.ids_at, wall_us, context.settings.sync != "os", make_acks_safe=process.backing.sync_index
+        )
         publisher = cls(actor, keys, context.check_directory)
         try:
             keys.open()

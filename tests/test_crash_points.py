@@ -23,6 +23,7 @@ from tests.crash_points.workloads import WORKLOADS
 from tests.support.effort import EFFORT, new_seed, times
 from tests.support.tried import Count, Tried
 from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.unique_keys import UniqueKeys
 from warren.storage.memory import Directory, MemoryFileSystem
 
 STATES = {
@@ -36,6 +37,8 @@ STATES = {
     "topics-recovery": (300, 6_000),
     "nodes": (600, 8_000),
     "unique": (300, 4_000),
+    "unique-acks": (250, 5_000),
+    "unique-acks-recovery": (200, 4_000),
     "delays": (400, 8_000),
     "delays-recovery": (400, 8_000),
     "definitions": (300, 15_000),
@@ -87,6 +90,7 @@ BREAKS: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     *((name, _a_sync_that_does_nothing) for name in ("records", "delays", "definitions", "stores", "queues", "topics")),
     *((name, _a_directory_that_is_never_synced) for name in ("records", "delays", "definitions", "stores", "queues")),
     *((name, _writes_that_are_dropped) for name in ("records", "delays")),
+    ("unique-acks", _a_sync_that_does_nothing),
     ("nodes", _a_sync_that_does_nothing),
     ("definitions-recovery", _definitions_behind_what_was_not_synced),
 ]
@@ -107,6 +111,15 @@ def test_a_promise_that_is_broken_is_found_and_can_be_seen_again(
     assert str(at) == point
     with pytest.raises(BrokenPromiseError):
         check_state(workload, *point_of(workload, int(seed), at), at, int(seed), deep=True)
+
+
+@pytest.mark.slow
+def test_a_message_that_comes_back_without_its_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake that it found, in one of the runs that show it."""
+    monkeypatch.setattr(UniqueKeys, "_note_earlier", _does_nothing)
+    seed = 3903345311
+    with pytest.raises(BrokenPromiseError, match="k0: free"):
+        Search(WORKLOADS["unique-acks"]).one_run(seed, 100, random.Random(seed))
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import attrs
 import numpy as np
 import pytest
 
+from tests.crash_points.losses import ChosenSurvivors
 from tests.support.index_tools import (
     DELIVERING,
     JOURNAL,
@@ -112,6 +114,22 @@ def test_a_crash_leaves_the_queues_name_whole_or_missing() -> None:
             assert operation > 8
             return
     pytest.fail("a first write takes fewer operations")
+
+
+@pytest.mark.parametrize("killed_at", range(1, 10))
+def test_a_power_loss_behind_a_killed_first_write_leaves_no_journal_without_a_name(killed_at: int) -> None:
+    for operation in range(1, 20):
+        files = MemoryFileSystem()
+        for at in (killed_at, operation):
+            files.crash_at(at)
+            with contextlib.suppress(SimulatedCrash):
+                index = new_index(files)
+                publish(index, run_of(0))
+                index.sync()
+            files = files.after_process_crash()
+        for losses in range(1 << 4):
+            left = files.after_power_loss(ChosenSurvivors([losses >> bit & 1 for bit in range(9)]))
+            assert not left.exists(JOURNAL) or left.exists(NAME_FILE), "nobody can tell whose journal this is"
 
 
 # The journal

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.effort import every
-from tests.support.runtime_tools import hand_node
+from tests.support.runtime_tools import bodies, hand_node
 from tests.support.unique_life import PERIOD_S, SMALL, Life, check
+from warren import Queue
 from warren.actors.engines import unique_keys
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.faults import SimulatedCrash
@@ -26,6 +27,12 @@ from warren.storage.memory import MemoryFileSystem
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are few here, and their log is made anew all the same."""
     monkeypatch.setattr(unique_keys, "MIN_LOG_BYTES", 300)
+
+
+def log_path(files: MemoryFileSystem) -> str:
+    """Of the keys of the queue that :func:`begun` has."""
+    [path] = [path for path in files.contents() if path.endswith("/unique.log")]
+    return path
 
 
 def begun(seed: int) -> Life:
@@ -127,6 +134,87 @@ def test_a_crash_at_every_operation_of_the_next_start() -> None:
                 if not duplicate or key.startswith("t"):  # it has the key for its time
                     assert confirm.duplicate, f"{operation}, {at}: {key} taken twice after a confirm"
             again.node.close()
+
+
+def _acked(life: Life, key: str) -> bytes:
+    """A message with the key that is confirmed, and acked, which is not safe yet: a crash brings it back."""
+    life.publish(key)
+    life.done()
+    return life.tries[-1].body
+
+
+def _duplicate(queue: Queue, key: str) -> bool:
+    confirm = queue.publish(b"another", unique=key)
+    confirm.wait()
+    return confirm.duplicate
+
+
+@pytest.mark.parametrize("period", [False, True], ids=["waits", "time"])
+def test_a_message_that_comes_back_has_its_key_though_the_next_one_was_lost(period: bool) -> None:
+    """The process dies when the next one's row is written, and its message is not."""
+    life = begun(1)
+    old = _acked(life, "w1")
+    size = life.scene.files.size(log_path(life.scene.files))
+    cut(life, 2, torn=False, work=lambda life: life.publish("w1", period=period))
+    files = life.scene.kill()
+    assert files.size(log_path(files)) > size
+    again = hand_node(files, seed=2, clock=life.scene.clock, **SMALL)
+    queue = again.node.queue("q")
+    assert bodies(queue) == [old]
+    assert _duplicate(queue, "w1"), "free, and its message waits"
+    again.node.close()
+    again = hand_node(again.files, seed=3, clock=life.scene.clock, **SMALL)  # and so it stays
+    queue = again.node.queue("q")
+    assert _duplicate(queue, "w1")
+    queue.get(auto_ack=True)
+    assert not _duplicate(queue, "w1")
+    again.node.close()
+
+
+def test_a_message_that_comes_back_has_its_key_though_its_log_was_made_anew() -> None:
+    life = begun(1)
+    old = _acked(life, "w1")
+    size = life.scene.files.size(log_path(life.scene.files))
+    for number in range(9):
+        life.queue.publish(b"transient", unique=f"t{number}", unique_for=PERIOD_S, persistent=False)
+        life.scene.run()
+        if life.scene.files.size(log_path(life.scene.files)) < size:
+            break
+        size = life.scene.files.size(log_path(life.scene.files))
+    else:
+        raise AssertionError("the log was not made anew")
+    again = hand_node(life.scene.kill(), seed=2, clock=life.scene.clock, **SMALL)
+    queue = again.node.queue("q")
+    assert _duplicate(queue, "w1") is (old in bodies(queue)[:1]), "free, and its message waits"
+    again.node.close()
+
+
+def test_of_two_messages_that_a_crash_leaves_each_keeps_the_key() -> None:
+    """The next one has a higher priority, so it is written first."""
+    life = begun(1)
+    arguments = {"x-max-priority": 1}
+    queue = life.scene.node.queue("levels", arguments=arguments)
+    queue.publish(b"old", unique="w", priority=0).wait()
+    job = queue.get()
+    assert job is not None
+    job.ack()
+    queue.publish(b"new", unique="w", priority=1)
+    life.scene.run()
+    life.scene.files.crash_at(2, torn=False)  # level 1's journal is written, level 0's is not
+    with contextlib.suppress(SimulatedCrash, WarrenError):
+        queue.sync()
+    again = hand_node(life.scene.kill(), seed=2, clock=life.scene.clock, **SMALL)
+    queue = again.node.queue("levels", arguments=arguments)
+    assert bodies(queue) == [b"new", b"old"]
+    for body in (b"new", b"old"):
+        assert _duplicate(queue, "w"), f"free, and {body!r} waits"
+        job = queue.get()
+        assert job is not None
+        assert job.body == body
+        assert _duplicate(queue, "w"), f"free, and a consumer has {body!r}"
+        job.ack()
+    assert not _duplicate(queue, "w")
+    again.node.close()
 
 
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "truncate", "make_directory"])

@@ -103,6 +103,12 @@ def unpacked(data: bytes | bytearray, offset: int = 0) -> TakenKey:
     return TakenKey(digest, msg_id, seq_id, until_us, level, flags & ~_TAKEN)
 
 
+def is_anothers(before: bytes, row: bytes) -> bool:
+    """Whether a row stood for a message that waits, and not for the one that its key's next row is of."""
+    ids = slice(DIGEST_BYTES, 2 * DIGEST_BYTES)
+    return bool(before[_FLAGS_AT] & BOUND) and before[ids] != row[ids]
+
+
 class KeyTable:
     """Keys by their digests. ``len`` counts those that are there."""
 
@@ -137,16 +143,20 @@ class KeyTable:
         at = self._find(digest)
         return unpacked(self._rows, at) if at < len(self._rows) and self._rows[at + _FLAGS_AT] else None
 
-    def put(self, row: bytes) -> None:
-        """Put a key's row in place of what its digest had."""
+    def put(self, row: bytes) -> bytes | None:
+        """Put a key's row in place of what its digest had, which is returned."""
         at = self._find(row[:DIGEST_BYTES])
         if at == len(self._rows):
             self._rows += bytes(len(self._rows) // 64 * ROW.size + ROW.size)
-        if not self._rows[at + _FLAGS_AT]:
+        before = None
+        if self._rows[at + _FLAGS_AT]:
+            before = bytes(self._rows[at : at + ROW.size])
+        else:
             if not self.has_room(1):
                 raise RuntimeError("a table of keys is full")
             self._count += 1
         self._rows[at : at + ROW.size] = row
+        return before
 
     def note_safe(self, digest: bytes, msg_id: bytes) -> bytes | None:
         """The message of that id, if it has the key and was not safe, is so now: the row as it is to be on disk.

@@ -19,9 +19,15 @@ its message is there: then it was accepted, and :meth:`UniqueKeys.open` says so 
 take the message away. After the third step both are on disk. So a lost message never counts as a duplicate's first one,
 and no duplicate is taken once its first one was confirmed.
 
+*A message that a crash brings back*: an ack frees the key at once, and a crash before it is safe brings the message
+back, though the log may have a later row of its key, whose message was lost, or is there too. So
+:meth:`UniqueKeys.open` looks which messages of *earlier* rows are there again: they have their key, beside the last
+row's. The log forgets a row only when what took its message away is safe.
+
 *Growth*: when the table is full, or the log has outgrown what holds, both are made anew of the keys that are taken.
 
-Invariants: those of the table and the log; every key with a row on disk is in the table until it is not taken any more.
+Invariants: those of the table and the log; every key with a row on disk is in the table, or among the earlier ones,
+until it is not taken any more.
 """
 
 from __future__ import annotations
@@ -40,10 +46,12 @@ from warren.actors.engines.key_table import (
     KeyTable,
     TakenKey,
     flags_of,
+    is_anothers,
     keys_in,
     lasting,
     packed,
     rows_of,
+    unpacked,
 )
 from warren.storage.errors import DataError, DiskFullError, NoRoomError
 from warren.storage.record_log import RecordLog
@@ -53,6 +61,8 @@ IdsAt = Callable[[int, Sequence[int]], Sequence[bytes | None]]
 
 LOG_KIND: Final = "unique-keys"
 _ROWS_AT_ONCE: Final = 1000
+_EARLIER_AT_ONCE: Final = 20_000
+"""So many rows that a later one stands for are looked up together."""
 MIN_LOG_BYTES: Final = 64 * 1024
 """Up to here a log is not worth a new file; above, it may grow to three times of what it had to say."""
 
@@ -67,6 +77,10 @@ class UniqueKeys:
     """µs since the Unix epoch."""
     _sync: bool = True
     """Whether what is called safe survives a power loss, or only the process."""
+    _make_acks_safe: Callable[[], object] | None = None
+    """Let no crash bring back what has left the queue. Raises :class:`~warren.storage.errors.NoRoomError`."""
+    _earlier: dict[bytes, list[TakenKey]] = attrs.field(init=False, factory=dict)
+    """Keys that wait though their digests have later rows: a crash has brought their messages back."""
     _table: KeyTable = attrs.field(init=False, factory=KeyTable)
     _log_limit_bytes: int = attrs.field(init=False, default=MIN_LOG_BYTES)
 
@@ -94,6 +108,7 @@ class UniqueKeys:
         log, table, now_us = self._log, self._table, self._wall_clock()
         if log is None:
             return
+        earlier: list[TakenKey] = []
         for offset, payload in log.replay():
             if not payload or len(payload) % ROW.size:
                 raise DataError(log.path, offset, f"keys of {len(payload)} bytes")
@@ -101,11 +116,23 @@ class UniqueKeys:
             if not table.has_room(count):
                 table.rebuild(table.rows(), count)
             for at in range(0, len(payload), ROW.size):
-                table.put(payload[at : at + ROW.size])
+                row = payload[at : at + ROW.size]
+                before = table.put(row)
+                if before is not None and is_anothers(before, row):
+                    earlier.append(unpacked(before))
+            if len(earlier) >= _EARLIER_AT_ONCE:
+                self._note_earlier(earlier, now_us)
+                earlier = []
+        self._note_earlier(earlier, now_us)
         self._settle_unsure(now_us)
         self._log_limit_bytes = max(MIN_LOG_BYTES, 3 * ROW.size * len(table))
         with contextlib.suppress(NoRoomError):  # it is tried again before the next publisher is told anything
             self._sync_log()
+
+    def _note_earlier(self, keys: Iterable[TakenKey], now_us: int) -> None:
+        """Remember those that wait, in spite of later rows."""
+        for key in self._there(key for key in keys if key.bound and not 0 < key.until_us <= now_us):
+            self._earlier.setdefault(key.digest, []).append(key)
 
     def _settle_unsure(self, now_us: int) -> None:
         """Tell which keys were taken when the log ended. What waits is looked up when somebody asks for its key."""
@@ -129,11 +156,18 @@ class UniqueKeys:
 
     def holders(self, digests: Iterable[bytes]) -> dict[bytes, TakenKey]:
         """Who has these keys; what is free is not among them."""
-        now_us = self._wall_clock()
+        now_us, digests = self._wall_clock(), set(digests)
+        before = self._earlier_there(digests, now_us) if self._earlier else []
         known = [key for digest in digests if (key := self._table.get(digest)) is not None]
         known = [key for key in known if not 0 < key.until_us <= now_us]
         there = self._there([key for key in known if key.bound])
-        return {key.digest: key for key in (*there, *(key for key in known if not key.bound))}
+        return {key.digest: key for key in (*before, *there, *(key for key in known if not key.bound))}
+
+    def _earlier_there(self, digests: Iterable[bytes], now_us: int) -> list[TakenKey]:
+        """Those of earlier rows that wait still; what does not is forgotten."""
+        some = [digest for digest in digests if digest in self._earlier]
+        self._note_earlier([key for digest in some for key in self._earlier.pop(digest)], now_us)
+        return [key for digest in some for key in self._earlier.get(digest, ())]
 
     # ── taking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,7 +221,9 @@ class UniqueKeys:
 
     def _sweep(self, room: int = 0) -> None:
         """Forget the keys that are free. Not between :meth:`take` and the publish: the messages are not there yet."""
-        rows = lasting(self._table.rows(), self._wall_clock())
+        now_us = self._wall_clock()
+        self._earlier_there(list(self._earlier), now_us)
+        rows = lasting(self._table.rows(), now_us)
         bound = flags_of(rows) & BOUND != 0
         there = self._there(keys_in(rows[bound]))
         self._table.rebuild(rows_of([rows[~bound].tobytes(), *map(packed, there)]), room)
@@ -197,10 +233,13 @@ class UniqueKeys:
         log = self._log
         if log is None or log.size_bytes <= self._log_limit_bytes:
             return
-        self._sweep()
         try:
+            if self._make_acks_safe is not None:
+                self._make_acks_safe()  # else a crash brings back messages whose rows are gone
+            self._sweep()
             rows = self._table.rows()
-            rows = rows[flags_of(rows) & IN_RAM == 0]
+            earlier = [packed(key) for some in self._earlier.values() for key in some]
+            rows = rows_of([*earlier, rows[flags_of(rows) & IN_RAM == 0].tobytes()])
             parts = (rows[low : low + _ROWS_AT_ONCE].tobytes() for low in range(0, len(rows), _ROWS_AT_ONCE))
             log.replace(parts, sync=self._sync)
         except DiskFullError:  # the log is well, and goes on

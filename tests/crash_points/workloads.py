@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from tests.crash_points import logs, nodes, queues, stores, topics, unique
+from tests.crash_points import logs, nodes, queues, stores, topics, unique, unique_acks
 from tests.crash_points.losses import ChosenSurvivors
 from tests.crash_points.recording import Record
 from tests.crash_points.search import Workload, moments_of
@@ -49,6 +49,8 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("topics-recovery", behind_a_crash(topics.run, topics.go_on), topics.check),
         Workload("nodes", nodes.run, nodes.check),
         Workload("unique", unique.run, unique.check),
+        Workload("unique-acks", unique_acks.run, unique_acks.check),
+        Workload("unique-acks-recovery", behind_a_crash(unique_acks.run, unique_acks.go_on), unique_acks.check),
         Workload("delays", logs.run_delays, logs.check_delays),
         Workload("delays-recovery", behind_a_crash(logs.run_delays, logs.delays_go_on), logs.check_delays),
         Workload("definitions", logs.run_definitions, logs.check_definitions),
