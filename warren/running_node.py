@@ -10,6 +10,7 @@ import base64
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -34,6 +35,7 @@ from warren.actors.engines.memory_readings import (
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import Future
 from warren.actors.gate import Gate
+from warren.actors.interrupts import uninterrupted
 from warren.actors.node_actor import NodeActor, Probes
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
@@ -105,6 +107,9 @@ class RunningNode:
         """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.hosted: list[Hosted] = []
         """What runs over it."""
+        self._closing = threading.RLock()
+        self._ending: Future | None = None
+        """Of the node's actor, once it was asked to end."""
         self._ended = Future()
         self._context = NodeContext(
             files=files,
@@ -363,29 +368,49 @@ class RunningNode:
     def close(self) -> None:
         """Wait for what was published to be safe, write everything down, and give the directory free.
 
-        Where another thread is at it, wait for that.
+        Where another thread is at it, wait for that. An interrupt is raised when it is closed; a second one breaks the
+        closing off, and the next call goes on with it.
         """
-        if self._closed and self._forked is None:
-            self._ended.settled()
-            return
-        self.check_process()
-        if self._status is not None:
-            self._status.stop()  # first: nobody comes in any more
-        for hosted in list(self.hosted):
-            hosted.stop()
-        self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
-        self._closed = True
+        if self._forked is not None:
+            raise self._forked
         try:
-            call(self.actor, self.actor.close).get()
-        finally:
-            self._let_go()
+            self._close()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._close()
+            raise
+
+    def _close(self) -> None:
+        with self._closing:
+            if self._ended.done:
+                return
+            uninterrupted(self._begin_to_end)
+            ending = self._ending
+            if ending is None:
+                raise RuntimeError("the node's actor was not asked to end")
+            try:
+                ending.get()
+            finally:
+                if ending.done:
+                    self._let_go()
+
+    def _begin_to_end(self) -> None:
+        if self._ending is None:
+            if self._status is not None:
+                self._status.stop()  # first: nobody comes in any more
+            for hosted in list(self.hosted):
+                hosted.stop()
+            self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
+            self._closed = True
+            self._ending = call(self.actor, self.actor.close)
 
     def _let_go(self) -> None:
+        """May be done again, where an interrupt broke it off."""
         self._context.gate.end()  # nobody is left who could open it
         self.pool.stop()
         self._clock.close()
         open_nodes.closed(self)
-        self._ended.set()
+        self._ended.offer(None)
 
     def crash(self) -> None:
         """End as a killed process does, between two turns: nothing more is written, the files are as they are."""
