@@ -15,12 +15,8 @@ from tests.support.ends import Kept, Program
 from tests.support.ends_checks import Said, check_node
 from tests.support.ends_of_verbs import VERBS, Scene
 from tests.support.runtime_tools import HandNode, forget_actors, hand_node
-from tests.support.striking import struck_at_look
+from tests.support.striking import OURS, struck_at_look
 from warren.storage.memory import MemoryFileSystem
-
-PROJECT = Path(__file__).parent.parent
-FOLDERS = tuple(str(PROJECT / room) + "/" for room in ("warren", "actors", "queue_index", "msg_store", "storage"))
-
 
 STEP = times(5, quick=7, nightly=1)
 """The distance of the moments that are tried."""
@@ -63,7 +59,7 @@ def strike(verb: str, number: int) -> bool:
     p = HeldProgram()
     scene = Scene(p, "v")
     scene.fill()
-    struck = struck_at_look(number, FOLDERS, lambda: VERBS[verb](scene))
+    struck = struck_at_look(number, OURS, lambda: VERBS[verb](scene))
     if struck and verb == "close, open":
         for hand in p.hands:
             hand.node.close()
@@ -81,6 +77,7 @@ def strike(verb: str, number: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's way with one in a __del__
 @pytest.mark.parametrize("verb", VERBS)
 def test_ctrl_c_in_a_verb_leaves_the_node_whole(verb: str) -> None:
     moments = range(1, 10_000, STEP)

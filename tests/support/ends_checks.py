@@ -21,14 +21,9 @@ class Said:
         self.ack_begun: dict[str, set[Name]] = defaultdict(set)
         self.acked: dict[str, set[Name]] = defaultdict(set)
         self.prepared: dict[str, set[Name]] = defaultdict(set)
-        kinds = {
-            "h": self.prepared,
-            "b": self.begun,
-            "p": self.published,
-            "c": self.confirmed,
-            "a": self.ack_begun,
-            "g": self.acked,
-        }
+        self.rolled_back: dict[str, set[Name]] = defaultdict(set)
+        kinds = {"b": self.begun, "p": self.published, "c": self.confirmed, "a": self.ack_begun, "g": self.acked}
+        kinds |= {"h": self.prepared, "r": self.rolled_back}
         for line in lines:
             kind, place, stream, *numbers = line.split()
             first, last = int(numbers[0]), int(numbers[-1])
@@ -48,7 +43,8 @@ def check_node(node: warren.Node, said: Said, kept: Kept, *, twice: bool = False
     committed = set(there[TOPIC])
     assert not (lost := said.prepared[TOPIC] - halves - committed), f"prepared, and neither there nor open: {lost}"
     if kept is Kept.ALL and not twice:
-        assert not (both := halves & committed), f"committed, and to be decided again: {both}"
+        decided = committed | said.rolled_back[TOPIC]
+        assert not (both := halves & decided), f"decided, and to be decided again: {both}"
     for place, found in there.items():
         here = set(found)
         assert twice or len(here) == len(found), f"{place}: a message is there twice"

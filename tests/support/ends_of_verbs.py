@@ -109,6 +109,9 @@ def _transaction(s: Scene) -> None:
     s.p.tell("b", TOPIC, stream, number)
     prepared.commit()
     s.p.tell("p", TOPIC, stream, number)
+    stream = f"{s.stream}-undone"
+    s.topic.prepare(body_of(stream, number), group="p", queue=0).rollback()
+    s.p.tell("r", TOPIC, stream, number)
 
 
 def _close_and_open(s: Scene) -> None:
