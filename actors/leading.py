@@ -144,6 +144,9 @@ class Leading(ABC):
 
     def ask_to_join(self) -> None:
         """Let the reader connect; called with the lock held."""
+        uninterrupted(self._ask_to_join)
+
+    def _ask_to_join(self) -> None:
         self.is_joining = True
         if self._thread is None:
             self._woken, self._waker = socket.socketpair()

@@ -97,3 +97,24 @@ def test_a_closing_that_two_interrupts_broke_off_is_gone_on_with() -> None:
         return struck
 
     every_moment(strike)
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_guests_opening_leaves_no_thread(tmp_path: Path) -> None:
+    """Its host goes on, and lets it in the next time."""
+    with warren.open(tmp_path / "data", share=True) as host:
+        host.queue("q").publish(b"kept").wait()
+        threads = set(threading.enumerate())
+
+        def strike(number: int) -> bool:
+            opened: list[warren.Node] = []
+            struck = struck_at_look(number, OURS, lambda: opened.append(warren.open(tmp_path / "data", share=True)))
+            assert bool(opened) is not struck
+            for node in opened:
+                assert node.is_guest
+                assert len(node.queue("q")) == 1
+                node.close()
+            assert set(threading.enumerate()) <= threads
+            return struck
+
+        every_moment(strike)
