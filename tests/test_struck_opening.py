@@ -17,6 +17,8 @@ from tests.support.striking import OURS, struck_at_look
 
 STEP = times(5, quick=29, nightly=1)
 """The distance of the moments that are tried."""
+PLACES = (*OURS, threading.__file__)
+"""Where interrupts strike: a thread that is just starting is a moment of its own."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,7 @@ def test_ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket(tmp_path: P
 
     def strike(number: int) -> bool:
         opened: list[warren.Node] = []
-        struck = struck_at_look(number, OURS, lambda: opened.append(warren.open(data, **ways)))
+        struck = struck_at_look(number, PLACES, lambda: opened.append(warren.open(data, **ways)))
         assert bool(opened) is not struck
         for node in opened:
             node.close()
@@ -69,7 +71,7 @@ def test_ctrl_c_in_close_is_raised_when_the_node_is_closed(tmp_path: Path) -> No
         def strike(number: int, data: Path = data, ways: dict[str, Any] = ways) -> bool:
             node = warren.open(data, **ways)
             node.queue("q").publish(b"%d" % number)
-            struck = struck_at_look(number, OURS, node.close)
+            struck = struck_at_look(number, PLACES, node.close)
             assert not (data / "warren.lock").exists()
             node.close()
             return struck
@@ -87,7 +89,7 @@ def test_a_closing_that_two_interrupts_broke_off_is_gone_on_with() -> None:
     def strike(number: int) -> bool:
         hand = hand_node()
         hand.node.queue("q").publish(b"x")
-        struck = struck_at_look(number, OURS, hand.node._running._close)
+        struck = struck_at_look(number, PLACES, hand.node._running._close)
         hand.node.close()
         again = hand_node(hand.files)
         assert bodies(again.node.queue("q")) == [b"x"]
@@ -108,7 +110,7 @@ def test_ctrl_c_in_a_guests_opening_leaves_no_thread(tmp_path: Path) -> None:
 
         def strike(number: int) -> bool:
             opened: list[warren.Node] = []
-            struck = struck_at_look(number, OURS, lambda: opened.append(warren.open(tmp_path / "data", share=True)))
+            struck = struck_at_look(number, PLACES, lambda: opened.append(warren.open(tmp_path / "data", share=True)))
             assert bool(opened) is not struck
             for node in opened:
                 assert node.is_guest

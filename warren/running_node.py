@@ -392,7 +392,7 @@ class RunningNode:
                 ending.get()
             finally:
                 if ending.done:
-                    self._let_go()
+                    uninterrupted(self._let_go)
 
     def _begin_to_end(self) -> None:
         if self._ending is None:
@@ -405,7 +405,6 @@ class RunningNode:
             self._ending = call(self.actor, self.actor.close)
 
     def _let_go(self) -> None:
-        """May be done again, where an interrupt broke it off."""
         self._context.gate.end()  # nobody is left who could open it
         self.pool.stop()
         self._clock.close()
