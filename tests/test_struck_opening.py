@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import warren
 from tests.support.effort import times
 from tests.support.runtime_tools import bodies, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look
+from warren import open_nodes
+from warren.errors import DirectoryLockedError
 
 STEP = times(5, quick=29, nightly=1)
 """The distance of the moments that are tried."""
@@ -120,3 +123,15 @@ def test_ctrl_c_in_a_guests_opening_leaves_no_thread(tmp_path: Path) -> None:
             return struck
 
         every_moment(strike)
+
+
+def test_a_node_that_nobody_has_is_no_garbage_it_stays_open_until_the_program_ends(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    warren.open(data).queue("q").publish(b"kept")
+    gc.collect()
+    with pytest.raises(DirectoryLockedError):
+        warren.open(data)
+    [left] = [one for one in open_nodes._TO_CLOSE if one.path == str(data)]
+    left.close()  # as the interpreter's exit does
+    with warren.open(data) as node:
+        assert bodies(node.queue("q")) == [b"kept"]
