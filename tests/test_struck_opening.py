@@ -18,7 +18,7 @@ from tests.support.striking import OURS, struck_at_look
 from warren import open_nodes
 from warren.errors import DirectoryLockedError
 
-STEP = times(5, quick=29, nightly=1)
+STEP = times(5, quick=47, nightly=1)
 """The distance of the moments that are tried."""
 PLACES = (*OURS, threading.__file__)
 """Where interrupts strike: a thread that is just starting is a moment of its own."""
@@ -92,7 +92,9 @@ def test_a_closing_that_two_interrupts_broke_off_is_gone_on_with() -> None:
     def strike(number: int) -> bool:
         hand = hand_node()
         hand.node.queue("q").publish(b"x")
-        struck = struck_at_look(number, PLACES, hand.node._running._close)
+        running = hand.node._running
+        closing = running._closing
+        struck = struck_at_look(number, PLACES, lambda: closing.attempt(running._close))
         hand.node.close()
         again = hand_node(hand.files)
         assert bodies(again.node.queue("q")) == [b"x"]

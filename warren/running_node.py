@@ -10,7 +10,6 @@ import base64
 import contextlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -35,7 +34,7 @@ from warren.actors.engines.memory_readings import (
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import Future
 from warren.actors.gate import Gate
-from warren.actors.interrupts import uninterrupted
+from warren.actors.interrupts import Closing, uninterrupted
 from warren.actors.node_actor import NodeActor, Probes
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
@@ -107,10 +106,9 @@ class RunningNode:
         """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.hosted: list[Hosted] = []
         """What runs over it."""
-        self._closing = threading.RLock()
+        self._closing = Closing()
         self._ending: Future | None = None
         """Of the node's actor, once it was asked to end."""
-        self._ended = Future()
         self._context = NodeContext(
             files=files,
             pool=pool,
@@ -161,6 +159,11 @@ class RunningNode:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether its closing is over."""
+        return self._closing.is_over
 
     @property
     def forked(self) -> bool:
@@ -373,26 +376,18 @@ class RunningNode:
         """
         if self._forked is not None:
             raise self._forked
-        try:
-            self._close()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._close()
-            raise
+        self._closing.run(self._close)
 
     def _close(self) -> None:
-        with self._closing:
-            if self._ended.done:
-                return
-            uninterrupted(self._begin_to_end)
-            ending = self._ending
-            if ending is None:
-                raise RuntimeError("the node's actor was not asked to end")
-            try:
-                ending.get()
-            finally:
-                if ending.done:
-                    uninterrupted(self._let_go)
+        uninterrupted(self._begin_to_end)
+        ending = self._ending
+        if ending is None:
+            raise RuntimeError("the node's actor was not asked to end")
+        try:
+            ending.get()
+        finally:
+            if ending.done:
+                uninterrupted(self._let_go)
 
     def _begin_to_end(self) -> None:
         if self._ending is None:
@@ -409,7 +404,7 @@ class RunningNode:
         self.pool.stop()
         self._clock.close()
         open_nodes.closed(self)
-        self._ended.offer(None)
+        self._closing.is_over = True
 
     def crash(self) -> None:
         """End as a killed process does, between two turns: nothing more is written, the files are as they are."""

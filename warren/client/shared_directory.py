@@ -21,13 +21,12 @@ import errno
 import fcntl
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from warren import open_nodes
-from warren.actors.interrupts import uninterrupted
+from warren.actors.interrupts import Closing, uninterrupted
 from warren.actors.leading import new_lock
 from warren.actors.node_socket import SOCKET_NAME, short_path
 from warren.actors.pool import WrongProcessError
@@ -98,8 +97,7 @@ class SharedDirectory:
     def _begin(self) -> None:
         self._hosting = new_lock()
         self._remotes: list[RemoteVhost] = []
-        self._closing = threading.RLock()
-        self._ended = False
+        self._closing = Closing()
         self._election = -1
         self._met: list[RemoteVhost] = []
         """Of a guest of one who does not share: what has been connected."""
@@ -225,34 +223,29 @@ class SharedDirectory:
 
         What interrupts do is told at :meth:`RunningNode.close`.
         """
-        try:
-            self._close()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._close()
-            raise
+        self._closing.run(self._close)
 
     def _close(self) -> None:
-        with self._closing:
-            if self._ended:
-                return
-            self._closed = True
-            error = ClosedError(f"the node of {self.path} is closed")
-            for remote in list(self._remotes):
-                remote.link.refuse(error)  # else it would never end while others publish on
-                run(remote.flush())
-                uninterrupted(remote.close, error)
-            with self._hosting:
-                running = self._running
+        self._closed = True
+        error = ClosedError(f"the node of {self.path} is closed")
+        for remote in list(self._remotes):
+            remote.link.refuse(error)  # else it would never end while others publish on
+            run(remote.flush())
+            uninterrupted(remote.close, error)
+        with self._hosting:
+            running = self._running
+        try:
             if running is not None:
                 running.close()
-            uninterrupted(self._let_go)
+        finally:
+            if running is None or running.ended:
+                uninterrupted(self._let_go)
 
     def _let_go(self) -> None:
         with self._hosting:
             self._running = None
         open_nodes.closed(self)
-        self._ended = True
+        self._closing.is_over = True
 
     def forget(self) -> None:
         """In a forked child: what the parent hosts, and its connections, are the parent's."""
