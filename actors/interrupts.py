@@ -12,6 +12,7 @@ Other threads, the pool's among them, are never struck, and pay nothing. Handler
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps, in ten times the time; and this is every turn's
+import contextlib
 import os
 import signal
 import threading
@@ -88,3 +89,31 @@ def _give_back() -> None:
     finally:
         if _aside or _held:
             _give_back()
+
+
+class Closing:
+    """The closing of one thing that many threads may close, once and whole. Who comes while another thread is at it
+    waits for that one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.is_over = False
+        """Set by the work, when nothing is left to do."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Close, unless that is over. ``work`` goes on where it was broken off.
+
+        An interrupt is raised when it is over; a second one breaks it off, and the next call goes on with it.
+        """
+        try:
+            self.attempt(work)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.attempt(work)
+            raise
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """The same, but for an interrupt, which breaks it off."""
+        with self._lock:
+            if not self.is_over:
+                work()

@@ -20,6 +20,7 @@ import select
 import socket
 import threading
 import time
+from _queue import Empty, SimpleQueue  # the C module: see the pool
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -52,6 +53,26 @@ def new_lock() -> threading.Lock:
     return threading.Lock()
 
 
+class _Bell:
+    """A semaphore that an interrupt leaves whole: one of ``threading`` may keep its lock then, or lose it."""
+
+    __slots__ = ("_rung",)
+
+    def __init__(self) -> None:
+        self._rung: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        self._rung.put(None)
+
+    def heard(self, timeout: float | None = None) -> bool:
+        """Wait for one ring, at most so many seconds; whether it came."""
+        try:
+            self._rung.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
+
 class _Token:
     """One turn at leading."""
 
@@ -65,14 +86,14 @@ class Leading(ABC):
     def begin(self) -> None:
         """As nobody had ever used it."""
         self._lock = threading.Lock()
-        self._park = threading.Semaphore(0)
+        self._park = _Bell()
         self._poll = select.poll()
         self._woken: socket.socket | None = None
         self._waker: socket.socket | None = None
         """What is sent here wakes who waits at the socket; there once somebody wants one."""
         self._thread: threading.Thread | None = None
         self._leader: _Token | None = None
-        self._followers: deque[Any] = deque()
+        self._followers: deque[_Bell] = deque()
         self._helped = 0
         self._is_deep = self._is_ticking = False
         self.connection: socket.socket | None = None
@@ -134,7 +155,7 @@ class Leading(ABC):
     def stop_reader(self) -> None:
         """Let the reader end, once :attr:`closed` is set."""
         self.wake()
-        self._park.release()
+        self._park.ring()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -144,6 +165,9 @@ class Leading(ABC):
 
     def ask_to_join(self) -> None:
         """Let the reader connect; called with the lock held."""
+        uninterrupted(self._ask_to_join)
+
+    def _ask_to_join(self) -> None:
         self.is_joining = True
         if self._thread is None:
             self._woken, self._waker = socket.socketpair()
@@ -186,10 +210,10 @@ class Leading(ABC):
 
     def _follow(self, future: Future, deadline: float | None) -> bool:
         """Wait until there is an answer, or nobody leads; ``False`` when the time is over."""
-        waiter = threading.Semaphore(0)
+        waiter = _Bell()
 
         def answered(_: Future) -> None:
-            waiter.release()
+            waiter.ring()
 
         self._followers.append(waiter)
         future.on_done(answered)
@@ -197,7 +221,7 @@ class Leading(ABC):
             if self._leader is None and self.is_up:
                 return True
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            return waiter.acquire(timeout=left)
+            return waiter.heard(left)
         finally:
             future.forget(answered)
             with contextlib.suppress(ValueError):
@@ -208,11 +232,11 @@ class Leading(ABC):
         if self._leader is None:
             if self.is_up:
                 with contextlib.suppress(IndexError):
-                    self._followers.popleft().release()
+                    self._followers.popleft().ring()
                     return
             if self._is_deep:
                 self._is_deep = False
-                self._park.release()
+                self._park.ring()
 
     def _lead(self, future: Future | None, deadline: float | None = None) -> None:
         """Read, until ``future`` is answered, the time is over or the socket lost; as the reader (``None``), until
@@ -262,7 +286,7 @@ class Leading(ABC):
                 self._waker.send(b"!", socket.MSG_DONTWAIT)
         if self._is_deep and self._leader is None:
             self._is_deep = False
-            self._park.release()
+            self._park.ring()
 
     def _read(self) -> None:
         try:
@@ -298,7 +322,7 @@ class Leading(ABC):
         helped = None
         while helped != self._helped and self.is_up and self.closed is None:
             helped = self._helped
-            self._park.acquire(timeout=TICK_S)
+            self._park.heard(TICK_S)
             if self.is_lazy or self.abandoned:
                 self._attend(None, [])
         self._is_ticking = False
@@ -310,5 +334,5 @@ class Leading(ABC):
         self._is_deep = True
         is_idle = self._leader is not None if self.is_up else not self.is_joining
         if is_idle and self.closed is None:
-            self._park.acquire()
+            self._park.heard()
         self._is_deep = False

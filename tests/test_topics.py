@@ -767,6 +767,19 @@ def test_a_transaction_that_is_being_decided_cannot_be_decided_again() -> None:
     assert everything(hand.node.topic("t")) == [b"x"]
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_committed_message_takes_its_place_when_the_commit_is_carried_out(waits: bool) -> None:
+    hand = opened()
+    topic = hand.node.topic("t")
+    confirm = topic.prepare(b"committed", queue=0).commit()
+    if waits:
+        confirm.wait()
+    topic.append(b"appended", queue=0).wait()
+    confirm.wait()
+    found = [b"committed", b"appended"]
+    assert everything(topic) == (found if waits else found[::-1])
+
+
 @pytest.mark.parametrize("how", ["stop", "kill", "late kill"])
 def test_pending_transactions_outlive_a_restart(how: str) -> None:
     hand = opened()

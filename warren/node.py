@@ -199,10 +199,29 @@ def open(
     RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
     :class:`~warren.storage.errors.SettingsError`, :class:`~warren.storage.errors.DataError`.
     """
+    opening = open_nodes.Opening()
+    try:
+        node = _opened(opening, path, config, settings, adopt=adopt, share=share)
+    except BaseException:
+        opening.undo()
+        raise
+    return node
+
+
+def _opened(
+    opening: open_nodes.Opening,
+    path: str | os.PathLike[str],
+    config: Config | str | os.PathLike[str] | None,
+    settings: SettingKeywords,
+    *,
+    adopt: bool,
+    share: bool,
+) -> Node:
+    """As :func:`open`."""
     if os.fspath(path) == MEMORY:
         from warren.memory_node import start_in_memory  # noqa: PLC0415 - most nodes are in a directory
 
-        return Node(start_in_memory(MEMORY, config, share=share, settings=settings))
+        return Node(opening.start(lambda: start_in_memory(MEMORY, config, share=share, settings=settings)))
     chosen = Config.of(config, **settings)
     refuse_part(os.fspath(path))
     refuse_running_broker(os.fspath(path))
@@ -210,10 +229,12 @@ def open(
     make_data_directory(where)
     keep_one_heap()  # before there are threads
     if share:
-        from warren.client.shared_directory import SharedDirectory  # noqa: PLC0415 - most programs share nothing
+        from warren.client.shared_directory import open_shared  # noqa: PLC0415 - most programs share nothing
 
-        return Node(SharedDirectory(where, chosen, lambda: _serve_directory(_start(where, chosen, adopt, shared=True))))
-    running = _start(where, chosen, adopt)
+        return Node(
+            open_shared(opening, where, chosen, lambda: _serve_directory(_start(where, chosen, adopt, shared=True)))
+        )
+    running = opening.start(lambda: _start(where, chosen, adopt))
     open_nodes.close_at_exit(running)
     return Node(running)
 

@@ -12,12 +12,15 @@ none: what was confirmed is there then, what was not may be missing.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
 import weakref
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
+from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event
 
 _LOG = logging.getLogger("warren.node")
@@ -31,6 +34,39 @@ class OpenNode(Protocol):
     def close(self) -> None: ...
 
     def forget(self) -> None: ...
+
+
+N = TypeVar("N", bound=OpenNode)
+
+
+class Opening:
+    """An opening: it gives a node, or it leaves nothing behind, whatever strikes it.
+
+    An interrupt waits until the node is started, and is raised then; whoever meets it calls :meth:`undo`. Nothing is
+    lost on the way to the caller: what is started is held here before anything can strike.
+    """
+
+    __slots__ = ("_started",)
+
+    def __init__(self) -> None:
+        self._started: list[OpenNode] = []
+
+    def start(self, start: Callable[[], N]) -> N:
+        """Start a node."""
+        found: list[N] = []
+
+        def work() -> None:
+            found.append(start())
+            self._started.append(found[0])
+
+        uninterrupted(work)
+        return found[0]
+
+    def undo(self) -> None:
+        """Close what was started: nobody gets it."""
+        for node in self._started:
+            with contextlib.suppress(Exception):  # the caller is told what has struck
+                node.close()
 
 
 _NODES: Final[weakref.WeakSet[OpenNode]] = weakref.WeakSet()

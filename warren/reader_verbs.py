@@ -534,7 +534,11 @@ class ReaderVerbs:
 
     def __del__(self) -> None:
         if self._joined is not None:  # neither the reader nor one of its messages is left
-            self._let_go(self._joined)
+            try:
+                self._let_go(self._joined)
+            except BaseException:  # an interrupt, which Python passes over here: the member would stay for ever
+                self._let_go(self._joined)
+                raise
 
 
 class ReaderHandle(Handle[ReaderVerbs]):

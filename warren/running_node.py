@@ -34,6 +34,7 @@ from warren.actors.engines.memory_readings import (
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import Future
 from warren.actors.gate import Gate
+from warren.actors.interrupts import Closing, uninterrupted
 from warren.actors.node_actor import NodeActor, Probes
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
@@ -105,7 +106,9 @@ class RunningNode:
         """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.hosted: list[Hosted] = []
         """What runs over it."""
-        self._ended = Future()
+        self._closing = Closing()
+        self._ending: Future | None = None
+        """Of the node's actor, once it was asked to end."""
         self._context = NodeContext(
             files=files,
             pool=pool,
@@ -156,6 +159,11 @@ class RunningNode:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether its closing is over."""
+        return self._closing.is_over
 
     @property
     def forked(self) -> bool:
@@ -363,29 +371,40 @@ class RunningNode:
     def close(self) -> None:
         """Wait for what was published to be safe, write everything down, and give the directory free.
 
-        Where another thread is at it, wait for that.
+        Where another thread is at it, wait for that. An interrupt is raised when it is closed; a second one breaks the
+        closing off, and the next call goes on with it.
         """
-        if self._closed and self._forked is None:
-            self._ended.settled()
-            return
-        self.check_process()
-        if self._status is not None:
-            self._status.stop()  # first: nobody comes in any more
-        for hosted in list(self.hosted):
-            hosted.stop()
-        self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
-        self._closed = True
+        if self._forked is not None:
+            raise self._forked
+        self._closing.run(self._close)
+
+    def _close(self) -> None:
+        uninterrupted(self._begin_to_end)
+        ending = self._ending
+        if ending is None:
+            raise RuntimeError("the node's actor was not asked to end")
         try:
-            call(self.actor, self.actor.close).get()
+            ending.get()
         finally:
-            self._let_go()
+            if ending.done:
+                uninterrupted(self._let_go)
+
+    def _begin_to_end(self) -> None:
+        if self._ending is None:
+            if self._status is not None:
+                self._status.stop()  # first: nobody comes in any more
+            for hosted in list(self.hosted):
+                hosted.stop()
+            self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
+            self._closed = True
+            self._ending = call(self.actor, self.actor.close)
 
     def _let_go(self) -> None:
         self._context.gate.end()  # nobody is left who could open it
         self.pool.stop()
         self._clock.close()
         open_nodes.closed(self)
-        self._ended.set()
+        self._closing.is_over = True
 
     def crash(self) -> None:
         """End as a killed process does, between two turns: nothing more is written, the files are as they are."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Empty
 from typing import Any, Final
 
 from tests.schedules.scheduler import Scheduler, Stepped
@@ -20,6 +21,7 @@ from warren.actors.clock import NS, HandClock
 WITH_THREADING: Final = (
     *("pool", "inbox", "deliveries", "clock", "shared", "shared_prefetch", "waiting_room", "vhost_delays"),
     *("delay_output", "dispatch_actor", "message_log", "wake_event", "node_context", "future"),
+    "interrupts",
 )
 """Modules of the actors that make locks or threads."""
 WITH_TIME: Final = ("future", "deliveries")
@@ -120,8 +122,9 @@ class SimpleQueue:
         self._items.append(item)
         self._scheduler.point()
 
-    def get(self) -> Any:
-        self._scheduler.wait(lambda: self._items)
+    def get(self, timeout: float | None = None) -> Any:
+        if not self._scheduler.wait(lambda: bool(self._items), timeout):
+            raise Empty
         return self._items.popleft()
 
 
@@ -169,6 +172,10 @@ class Threading:
         self._threads: list[Thread] = []
 
     def Lock(self) -> Lock:
+        return Lock(self._scheduler)
+
+    def RLock(self) -> Lock:
+        """Nobody takes one twice."""
         return Lock(self._scheduler)
 
     def Condition(self) -> Condition:
@@ -241,7 +248,8 @@ def stepped(scheduler: Scheduler) -> Iterator[Threading]:
             replace(undo, f"warren.actors.{name}", "time", Time(scheduler))
         replace(undo, "warren.actors.future", "_LOCK", Lock(scheduler))
         replace(undo, "warren.actors.running_vhost", "_DELAYS", Lock(scheduler))
-        replace(undo, "warren.actors.pool", "SimpleQueue", lambda: SimpleQueue(scheduler))
+        for name in ("pool", "leading"):
+            replace(undo, f"warren.actors.{name}", "SimpleQueue", lambda: SimpleQueue(scheduler))
         yield doubles
 
 

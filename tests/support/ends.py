@@ -9,6 +9,8 @@ which it publishes and says what it does, a line at a time, in a file beside its
 ``c PLACE S M N``   they are confirmed
 ``a PLACE S N``     this one is about to be acked
 ``g PLACE S N``     its ack has returned
+``h PLACE S N``     this one is prepared: there, or a half message that is not decided
+``r PLACE S N``     the rollback of one that was prepared has returned
 ==================  ==================================================================================================
 
 A place is ``q`` (the queue of that name), ``t`` (the topic) or ``d`` (what waits for the queue).

@@ -20,7 +20,10 @@ class Said:
         self.confirmed: dict[str, set[Name]] = defaultdict(set)
         self.ack_begun: dict[str, set[Name]] = defaultdict(set)
         self.acked: dict[str, set[Name]] = defaultdict(set)
+        self.prepared: dict[str, set[Name]] = defaultdict(set)
+        self.rolled_back: dict[str, set[Name]] = defaultdict(set)
         kinds = {"b": self.begun, "p": self.published, "c": self.confirmed, "a": self.ack_begun, "g": self.acked}
+        kinds |= {"h": self.prepared, "r": self.rolled_back}
         for line in lines:
             kind, place, stream, *numbers = line.split()
             first, last = int(numbers[0]), int(numbers[-1])
@@ -36,6 +39,12 @@ def check_node(node: warren.Node, said: Said, kept: Kept, *, twice: bool = False
         DELAYED: [name_of(message.body) for message in queue.delayed(1_000_000)],
     }
     assert said.begun, "it did nothing"
+    halves = {name_of(one.message.body) for one in node.pending_transactions()}
+    committed = set(there[TOPIC])
+    assert not (lost := said.prepared[TOPIC] - halves - committed), f"prepared, and neither there nor open: {lost}"
+    if kept is Kept.ALL and not twice:
+        decided = committed | said.rolled_back[TOPIC]
+        assert not (both := halves & decided), f"decided, and to be decided again: {both}"
     for place, found in there.items():
         here = set(found)
         assert twice or len(here) == len(found), f"{place}: a message is there twice"

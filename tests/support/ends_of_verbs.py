@@ -103,11 +103,15 @@ def _read(s: Scene) -> None:
 
 
 def _transaction(s: Scene) -> None:
-    number = s.next()
-    prepared = s.topic.prepare(body_of(s.stream, number), group="p", queue=0)
-    s.p.tell("b", TOPIC, s.stream, number, number)
+    stream, number = f"{s.stream}-half", s.next()  # of its own: a commit takes its place when it is carried out
+    prepared = s.topic.prepare(body_of(stream, number), group="p", queue=0)
+    s.p.tell("h", TOPIC, stream, number)
+    s.p.tell("b", TOPIC, stream, number)
     prepared.commit()
-    s.p.tell("p", TOPIC, s.stream, number, number)
+    s.p.tell("p", TOPIC, stream, number)
+    stream = f"{s.stream}-undone"
+    s.topic.prepare(body_of(stream, number), group="p", queue=0).rollback()
+    s.p.tell("r", TOPIC, stream, number)
 
 
 def _close_and_open(s: Scene) -> None:

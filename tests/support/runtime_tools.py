@@ -16,6 +16,7 @@ from warren import Config, Node, Queue
 from warren.actors.clock import HandClock
 from warren.actors.pool import HandPool, PooledActor
 from warren.actors.queue_actor import QueueActor
+from warren.open_nodes import Opening
 from warren.queue_index import directory as names
 from warren.running_node import RunningNode
 from warren.storage.memory import MemoryFileSystem
@@ -83,22 +84,27 @@ def hand_node(
     pool = HandPool()
     time = HandClock() if clock is None else clock
     computer = Machine() if machine is None else machine
+    opening = Opening()
     try:
-        running = RunningNode(
-            path,
-            Config.of(config, **settings),
-            files=disk,
-            pool=pool,
-            clock=time,
-            random=random.Random(seed).randbytes,
-            probes=computer.probes(),
-            adopt=adopt,
-            check_invariants=check_invariants,
+        running = opening.start(
+            lambda: RunningNode(
+                path,
+                Config.of(config, **settings),
+                files=disk,
+                pool=pool,
+                clock=time,
+                random=random.Random(seed).randbytes,
+                probes=computer.probes(),
+                adopt=adopt,
+                check_invariants=check_invariants,
+            )
         )
+        node = Node(running)
     except BaseException:
+        opening.undo()
         forget_actors(pool)
         raise
-    return HandNode(Node(running), pool, time, disk, computer)
+    return HandNode(node, pool, time, disk, computer)
 
 
 BIG = b"B" * 5000

@@ -7,6 +7,7 @@ import linecache
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
     return False
 
 
+_PROJECT: Final = Path(__file__).parent.parent.parent
+OURS: Final = tuple(f"{_PROJECT / room}/" for room in ("warren", "actors", "queue_index", "msg_store", "storage"))
+"""The project's own code."""
 LOOKS: Final = frozenset({"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"})
 """Behind these instructions Python looks for signals, and runs their handlers."""
 

@@ -104,7 +104,7 @@ class Link(Sending):
             hands.open(numbers)
         except LinkLostError as error:
             _LOG.info("%s", error, extra=log_event("link_lost", error))
-            self._park.acquire(timeout=TICK_S)
+            self._park.heard(TICK_S)
             return
         except WarrenError as error:
             self.fail(error)

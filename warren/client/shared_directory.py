@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from warren import open_nodes
-from warren.actors.future import Future
+from warren.actors.interrupts import Closing, uninterrupted
 from warren.actors.leading import new_lock
 from warren.actors.node_socket import SOCKET_NAME, short_path
 from warren.actors.pool import WrongProcessError
@@ -63,7 +63,7 @@ class SharedDirectory:
     def __init__(self, path: str, config: Config, host: Callable[[], RunningNode] | None) -> None:
         """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` where somebody else does.
         ``None``: somebody has the directory for himself, and this process is his guest for as long as he has it."""
-        import warren.server  # noqa: PLC0415 - now: nobody waits for it when this process becomes host
+        import warren.server  # noqa: F401, PLC0415 - now: nobody waits for it when this process becomes host
 
         self.path = path
         self._lock_path = os.path.join(path, LOCK_FILE)
@@ -82,8 +82,11 @@ class SharedDirectory:
         """The connection of the node's own verbs."""
         open_nodes.opened(self)
         open_nodes.close_at_exit(self)
+
+    def meet_host(self) -> None:
+        """Connect to the host, where this process is none. Raises what keeps it from that."""
         if self.local is None:
-            import warren.server.own_calls  # noqa: F401, PLC0415 - as above: it may be the next host
+            import warren.server.own_calls  # noqa: F401, PLC0415 - it may be the next host
 
             try:
                 run(self.node.publisher())
@@ -94,7 +97,7 @@ class SharedDirectory:
     def _begin(self) -> None:
         self._hosting = new_lock()
         self._remotes: list[RemoteVhost] = []
-        self._ended = Future()
+        self._closing = Closing()
         self._election = -1
         self._met: list[RemoteVhost] = []
         """Of a guest of one who does not share: what has been connected."""
@@ -112,8 +115,11 @@ class SharedDirectory:
             if self._closed:
                 raise LinkLostError("the directory is being closed")
             if self._running is None:
-                self._running = self._elected()
-            return self._running
+                uninterrupted(self._host_it)
+            return self.running()
+
+    def _host_it(self) -> None:
+        self._running = self._elected()
 
     def _elected(self) -> RunningNode:
         """One process at a time opens the node: the lock of the directory itself says which, and is given up then."""
@@ -213,24 +219,33 @@ class SharedDirectory:
             raise ClosedError(f"the node of {self.path} is closed")
 
     def close(self) -> None:
-        """Wait until everything that was published is confirmed; then leave the directory to the others."""
-        if self._closed:
-            self._ended.settled()
-            return
+        """Wait until everything that was published is confirmed; then leave the directory to the others.
+
+        What interrupts do is told at :meth:`RunningNode.close`.
+        """
+        self._closing.run(self._close)
+
+    def _close(self) -> None:
         self._closed = True
         error = ClosedError(f"the node of {self.path} is closed")
+        for remote in list(self._remotes):
+            remote.link.refuse(error)  # else it would never end while others publish on
+            run(remote.flush())
+            uninterrupted(remote.close, error)
+        with self._hosting:
+            running = self._running
         try:
-            for remote in list(self._remotes):
-                remote.link.refuse(error)  # else it would never end while others publish on
-                run(remote.flush())
-                remote.close(error)
-            with self._hosting:
-                running, self._running = self._running, None
             if running is not None:
                 running.close()
         finally:
-            open_nodes.closed(self)
-            self._ended.set()
+            if running is None or running.ended:
+                uninterrupted(self._let_go)
+
+    def _let_go(self) -> None:
+        with self._hosting:
+            self._running = None
+        open_nodes.closed(self)
+        self._closing.is_over = True
 
     def forget(self) -> None:
         """In a forked child: what the parent hosts, and its connections, are the parent's."""
@@ -246,6 +261,15 @@ class SharedDirectory:
             remote.link.forget(error)
             remote.forget()
         self._remotes = remotes
+
+
+def open_shared(
+    opening: open_nodes.Opening, path: str, config: Config, host: Callable[[], RunningNode] | None
+) -> SharedDirectory:
+    """Have a part in a directory; arguments are those of :class:`SharedDirectory`."""
+    directory = opening.start(lambda: SharedDirectory(path, config, host))
+    directory.meet_host()
+    return directory
 
 
 def _connected(directory: str) -> socket.socket | None:

@@ -19,6 +19,7 @@ from warren.config import Config
 from warren.data_directory import Kind, refuse_part
 from warren.node import MEMORY, Node, Vhost
 from warren.node import open as open_node
+from warren.open_nodes import Opening
 from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError
@@ -80,12 +81,17 @@ def opened_node(path: str, *, adopt: bool = False, make: bool = False, share: bo
 
 def _guest(path: str, locked: str) -> Node:
     """The node of a process that has the directory for itself. Raises :class:`DirectoryLockedError`."""
-    from warren.client.shared_directory import NotLetInError, SharedDirectory  # noqa: PLC0415 - most need no guest
+    from warren.client.shared_directory import NotLetInError, open_shared  # noqa: PLC0415 - most need no guest
 
+    opening = Opening()
     try:
-        return Node(SharedDirectory(os.path.abspath(path), Config.of(None), None))
+        node = Node(open_shared(opening, os.path.abspath(path), Config.of(None), None))
     except NotLetInError as error:
         raise DirectoryLockedError(f"{locked}, and this command is not let in: {error}") from error
+    except BaseException:
+        opening.undo()
+        raise
+    return node
 
 
 @contextmanager
