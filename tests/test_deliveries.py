@@ -207,3 +207,22 @@ def test_what_went_past_the_queue_and_was_not_taken_goes_back_when_its_consumer_
     assert arrival.done
     consumer.close()
     assert [one.body for one in queue.browse()] == [b"1"]
+
+
+def test_consumers_of_an_empty_queue_cost_its_turns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn gave each of them room: twelve thousand of one client took a hundred seconds to come."""
+    from warren.actors.engines.queue_process import QueueProcess
+
+    given: list[str] = []
+    set_room = QueueProcess.set_room
+    monkeypatch.setattr(
+        QueueProcess, "set_room", lambda process, tag, room: (given.append(tag), set_room(process, tag, room))
+    )
+    queue = hand_node().node.queue("q")
+    consumers = [queue.consume(prefetch=0) for _ in range(10)]
+    assert given == []
+    queue.publish_many([b"%d" % number for number in range(20)]).wait()
+    assert sorted(one.body for consumer in consumers for one in [consumer.receive(0), consumer.receive(0)] if one) == (
+        sorted(b"%d" % number for number in range(20))
+    )
+    assert given

@@ -18,7 +18,7 @@ from tests.support.striking import OURS, struck_at_look
 from warren import open_nodes
 from warren.errors import DirectoryLockedError
 
-STEP = times(5, quick=47, nightly=1)
+STEP = times(5, quick=23, nightly=1)
 """The distance of the moments that are tried."""
 PLACES = (*OURS, threading.__file__)
 """Where interrupts strike: a thread that is just starting is a moment of its own."""

@@ -75,7 +75,7 @@ class QueueTurn:
     _sync_group: SyncGroup
     receivers: dict[str, Any] = attrs.Factory(dict)
     """A :class:`Receiver` for each consumer, by tag."""
-    _unbounded: tuple[str, ...] = ()
+    _unbounded: dict[str, None] | None = None
     """The consumers without a prefetch."""
     waiting: dict[Any, None] = attrs.Factory(dict)
     """Tokens of publishes that have not been answered."""
@@ -307,9 +307,12 @@ class QueueTurn:
         self.process.resume(shared)
 
     def _bound(self, tag: str, prefetch: int) -> None:
-        self._unbounded = tuple(other for other in self._unbounded if other != tag)
+        if self._unbounded is not None:
+            self._unbounded.pop(tag, None)
         if not prefetch:
-            self._unbounded += (tag,)
+            if self._unbounded is None:
+                self._unbounded = {}
+            self._unbounded[tag] = None
 
     def cancel(self, tag: str) -> Any | None:
         """Let a consumer go; returns its receiver. What it has unacked stays with its channel."""
@@ -377,7 +380,7 @@ class QueueTurn:
         """
         process = self.process
         if self.receivers:
-            if self._unbounded:
+            if self._unbounded and len(process):
                 most = self.most_at_once()
                 for tag in self._unbounded:
                     process.set_room(tag, max(most - self.receivers[tag].buffered, 0))
