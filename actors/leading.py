@@ -294,7 +294,7 @@ class Leading(ABC):
                 self._read_on()
         except Exception as error:
             _LOG.exception("the thread that reads a connection ended", extra=log_event("link_failed", error))
-            self.fail(WarrenError(f"the connection cannot be used any more: {error!r}"))
+            self.fail(WarrenError(f"the connection cannot be used any more: {error!r:.200}"))
         finally:
             self._promote()
 

@@ -245,5 +245,5 @@ def answer(session: Session, line: bytes) -> bytes:
         said = {"error": str(error)}
     except Exception as error:  # whatever it is: the node goes on, and so does this thread
         _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
-        said = {"error": f"it could not be answered: {error!r}"}
+        said = {"error": f"it could not be answered: {error!r:.200}"}
     return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 stand there as \udc80 … \udcff

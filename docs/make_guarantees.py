@@ -81,7 +81,14 @@ PROMISES: Final = (
             "disk_faults::whatever_fails_on_a_disk_nothing_confirmed_is_lost_and_all_goes_on",
         ),
         Shown(
-            "an fsync fails: nothing unsynced is called safe", "crashes::a_failed_operation_comes_out_and_loses_nothing"
+            "an fsync fails: nothing unsynced is called safe, by this process or by the next",
+            "crashes::a_failed_operation_comes_out_and_loses_nothing",
+            "topic_store_machine::what_is_confirmed_after_a_sync_failed_is_safe_with_all_before_it",
+            "record_log::what_is_read_after_a_sync_that_failed_is_safe_only_as_a_copy",
+        ),
+        Shown(
+            "a disk below a real ext4 refuses writes, and the power fails then",
+            "real_disk::what_is_confirmed_around_writes_that_the_disk_refuses_survives_a_power_loss",
         ),
         Shown("any order of the actors' turns", "schedules::no_order_of_a_nodes_threads_breaks_a_promise"),
     ),
@@ -151,7 +158,12 @@ PROMISES: Final = (
         Shown(
             "a crash at any operation",
             "unique_crashes::a_crash_at_every_operation",
+            "crash_points::no_crash_breaks_a_promise",
             "retries_runtime::a_crash_at_any_operation_loses_no_message_and_no_count_that_was_safe",
+        ),
+        Shown(
+            "an acked message comes back beside one that was lost",
+            "unique_crashes::a_message_that_comes_back_has_its_key_though_the_next_one_was_lost",
         ),
         Shown("kill -9 at full speed", "kill::kills_at_full_speed"),
     ),
@@ -176,6 +188,11 @@ PROMISES: Final = (
             "ends::and_so_do_the_others",
         ),
         Shown("an interrupt at each moment of each verb", "struck_verbs::ctrl_c_in_a_verb_leaves_the_node_whole"),
+        Shown(
+            "an interrupt at each moment of an opening, and of a closing",
+            "struck_opening::ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket",
+            "struck_opening::ctrl_c_in_close_is_raised_when_the_node_is_closed",
+        ),
     ),
     Promise(
         "What stopped accepting says so and why; what can be read is served; all goes on when the cause is gone",
@@ -184,8 +201,9 @@ PROMISES: Final = (
             "real_disk_faults::a_real_file_system_is_filled_and_freed_under_traffic",
         ),
         Shown(
-            "EIO, read-only for a while",
+            "EIO, read-only for a while or for good",
             "disk_faults::a_fault_that_lasts_or_passes",
+            "real_disk_faults::a_real_file_system_that_becomes_read_only_refuses_serves_and_loses_nothing",
             "disk_faults::a_file_system_that_is_read_only_for_a_while_is_read_and_written_again",
         ),
         Shown(

@@ -82,6 +82,13 @@ def test_a_table_of_topics_with_a_number_that_is_none(queues: bytes) -> None:
         TopicTable.load(in_memory(data, f"{DIRECTORY}/topics.json"), DIRECTORY)
 
 
+def test_an_error_does_not_tell_all_that_stands_in_a_file() -> None:
+    data = b'{"topicConfigTable":{"t":{"writeQueueNums":"%b"}}}' % (b"x" * 100_000)
+    with pytest.raises(DataError, match="is no table of topics: ValueError") as caught:
+        TopicTable.load(in_memory(data, f"{DIRECTORY}/topics.json"), DIRECTORY)
+    assert len(str(caught.value)) < 400
+
+
 def test_a_shovels_progress_that_is_nested_too_deep() -> None:
     with pytest.raises(DataError, match="is no progress of a shovel"):
         Progress.open(in_memory(DEEP), PATH, source="a", destination="b")

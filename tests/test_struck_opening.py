@@ -15,6 +15,7 @@ import warren
 from tests.support.effort import times
 from tests.support.runtime_tools import bodies, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look
+from tests.support.tried import Count, Tried
 from warren import open_nodes
 from warren.errors import DirectoryLockedError
 
@@ -42,7 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {"alone": {}, "shared": {"share": True}, "no s
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket(tmp_path: Path, how: str) -> None:
+def test_ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket(tmp_path: Path, how: str, tried: Count) -> None:
     """Once it was left open by nobody until the program's end, and the same program could not open it again."""
     data, ways = tmp_path / "data", WAYS[how]
     with warren.open(data, **ways) as node:
@@ -59,14 +60,14 @@ def test_ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket(tmp_path: P
         assert set(threading.enumerate()) <= threads
         return struck
 
-    every_moment(strike)
+    tried(Tried.INTERRUPTS, every_moment(strike))
     with warren.open(data, **ways) as node:
         assert bodies(node.queue("q")) == [b"kept"]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's way with one in a __del__
-def test_ctrl_c_in_close_is_raised_when_the_node_is_closed(tmp_path: Path) -> None:
+def test_ctrl_c_in_close_is_raised_when_the_node_is_closed(tmp_path: Path, tried: Count) -> None:
     """Once the next ``close()``, which the program's end calls too, waited for ever for one that was broken off."""
     for how, ways in WAYS.items():
         data = tmp_path / how
@@ -82,11 +83,12 @@ def test_ctrl_c_in_close_is_raised_when_the_node_is_closed(tmp_path: Path) -> No
         struck = every_moment(strike)
         with warren.open(data, **ways) as node:
             assert len(bodies(node.queue("q"))) == struck + 1
+        tried(Tried.INTERRUPTS, struck)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
-def test_a_closing_that_two_interrupts_broke_off_is_gone_on_with() -> None:
+def test_a_closing_that_two_interrupts_broke_off_is_gone_on_with(tried: Count) -> None:
     """The first one strikes nothing here: what is struck is what ``close()`` then still does."""
 
     def strike(number: int) -> bool:
@@ -103,11 +105,11 @@ def test_a_closing_that_two_interrupts_broke_off_is_gone_on_with() -> None:
             forget_actors(one.pool)
         return struck
 
-    every_moment(strike)
+    tried(Tried.INTERRUPTS, every_moment(strike))
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_guests_opening_leaves_no_thread(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_guests_opening_leaves_no_thread(tmp_path: Path, tried: Count) -> None:
     """Its host goes on, and lets it in the next time."""
     with warren.open(tmp_path / "data", share=True) as host:
         host.queue("q").publish(b"kept").wait()
@@ -124,7 +126,7 @@ def test_ctrl_c_in_a_guests_opening_leaves_no_thread(tmp_path: Path) -> None:
             assert set(threading.enumerate()) <= threads
             return struck
 
-        every_moment(strike)
+        tried(Tried.INTERRUPTS, every_moment(strike))
 
 
 def test_a_node_that_nobody_has_is_no_garbage_it_stays_open_until_the_program_ends(tmp_path: Path) -> None:

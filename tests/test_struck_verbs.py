@@ -18,7 +18,7 @@ from tests.support.runtime_tools import HandNode, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look
 from warren.storage.memory import MemoryFileSystem
 
-STEP = times(5, quick=7, nightly=1)
+STEP = times(5, quick=7, nightly=2)
 """The distance of the moments that are tried."""
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -79,7 +79,8 @@ def strike(verb: str, number: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's way with one in a __del__
 @pytest.mark.parametrize("verb", VERBS)
-def test_ctrl_c_in_a_verb_leaves_the_node_whole(verb: str) -> None:
+def test_ctrl_c_in_a_verb_leaves_the_node_whole(verb: str, tried: Count) -> None:
     moments = range(1, 10_000, STEP)
     struck = next(count for count, number in enumerate(moments) if not strike(verb, number))
     assert struck, "nothing was struck"
+    tried(Tried.INTERRUPTS, struck)

@@ -435,11 +435,11 @@ def replay(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
         running = Replay(trace)
         steps = list(trace["steps"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"not a trace: {error!r}") from error
+        raise TraceError(f"not a trace: {error!r:.200}") from error
     for number, step in enumerate(steps):
         try:
             result = running.run(with_measured_time(step))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise TraceError(f"step {number}: {error!r}") from error
+            raise TraceError(f"step {number}: {error!r:.200}") from error
         running.queue.check_invariants()
         yield {"op": step["op"], "state": running.state(), "result": result}

@@ -30,6 +30,10 @@ class TooLongError(BaseException):
     """It did not end; no parser catches that."""
 
 
+TEXT_CHARACTERS: Final = 1000
+"""Of an error: whoever reads it is not to get the file."""
+
+
 @attrs.frozen
 class Target:
     """A parser, and how it is fuzzed."""
@@ -49,13 +53,14 @@ class Target:
         return self.memory_bytes + self.memory_factor * len(data)
 
     def run(self, data: bytes) -> bool:
-        """Read; whether it was accepted. Raises what is no error of warren's."""
+        """Read; whether it was accepted. Raises what is no error of warren's, or one whose text is no line to read."""
+        told = ""
         try:
             self.read(data)
         except WarrenError as error:
-            str(error)
-            return False
-        return True
+            told = str(error) or "?"
+        assert len(told) <= TEXT_CHARACTERS, f"{self.name}: an error of {len(told):,} characters"
+        return not told
 
     def run_bounded(self, data: bytes) -> bool:
         """The same; an AssertionError for too much memory, a :class:`TooLongError` for too much time."""

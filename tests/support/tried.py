@@ -38,6 +38,7 @@ class Tried(enum.Enum):
     FUZZED_INPUTS = "inputs that a fuzzer made with an eye on the code's branches"
     KILLS = "processes killed at work"
     EXITS = "ends of an interpreter"
+    INTERRUPTS = "moments of a verb at which an interrupt struck"
     SCHEDULES = "orders of the actors' turns"
     TAKEOVER_SCHEDULES = "orders of steps of processes that take over from each other"
     ATTACKS = "attacks on a server"

@@ -43,7 +43,7 @@ class TopicTable:
                 table._topics[name] = {**topic, "writeQueueNums": int(topic["writeQueueNums"])}
             table._version = int(document.get("dataVersion", {}).get("counter", 0))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise DataError(path, None, f"is no table of topics: {error!r}") from error
+            raise DataError(path, None, f"is no table of topics: {error!r:.200}") from error
         return table
 
     @property
