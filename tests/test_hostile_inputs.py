@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import shutil
+import tarfile
 import tracemalloc
 import zipfile
 import zlib
@@ -290,6 +291,18 @@ def test_a_parquet_file_with_a_columns_name_that_is_no_utf_8_is_an_error_with_it
     result = warren("import", path, tmp_path / "node")
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), result.output
     assert "export.parquet: no Parquet that can be read: UnicodeDecodeError" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["x", "1e-99999999999999999999", ""])
+def test_a_member_of_a_tar_whose_time_is_no_number_is_unpacked(text: str, tmp_path: Path) -> None:
+    path, room = tmp_path / "node.tar", tmp_path / "room"
+    room.mkdir()
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("x")
+        member.pax_headers = {"mtime": text}
+        archive.addfile(member)
+    unpack(str(path), str(room))
+    assert (room / "x").stat().st_mtime_ns == 0
 
 
 def test_a_member_of_a_zip_without_a_name_is_a_broken_archive(tmp_path: Path) -> None:
