@@ -140,9 +140,15 @@ def spoil(
 
 
 def erased_entries(sound: bytes, spoilt: Path) -> Entries:
-    """The entries of messages in a ``.qi`` file of which nothing but zeros is left."""
+    """The entries, as they were, of messages in a ``.qi`` file of which a hole left what a broker could have written.
+
+    Such are zeros alone, and of the two at its ends: an acked one, and one of an empty transient message in memory.
+    """
     before, now = (v2.decode_entries(data[v2.HEADER_SIZE :]) for data in (sound, spoilt.read_bytes()))
-    erased: Entries = before[(before["status"] == v2.MESSAGE) & (now == np.zeros(1, v2.ENTRY))]
+    acked, in_memory = before.copy(), np.zeros(1, v2.ENTRY)
+    acked["status"], in_memory["status"] = v2.NOTHING, v2.MESSAGE
+    is_erased = (now == np.zeros(1, v2.ENTRY)) | (now == acked) | (now == in_memory)
+    erased: Entries = before[(before["status"] == v2.MESSAGE) & is_erased]
     return erased
 
 
@@ -188,7 +194,7 @@ def check(
         erased = erased_entries(sound, spoilt)
         few += len(erased)
         here = int((erased["location"] == v2.IN_QUEUE_STORE).sum())
-        assert untold_records(place) >= here + untold_records(archive), said
+        assert untold_records(place) >= here - FEW + untold_records(archive), said  # an acked one tells of its record
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
     is_moved = kind in ("insert", "cut out")  # what settles, and what does not, cannot be told of what stands behind
