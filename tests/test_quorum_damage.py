@@ -291,4 +291,5 @@ def test_the_last_record_of_a_log_with_a_wrong_checksum_is_told(tmp_path: Path) 
     assert result.exit_code == 1
     assert str(path) in result.stderr
     assert "the last record's checksum is wrong" in result.stderr
+    assert "may be back" in result.stderr
     assert len(result.stdout.splitlines()) == 24 - len(SETTLED) + 1
