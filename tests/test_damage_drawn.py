@@ -1,7 +1,8 @@
 """One damage at a time, drawn from a seed, in what real brokers left: no message is missing without a word.
 
 Either everything is exported that was exported before, or the exit code is 1 and stderr names the file or the loss (or
-says how many of its kind there are); a directory of which nothing can be read is one line and 2. Nothing ends in a traceback.
+says how many of its kind there are); a directory of which nothing can be read is one line and 2. Nothing ends in a
+traceback.
 
 What nobody can know is left out: bytes of index files have no checksum in version 1, and after a crash no terms say how
 many messages there were. There a change of a few bytes may cost or alter :data:`FEW` messages unseen, and whole files
