@@ -292,7 +292,14 @@ LEFTOVERS: dict[str, tuple[Spoil, Found]] = {
         lambda queue: (queue.path / f"{1 << 60}.qi").touch(),
         {("leftover file", f"Q/{1 << 60}.qi", None)},
     ),
-    "records that no entry points at": (lambda queue: queue.record(0, v2.encode_record_v2(b"garbage")), set()),
+    "records that no entry points at": (
+        lambda queue: [queue.record(0, v2.encode_record_v2(b"garbage")) for _ in range(3)],
+        {("orphan records", "Q/0.qs", END)},
+    ),
+    "an entry that a hole covers from end to end": (
+        lambda queue: queue.entry(1, bytes(32)),
+        {("orphan records", "Q/0.qs", RECORD_1)},
+    ),
     "acked messages": (lambda queue: queue.ack(1), set()),
     "transient messages": (lambda queue: queue.publish(2, persistent=False), set()),
     "a hole": (lambda queue: queue.publish(3), set()),

@@ -1,11 +1,14 @@
 """One damage at a time, drawn from a seed, in what real brokers left: no message is missing without a word.
 
-Either everything is exported that was exported before, or the exit code is 1 and stderr names the file (or says how
-many of its kind there are); a directory of which nothing can be read is one line and 2. Nothing ends in a traceback.
+Either everything is exported that was exported before, or the exit code is 1 and stderr names the file or the loss (or
+says how many of its kind there are); a directory of which nothing can be read is one line and 2. Nothing ends in a
+traceback.
 
 What nobody can know is left out: bytes of index files have no checksum in version 1, and after a crash no terms say how
 many messages there were. There a change of a few bytes may cost or alter :data:`FEW` messages unseen, and whole files
-that are gone, or cut between two records, are not drawn.
+that are gone, or cut between two records, are not drawn. In version 2 an entry of zeros is also what a message leaves
+that was acked before its entry was written: after a crash a hole that covers whole entries costs their messages, and
+verify says that no entry tells of their records (docs/hostile-files.md).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import Result
 
@@ -26,6 +30,8 @@ from tests.support.effort import EFFORT, new_seed, times
 from tests.support.rabbitmq_golden import PROJECT
 from tests.support.refusing_files import RefusingFileSystem
 from tests.support.tried import Count, Tried
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.index_v2_format import Entries
 from warren.salvage import source
 from warren.salvage.archive import unpack
 
@@ -73,8 +79,10 @@ def messages(result: Result) -> list[tuple[str, str, str]]:
     ]
 
 
-def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...], *, is_clean: bool) -> Path:
-    """Do it, and say to which file, or directory."""
+def spoil(
+    chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...], *, is_clean: bool
+) -> tuple[Path, bytes]:
+    """Do it, and say to which file, or directory, and what the file was before."""
     files = [path for path in sorted(node.rglob("*")) if path.is_file() and path.name.endswith(suffixes)]
     files = [path for path in files if path.stat().st_size > 4 and "transient" not in str(path)]
     if kind in GONE and not is_clean:
@@ -84,7 +92,8 @@ def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...
     if kind in GONE:
         files = [path for path in files if path.suffix not in LOGS]  # nothing says how far a log went
     path = chance.choice(files)
-    data = bytearray(path.read_bytes())
+    sound = path.read_bytes()
+    data = bytearray(sound)
     match kind:
         case "truncate":
             path.write_bytes(data[: chance.randrange(len(data))])
@@ -127,8 +136,27 @@ def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...
             path.symlink_to(path if kind == "loop" else LINKS[kind])
         case "refuse":
             inside = {one for one in path.parents if node in one.parents and len(one.relative_to(node).parts) > 1}
-            return chance.choice(sorted(inside) or [node])
-    return path
+            return chance.choice(sorted(inside) or [node]), sound
+    return path, sound
+
+
+def erased_entries(sound: bytes, spoilt: Path) -> Entries:
+    """The entries, as they were, of messages in a ``.qi`` file of which a hole left what a broker could have written.
+
+    Such are zeros alone, and of the two at its ends: an acked one, and one of an empty transient message in memory.
+    """
+    before, now = (v2.decode_entries(data[v2.HEADER_SIZE :]) for data in (sound, spoilt.read_bytes()))
+    acked, in_memory = before.copy(), np.zeros(1, v2.ENTRY)
+    acked["status"], in_memory["status"] = v2.NOTHING, v2.MESSAGE
+    is_erased = (now == np.zeros(1, v2.ENTRY)) | (now == acked) | (now == in_memory)
+    erased: Entries = before[(before["status"] == v2.MESSAGE) & is_erased]
+    return erased
+
+
+def untold_records(place: Path) -> int:
+    """How many messages in queues' own stores ``warren verify`` finds no entry of."""
+    findings = json.loads(warren("verify", place, "--json").stdout)["findings"]
+    return sum(int(one["detail"].split()[0]) for one in findings if one["kind"] == "orphan records")
 
 
 def check(
@@ -150,7 +178,7 @@ def check(
     is_clean = "clean" in archive.name
     suffixes = tuple("0123456789") if is_topic else indexes
     root = next(place.rglob("commitlog")) if is_topic else place
-    spoilt = spoil(chance, root, kind, suffixes, is_clean=is_clean)
+    spoilt, sound = spoil(chance, root, kind, suffixes, is_clean=is_clean)
     if kind == "refuse":
         monkeypatch.setattr(RefusingFileSystem, "refused", str(spoilt))
     monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
@@ -163,6 +191,11 @@ def check(
         expected, found = (Counter(("", "", body) for *_, body in one.elements()) for one in (expected, found))
     missing, added = expected - found, found - expected
     few = FEW if kind in ("overwrite", "flip", "hole") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
+    if kind == "hole" and spoilt.suffix == ".qi" and not result.exit_code and not is_clean:
+        erased = erased_entries(sound, spoilt)
+        few += len(erased)
+        here = int((erased["location"] == v2.IN_QUEUE_STORE).sum())
+        assert untold_records(place) >= here - FEW + untold_records(archive), said  # an acked one tells of its record
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
     is_moved = kind in ("insert", "cut out")  # what settles, and what does not, cannot be told of what stands behind
@@ -178,6 +211,8 @@ def check(
         names = [spoilt.name.removesuffix(".old"), str(spoilt.parent), "missing body", "consumequeue"]
         if spoilt.name == "snapshot.dat" or kind == "swap":
             names.append("hole in the log")  # what is not there has no name
+        if spoilt.suffix == ".rdq":
+            names.append("unreadable message")  # named by its place in the queue
         assert any(name in result.stderr for name in names), said
 
 

@@ -6,11 +6,15 @@ import json
 import logging
 import random
 import shutil
+import tarfile
 import tracemalloc
+import zipfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.fuzz.own_files import DIRECTORY
@@ -27,9 +31,13 @@ from warren.logs import TextFormatter
 from warren.msg_store import clean_stop
 from warren.queue_index.consumer_offsets_format import OffsetTextError, decode_local_offsets
 from warren.queue_index.directory import parse_vhost_config
+from warren.queue_index.quorum.log import QuorumLog
+from warren.queue_index.quorum.segment_format import encode_segment
+from warren.queue_index.quorum.segment_table import DAMAGED_TABLE
+from warren.queue_index.quorum.wal_columns import WalEntries
 from warren.replay import replay
 from warren.salvage.archive import unpack
-from warren.shovel.exported_rows import letter_of
+from warren.shovel.exported_rows import check_types, row_of_line
 from warren.shovel.progress import Progress
 from warren.storage.erlang_terms import MAX_INFLATED_BYTES, decode
 from warren.storage.errors import DataError, MessageError, SettingsError, TermError
@@ -218,5 +226,105 @@ def test_a_line_of_serves_log_is_one_line_and_obeys_nobody() -> None:
 def test_an_exported_message_with_a_name_that_is_no_text(column: str) -> None:
     row = {"body": b"x", "routing_keys": ["q"], "exchange": "", "properties": "{}", "headers": None, "expiry_us": 0}
     row[column] = [None] if column == "routing_keys" else None
-    with pytest.raises(MessageError, match="a name is text, not None"):
-        letter_of(row, (0, 0))
+    with pytest.raises(MessageError, match=r"a routing key is text, not \[None\]|no exchange"):
+        check_types(row)
+
+
+WRONG = {
+    "vhost": 5,
+    "queue": ["q"],
+    "msg_id": 5,
+    "exchange": 5,
+    "properties": {},
+    "headers": {},
+    "seq_id": "3",
+    "delivery_count": 1.5,
+    "expiry_us": "5",
+    "persistent": 1,
+    "redelivered": "yes",
+    "acked": [],
+    "orphan": {},
+    "body": "text",
+    "encoded_properties": "AAA=",
+    "routing_keys": "q",
+}
+"""For each column a value of a type that it does not have."""
+
+
+@pytest.mark.parametrize("column", WRONG)
+def test_a_row_whose_column_has_another_type_is_no_message(column: str) -> None:
+    row = {**row_of_line(b'{"queue": "q", "body": ""}'), "msg_id": None, column: WRONG[column]}
+    with pytest.raises(MessageError, match=f"^{column} is .*, not "):
+        check_types(row)
+
+
+@pytest.mark.parametrize("expiry", ['"5"', "true", "5.0", "18446744073709551616", "-9223372036854775809"])
+def test_a_line_whose_expiry_is_no_number_of_64_bits_is_a_finding_and_the_others_come(
+    expiry: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "export.jsonl"
+    path.write_text(f'{{"queue": "q", "body": "", "expiry_us": {expiry}}}\n{{"queue": "q", "body": ""}}\n')
+    result = warren("import", path, tmp_path / "node", "--json")
+    said = json.loads(result.stdout)
+    assert (result.exit_code, said["messages"], said["problems"]) == (1, 1, 1), result.output
+    assert "line 1: expiry_us is " in result.output
+
+
+def test_a_line_with_routing_keys_in_one_text_is_not_one_of_single_letters() -> None:
+    with pytest.raises(MessageError, match="routing_keys is a list, not 'abc'"):
+        row_of_line(b'{"queue": "q", "body": "", "routing_keys": "abc"}')
+
+
+def parquet_of(path: Path, columns: dict[str, pa.Array]) -> Path:
+    row = {"vhost": "/", "queue": "q", "exchange": "", "routing_keys": ["q"], "properties": "{}"}
+    table = pa.Table.from_pylist([{**row, "headers": None, "body": b"x"}])
+    for name, values in columns.items():
+        table = table.drop_columns(name) if name in table.column_names else table
+        table = table.append_column(name, values)
+    pq.write_table(table, path)
+    return path
+
+
+def test_a_row_of_parquet_whose_queue_is_a_number_is_a_finding(tmp_path: Path) -> None:
+    path = parquet_of(tmp_path / "export.parquet", {"queue": pa.array([5])})
+    result = warren("import", path, tmp_path / "node", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["problems"]) == (1, 1), result.output
+    assert "row 1: queue is text, not 5" in result.output
+
+
+def test_a_parquet_file_with_a_columns_name_that_is_no_utf_8_is_an_error_with_its_name(tmp_path: Path) -> None:
+    path = parquet_of(tmp_path / "export.parquet", {"columnname": pa.array([5])})
+    path.write_bytes(path.read_bytes().replace(b"columnname", b"columnn\x8dme"))
+    result = warren("import", path, tmp_path / "node")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), result.output
+    assert "export.parquet: no Parquet that can be read: UnicodeDecodeError" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["x", "1e-99999999999999999999", ""])
+def test_a_member_of_a_tar_whose_time_is_no_number_is_unpacked(text: str, tmp_path: Path) -> None:
+    path, room = tmp_path / "node.tar", tmp_path / "room"
+    room.mkdir()
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("x")
+        member.pax_headers = {"mtime": text}
+        archive.addfile(member)
+    unpack(str(path), str(room))
+    assert (room / "x").stat().st_mtime_ns == 0
+
+
+def test_a_member_of_a_zip_without_a_name_is_a_broken_archive(tmp_path: Path) -> None:
+    path = tmp_path / "node.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", b"")
+        archive.filelist[0].filename = ""
+    with pytest.raises(DataError, match="a broken one: a member without a name"):
+        unpack(str(path), str(tmp_path))
+
+
+def test_a_record_of_a_segment_behind_the_highest_index_is_damage_and_no_entry() -> None:
+    highest = (1 << 64) - 1
+    segment = encode_segment([(index, 1, b"x") for index in (highest, highest, 5)])
+    files = in_memory(segment, "/data/q/00000001.segment")
+    log = QuorumLog.open(files, "/data/q", WalEntries(b"q"))
+    assert log.last_index == highest
+    assert [problem.kind for problem in log.opening_problems] == [DAMAGED_TABLE]

@@ -31,6 +31,7 @@ from tests.support.quorum_logs import (
 )
 from tests.support.quorum_tools import OPENING, QuorumNode
 from warren.queue_index.quorum.config import read_config
+from warren.queue_index.quorum.damaged_entries import UNKNOWN
 from warren.queue_index.quorum.log import LogEntry, QuorumLog
 from warren.queue_index.quorum.replay import replay
 from warren.storage.erlang_terms import Atom, Term
@@ -154,7 +155,7 @@ def test_a_message_whose_way_back_is_damaged_is_read_where_it_was() -> None:
         assert sorted(found.messages) == [*range(FIRST_MESSAGE, FIRST_SETTLE)]
 
 
-def test_an_entry_whose_place_holds_something_else_is_taken_for_a_message() -> None:
+def test_an_entry_whose_place_holds_something_else_is_taken_for_a_message_and_said_to_be_unknown() -> None:
     """One delivery too many leaves settled messages over; one too few would take sound ones."""
     entries = plain()
     sound = seen(entries, "segment").messages
@@ -169,6 +170,7 @@ def test_an_entry_whose_place_holds_something_else_is_taken_for_a_message() -> N
     replayed = replay(node.log(ORDERS), read_config(node.files, directory))
     left = {queued.index for queued in replayed.machine.ready()}
     assert left == {*sound, FIRST_MESSAGE + 5}
+    assert [problem.detail.partition("; ")[2] for problem in replayed.missing] == [UNKNOWN]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -289,4 +291,5 @@ def test_the_last_record_of_a_log_with_a_wrong_checksum_is_told(tmp_path: Path) 
     assert result.exit_code == 1
     assert str(path) in result.stderr
     assert "the last record's checksum is wrong" in result.stderr
+    assert "may be back" in result.stderr
     assert len(result.stdout.splitlines()) == 24 - len(SETTLED) + 1

@@ -7,8 +7,8 @@ is doubtful (:mod:`warren.queue_index.quorum.doubtful`), no settings and no vers
 that of the entry before.
 
 An entry that cannot be decoded is known by its command's name (one byte of it may be wrong), else by the sound ones
-that are most like it. One that is like none of them is taken for a message: one too many leaves messages over that were
-settled, one too few takes some that were not.
+that are most like it. One that is like none of them, all zeros for one, is taken for a message: one too many leaves
+messages over that were settled, one too few takes some that were not. So that is said to be unknown.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def _one_byte_changed(text: bytes) -> bytes:
 _NAMES, _NEARLY = _pattern(nearly=False), _pattern(nearly=True)
 _GET = re.compile(_one_byte_changed(b"dequeue"), re.DOTALL)
 NOT_SURE: Final = "what was acked behind it is not sure"
+UNKNOWN: Final = f"taken for a message, though nothing in it says what it was; {NOT_SURE}"
 
 
 class DamagedEntries:
@@ -111,13 +112,14 @@ class DamagedEntries:
         data = self._log.bytes_of(bad) if self._budget >= 0 else b""
         if len(data) < MIN_BYTES:
             return NOT_SURE
-        command = self._guessed(data, bad)
+        guessed = self._guessed(data, bad)
+        command = self._likest(bad) if guessed is None else guessed
         machine = self._machine
         later = self._later(bad) if isinstance(command, _NAMING) else LaterCommands()
         match command:
             case Enqueue(body=body):
                 machine.apply(bad.index, machine.last_ts_ms, Enqueue(None, None, body))
-                return "a message, as it seems"
+                return "a message, as it seems" if guessed is not None else UNKNOWN
             case Settle(key, msg_ids) | Discard(key, msg_ids):
                 consumer, meant = machine.meant_by(key, msg_ids, later)
                 return _said_of([] if consumer is None else machine.doubt(consumer, meant))
@@ -188,7 +190,13 @@ class DamagedEntries:
         known = self._machine.pids()
         return pid if pid in known else nearest(pid, known) or pid
 
-    def _guessed(self, data: bytes, bad: BadEntry) -> Command:
+    def _likest(self, bad: BadEntry) -> Command:
+        """What an entry is taken for that is like none of the sound ones."""
+        is_late = self._samples.keys() & {Enqueue, RegisterEnqueuer}
+        return _message(bad) if is_late else Unknown("")
+
+    def _guessed(self, data: bytes, bad: BadEntry) -> Command | None:
+        """What the entry was, by its bytes; ``None``: nothing in them says that."""
         try:
             found = decode_entry(data).command
         except TermError:
@@ -196,19 +204,18 @@ class DamagedEntries:
         else:
             if not isinstance(found, Unknown):
                 return found
-        message = Enqueue(None, None, Body(0, 0, bad.length, None, None))
         name = _name_in(data)
         likest = [(_likeness(data, one.data), one.data, command) for one, command in self._samples.values()]
         best, sample, command = max(likest, key=lambda one: one[0], default=(0.0, b"", None))
         if name:
             _, sample, command = next((one for one in likest if _name_in(one[1]) == name), (0.0, b"", None))
         elif best < _LEAST_LIKENESS or Enqueue not in self._samples:
-            return message if self._samples.keys() & {Enqueue, RegisterEnqueuer} else Unknown("")
+            return None
         inner = _inner_command(data, name or _name_in(sample))
         if inner is not None and not isinstance(inner, Enqueue):
             return inner
         if name in _OF_MESSAGES or isinstance(command, Enqueue):
-            return message
+            return _message(bad)
         if name in (b"settle", b"discard") or isinstance(command, Settle | Discard):
             return Settle(-1, [])
         if name == b"return" or isinstance(command, Return):
@@ -218,6 +225,11 @@ class DamagedEntries:
         if isinstance(command, Checkout):
             return command._replace(consumer=(b"", UNKNOWN_PID), settled=False)
         return Unknown(name.decode())
+
+
+def _message(bad: BadEntry) -> Enqueue:
+    """A message of which nothing is known but its length."""
+    return Enqueue(None, None, Body(0, 0, bad.length, None, None))
 
 
 def _likeness(data: bytes, sample: bytes) -> float:

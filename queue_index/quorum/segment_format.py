@@ -33,6 +33,9 @@ RECORD_DTYPES: Final = {
 }
 """By version."""
 
+MAX_INDEX: Final = (1 << 64) - 1
+"""The highest that a record can say."""
+
 if {version: dtype.itemsize for version, dtype in RECORD_DTYPES.items()} != {1: 28, 2: 32}:
     raise RuntimeError("a record of a segment does not have its size")
 

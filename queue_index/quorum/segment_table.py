@@ -18,7 +18,7 @@ import numpy.typing as npt
 from warren.queue_index.quorum.entry_runs import EntryRun
 from warren.queue_index.quorum.log_entries import BadEntry
 from warren.queue_index.quorum.problems import Problem
-from warren.queue_index.quorum.segment_format import RECORD_DTYPES, SEGMENT_HEADER, SEGMENT_MAGIC
+from warren.queue_index.quorum.segment_format import MAX_INDEX, RECORD_DTYPES, SEGMENT_HEADER, SEGMENT_MAGIC
 from warren.storage.errors import DataError
 from warren.storage.filesystem import File, FileSystem
 
@@ -240,6 +240,8 @@ class _Order:
     def _refuse(self, position: int, index: int) -> None:
         """The record at ``position`` stands where that of ``index`` should, and says something else."""
         self._tell(position, f"the record of entry {index} says {self._indexes[position]}")
+        if index > MAX_INDEX:
+            return  # there is no such entry
         offset, length = (int(self._table[field][position]) for field in ("offset", "length"))
         self._bad[index] = BadEntry(index, self._terms[position], self._path, offset, OUT_OF_ORDER, length)
         self._last = index

@@ -148,7 +148,10 @@ class FileScan:
             self._take(record)
             return record.end
         if record is not None and self._is_last(record):
-            detail = f"the last record's checksum is wrong, so it is dropped, as a broker does (entry {record.index})"
+            detail = (
+                f"the last record's checksum is wrong, so it is dropped, as a broker does (entry {record.index}); "
+                "if it was a settle, what it settled may be back"
+            )
             self._tell(TORN_RECORD, position, detail)
             return None
         self._damaged = True

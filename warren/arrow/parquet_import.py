@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from warren.shovel.errors import ShovelError
 from warren.shovel.exported_files import START, Mark, Marked
-from warren.shovel.exported_rows import Row
-from warren.storage.errors import MessageError, StorageError
+from warren.shovel.exported_rows import Row, check_types
+from warren.storage.errors import MessageError, StorageError, WarrenError
 
 ROWS: Final = 256
 """That are Python's objects at a time."""
@@ -29,26 +29,28 @@ class ParquetFile:
 
     def rows(self, start: Mark = START) -> Iterator[Marked]:
         """The rows from a mark on. Raises :class:`ShovelError` where it is no export."""
+        for number, row in self._rows(start.number):
+            yield Mark(number, number), _checked(number, row)
+
+    def _rows(self, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows from number ``first`` on, as they are."""
         with _reading(self.path), pq.ParquetFile(self.path) as file:
             names = file.schema_arrow.names
             if "topic" in names:
                 raise ShovelError(f"{self.path}: messages of topics, which go into no queue")
             if missing := [name for name in _NEEDED if name not in names]:
                 raise ShovelError(f"{self.path}: is no export of queues: it has no column {missing[0]}")
-            yield from self._rows(file, start.number)
-
-    def _rows(self, file: Any, first: int) -> Iterator[Marked]:
-        number = 0
-        for group in range(file.num_row_groups):
-            count = file.metadata.row_group(group).num_rows
-            if number + count <= first:
-                number += count
-                continue
-            for batch in file.iter_batches(batch_size=ROWS, row_groups=[group]):
-                for row in batch.to_pylist():
-                    if number >= first:
-                        yield Mark(number, number), _checked(number, row)
-                    number += 1
+            number = 0
+            for group in range(file.num_row_groups):
+                count = file.metadata.row_group(group).num_rows
+                if number + count <= first:
+                    number += count
+                    continue
+                for batch in file.iter_batches(batch_size=ROWS, row_groups=[group]):
+                    for row in batch.to_pylist():
+                        if number >= first:
+                            yield number, row
+                        number += 1
 
     def extent(self) -> int:
         """How many rows it has."""
@@ -63,17 +65,23 @@ class ParquetFile:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """What pyarrow and the system say becomes an error of ours."""
+    """What pyarrow and the system say becomes an error of ours; pyarrow's is any, a UnicodeDecodeError for one."""
     try:
         yield
+    except WarrenError:
+        raise
     except pa.ArrowException as error:
         raise ShovelError(f"{path}: {' '.join(str(error).split())}") from error
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or ' '.join(str(error).split())}") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ShovelError(f"{path}: no Parquet that can be read: {' '.join(said.split())}") from error
 
 
 def _checked(number: int, row: dict[str, Any]) -> Row | MessageError:
-    missing = next((name for name in ("exchange", "routing_keys", "properties", "body") if row[name] is None), None)
-    if missing is not None:
-        return MessageError(f"row {number + 1}: no {missing}")
+    try:
+        check_types(row)
+    except MessageError as error:
+        return MessageError(f"row {number + 1}: {error}")
     return {name: row.get(name) for name in _MORE} | row

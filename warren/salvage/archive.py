@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import PurePosixPath
 from typing import IO, Any, Final
 
@@ -276,5 +276,8 @@ def _modified_ns(member: tarfile.TarInfo) -> int:
     seconds = float(member.mtime)
     if not math.isfinite(seconds) or not 0 <= seconds < _LATEST_S:
         return 0
-    text = member.pax_headers.get("mtime")
-    return int((Decimal(text) if text else Decimal(seconds)) * 1_000_000_000)
+    try:
+        exact = Decimal(member.pax_headers.get("mtime") or seconds)
+    except InvalidOperation:  # a text that is no number
+        exact = Decimal(seconds)
+    return int(exact * 1_000_000_000)

@@ -41,9 +41,11 @@ class ZipMember:
 
 
 def members_of(file: IO[bytes]) -> Iterator[ZipMember]:
-    """In the order of the directory at its end."""
+    """In the order of the directory at its end. Raises one of :data:`BROKEN` for a member without a name."""
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
+            if not info.filename:
+                raise zipfile.BadZipFile("a member without a name")
             yield ZipMember(archive, info)
 
 

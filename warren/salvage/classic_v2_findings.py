@@ -1,8 +1,10 @@
 """What is damaged or left over in a classic queue's directory, version 2.
 
 *Leftovers* are what a crash leaves: files that were opened and not yet written, zeros at a file's end, an entry of a
-transient message that was kept in memory. Records that no entry points at are neither: a store loses its acked messages
-with the segment only. Everything else that a sound directory does not have is *damage*.
+transient message that was kept in memory, and records that no entry tells of: a message that is acked while its entry
+waits in memory never gets one, and its record goes with the segment only. A hole in an index that begins and ends with
+whole entries looks the same; so these records are counted, a finding for each segment that has any. Everything else
+that a sound directory does not have is *damage*.
 
 In a durable queue every entry's persistent bit equals its message's; in another queue all entries say transient. A
 directory with any persistent entry is a durable queue's.
@@ -143,6 +145,8 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
     What is wrong with a record of a live entry is said of the entry.
     """
     store, known = segment.store, _known_records(segment)
+    told = set(segment.entries["offset"][segment.here].tolist())
+    untold: list[int] = []
     said = set(segment.entries["offset"][segment.live & segment.here].tolist())
     contradicted = set(segment.entries["offset"][segment.inside].tolist()) - set(known)
     at = v2.HEADER_SIZE
@@ -160,7 +164,17 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
             found = v2.message_of(store.read(end - at, at), end - at - v2.RECORD_HEAD_SIZE)
             if not isinstance(found, bytes):
                 yield _damage("damaged record", store.path, at, f"of no message that is left: {found}")
+            elif at not in told:
+                untold.append(at)
         at = end
+    if untold:
+        yield orphan_records(store.path, untold[0], len(untold))
+
+
+def orphan_records(path: str, offset: int, count: int) -> Finding:
+    """Messages of which the index has nothing but zeros; ``offset``: of the first."""
+    why = "acked before their entries were written, or their entries are lost"
+    return Finding("orphan records", "leftover", path, offset, f"{count} messages that no entry tells of: {why}")
 
 
 def _known_records(segment: SegmentV2) -> list[int]:

@@ -38,6 +38,18 @@ _JSON_CELLS: Final = frozenset(
 """Cells of CSV that are JSON; others are text."""
 _KNOWN: Final = ("seq_id", "msg_id", "persistent", "redelivered", "delivery_count")
 
+_TEXT, _NUMBER, _TRUTH, _BYTES = (str, "text"), (int, "a whole number"), (bool, "true or false"), (bytes, "bytes")
+_TYPES: Final[Mapping[str, tuple[type, str]]] = {
+    **dict.fromkeys(("vhost", "queue", "msg_id", "exchange", "properties", "headers"), _TEXT),
+    **dict.fromkeys(("seq_id", "delivery_count", "expiry_us"), _NUMBER),
+    **dict.fromkeys(("persistent", "redelivered", "acked", "orphan"), _TRUTH),
+    **dict.fromkeys(("body", "encoded_properties"), _BYTES),
+    "routing_keys": (list, "a list"),
+}
+"""What a column holds, as Python has it and in words."""
+_NEEDED: Final = frozenset(("exchange", "routing_keys", "properties", "body"))
+"""Columns that cannot be null."""
+
 
 def row_of_line(line: str | bytes) -> dict[str, Any]:
     """The row that a line says; raises :class:`MessageError` for what is none."""
@@ -60,7 +72,8 @@ def row_of_fields(said: Mapping[str, Any]) -> dict[str, Any]:
         raise MessageError("a message of a topic, which goes into no queue")
     headers, encoded = said.get("headers"), said.get("encoded_properties")
     queue = said.get("queue")
-    return {
+    keys = said.get("routing_keys", [queue or ""])
+    row = {
         **{name: said.get(name) for name in _KNOWN},
         "acked": said.get("acked", False),
         "orphan": said.get("orphan", False),
@@ -68,12 +81,32 @@ def row_of_fields(said: Mapping[str, Any]) -> dict[str, Any]:
         "queue": as_text(queue),
         "expiry_us": said.get("expiry_us"),
         "exchange": as_text(said.get("exchange", "")),
-        "routing_keys": [as_text(key) for key in said.get("routing_keys", [queue or ""])],
+        "routing_keys": [as_text(key) for key in keys] if isinstance(keys, list) else keys,
         "properties": to_json(said.get("properties", {})).decode(),
         "headers": None if headers is None else to_json(headers).decode(),
         "encoded_properties": None if encoded is None else base64.b64decode(encoded, validate=True),
         "body": body_of(said["body"], said.get("body_encoding", "base64")),
     }
+    check_types(row)
+    return row
+
+
+def check_types(row: Row) -> None:
+    """Hold each column of a row to what it is to hold; raises :class:`MessageError` for a value that is something else.
+
+    Whoever makes a row of what others wrote asks for this once; what takes it need not look again.
+    """
+    for name, (kind, words) in _TYPES.items():
+        value = row.get(name)
+        if value is None:
+            if name in _NEEDED:
+                raise MessageError(f"no {name}")
+        elif type(value) is not kind:
+            raise MessageError(f"{name} is {words}, not {value!r:.40}")
+    if not all(isinstance(key, str) for key in row["routing_keys"]):
+        raise MessageError(f"a routing key is text, not {row['routing_keys']!r:.40}")
+    if not -1 << 63 <= (row.get("expiry_us") or 0) <= _U64:
+        raise MessageError(f"expiry_us is of 64 bits, not {row['expiry_us']!r:.40}")
 
 
 def body_of(said: str, encoding: str) -> bytes:
@@ -89,9 +122,10 @@ def body_of(said: str, encoding: str) -> bytes:
 
 
 def letter_of(row: Row, position: Position) -> Letter:
-    """The message; raises :class:`MessageError` where the row's values make none."""
-    if row["body"] is None:
-        raise MessageError("the row has no body")
+    """The message that a row is, whose columns have their types: :func:`check_types`.
+
+    Raises :class:`MessageError` where the values make none.
+    """
     keys = tuple(name_of(key) for key in row["routing_keys"])
     if not keys:
         raise MessageError("the row has no routing key")

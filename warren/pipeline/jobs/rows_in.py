@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from warren.arrow.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.salvage.names import as_text
+from warren.shovel.exported_rows import check_types, name_of, row_of_fields
 from warren.shovel.exported_rows import letter_of as letter_of_row
-from warren.shovel.exported_rows import name_of, row_of_fields
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError
 
@@ -132,12 +132,16 @@ def queue_of(row: Mapping[str, Any]) -> QueueName:
     """Raises :class:`PipelineError` for a row that is none of a queue."""
     if row["vhost"] is None or row["queue"] is None:
         raise PipelineError(f"{row['node']}: messages of topics, which go into no queue")
-    return QueueName(name_of(row["vhost"]), name_of(row["queue"]), row["priority"])
+    try:
+        return QueueName(name_of(row["vhost"]), name_of(row["queue"]), row["priority"])
+    except MessageError as error:
+        raise PipelineError(f"{row['node']}: {error}") from error
 
 
 def letter_of(row: Mapping[str, Any]) -> Letter:
     """The message; raises :class:`PipelineError` where the row's values make none."""
     try:
+        check_types(row)
         return letter_of_row(row, (0, row["position"]))
     except MessageError as error:
         raise PipelineError(f"{row['node']}, {row['queue']}, position {row['position']}: {error}") from error
