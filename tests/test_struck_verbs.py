@@ -16,6 +16,7 @@ from tests.support.ends_checks import Said, check_node
 from tests.support.ends_of_verbs import VERBS, Scene
 from tests.support.runtime_tools import HandNode, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look
+from tests.support.tried import Count, Tried
 from warren.storage.memory import MemoryFileSystem
 
 STEP = times(5, quick=7, nightly=2)
