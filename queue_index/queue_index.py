@@ -311,11 +311,13 @@ class QueueIndex:
         return journal
 
     def _name_directory(self) -> None:
-        """See that there is a directory, and that it says whose it is."""
+        """See that there is a directory, and that it says whose it is, before any of the queue's files is in it."""
         name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
         if not self._files.exists(name_path):
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self.syncs)
+        elif self.syncs and not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):
+            self._files.sync_directory(self.path)  # a process that died may have named it, and not come to that
 
     def go_on_at(self, size: int, records: bytes = b"") -> None:
         """Append to the journal that a stop left, behind its first ``size`` bytes; the rest is no record.

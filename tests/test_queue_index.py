@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 
 import attrs
 import numpy as np
 import pytest
 
+from tests.crash_points.losses import KEPT, LOST, ChosenSurvivors
 from tests.support.index_tools import (
     DELIVERING,
     JOURNAL,
@@ -39,7 +42,7 @@ from warren.queue_index.run import Run
 from warren.queue_index.segment_file import read_segment
 from warren.queue_index.segment_journal import SegmentJournal
 from warren.queue_index.variable_queue import VariableQueue
-from warren.storage.errors import DataError, DiskFullError
+from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 
@@ -112,6 +115,27 @@ def test_a_crash_leaves_the_queues_name_whole_or_missing() -> None:
             assert operation > 8
             return
     pytest.fail("a first write takes fewer operations")
+
+
+def test_a_name_that_a_killed_process_left_unsynced_is_synced_before_a_journal_stands_beside_it() -> None:
+    files = MemoryFileSystem()
+    files.make_directories(PATH.rpartition("/")[0])
+    files.fail("sync_directory")
+    with pytest.raises(StorageError):
+        publish(new_index(files), run_of(0))  # named, and killed before that was synced
+    files = files.after_process_crash()
+    assert list(files.contents()) == [NAME_FILE]
+    made = 0
+    for operation in range(1, 9):
+        left = files.after_process_crash()
+        left.crash_at(operation)
+        with contextlib.suppress(SimulatedCrash):
+            publish(new_index(left), run_of(0))
+        for choices in itertools.product((KEPT, LOST), repeat=6):
+            after = left.after_power_loss(ChosenSurvivors(choices)).contents()
+            made += JOURNAL in after
+            assert NAME_FILE in after or JOURNAL not in after
+    assert made
 
 
 # The journal
