@@ -403,6 +403,7 @@ class QueueIndex:
                 del self.segments[number]
         if late:
             self.write_out()
+        journal = self._open_journal()  # before any segment: it sees that the directory says whose it is
         for number in sorted(self.segments):
             segment = self.segments[number]
             if not segment.empty:
@@ -411,7 +412,6 @@ class QueueIndex:
             segment.forget()
         if self._ahead:
             raise RuntimeError(f"{self.path}: flushed before what was written ahead had its place")
-        journal = self._open_journal()
         if self.syncs:
             self._files.sync_directory(self.path)
         self._buffered.clear()

@@ -138,6 +138,26 @@ def test_a_name_that_a_killed_process_left_unsynced_is_synced_before_a_journal_s
     assert made
 
 
+@pytest.mark.parametrize("kind", ["append", "create"])
+def test_a_flush_behind_a_full_disk_names_the_directory_before_a_segment_is_in_it(kind: str) -> None:
+    for operation in range(1, 30):
+        files = MemoryFileSystem()
+        index = new_index(files)
+        files.fail(kind, "*.queue_name.new", error=DiskFullError)
+        publish(index, run_of(0, 3))
+        assert index.no_room is not None
+        files.crash_at(operation)
+        try:
+            index.flush()
+        except SimulatedCrash:
+            left = files.after_process_crash().contents()
+            assert NAME_FILE in left or segment(0) not in left
+        else:
+            assert operation > 10
+            return
+    pytest.fail("a flush takes fewer operations")
+
+
 # The journal
 
 
