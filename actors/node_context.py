@@ -21,7 +21,7 @@ from warren.actors.pool import ActorStoppedError, Pool
 from warren.queue_index.msg_ids import numbered_id
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError
-from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.filesystem import FileSystem, RealFileSystem, remove_tree
 from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class NodeContext:
 
     def __attrs_post_init__(self) -> None:
         self._ids_drawn = self.random(8)
+
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory with all that is in it, as surely as this node was told to."""
+        remove_tree(self.files, path, sync=self.settings.sync != "os")
 
     def new_msg_ids(self, count: int) -> bytes:
         """Ids for messages that go to several queues; from any thread."""

@@ -178,6 +178,42 @@ def test_a_copy_torn_within_its_id_passes_for_no_other_message() -> None:
     assert [store.read(msg_id) for msg_id, _ in (first, copied)] == [first[1], copied[1]]
 
 
+def test_a_copy_that_a_power_loss_tore_does_not_come_back_when_its_original_is_gone() -> None:
+    """A compaction was cut as it copied messages 1 and 2 of file 1 behind message 0 of file 0."""
+    kept, whole, torn = (encode_record(key(n), bytes([n]) * 700) for n in range(3))
+    current = encode_record(key(3), b"3" * 50)
+    files = MemoryFileSystem()
+    files.make_directories(DIRECTORY)
+    at = len(kept + whole) + 100
+    copied = (kept + whole + torn)[:at] + bytes(SECTOR_BYTES) + (kept + whole + torn)[at + SECTOR_BYTES :]
+    for number, data in enumerate((copied, whole + torn, current)):
+        files.open_append(f"{DIRECTORY}/{number}.rdq").append(data)
+    store = MessageStore.open(files, DIRECTORY, SETTINGS)
+    assert [store.read(key(n)) for n in range(4)] == [b"\0" * 700, b"\1" * 700, b"\2" * 700, b"3" * 50]
+    assert store.set_references([(key(0), 1), (key(3), 1)]) == []
+    store.check_invariants()
+    assert files.contents()[f"{DIRECTORY}/0.rdq"] == kept + whole
+    assert not files.exists(f"{DIRECTORY}/1.rdq")
+    again = MessageStore.open(files.after_process_crash(), DIRECTORY, SETTINGS)  # an ack was lost
+    assert again.set_references([(key(n), 1) for n in range(4)]) == [key(2)]
+    assert [again.read(key(n)) for n in (0, 1, 3)] == [b"\0" * 700, b"\1" * 700, b"3" * 50]
+
+
+def test_a_message_written_again_in_a_later_file_cuts_nothing_that_is_needed() -> None:
+    damaged, again, behind = (
+        encode_record(key(0), b"?" * 600),
+        encode_record(key(0), b"0" * 600),
+        encode_record(key(1), b"1"),
+    )
+    files = MemoryFileSystem()
+    files.make_directories(DIRECTORY)
+    for number, data in enumerate((damaged + behind, again)):
+        files.open_append(f"{DIRECTORY}/{number}.rdq").append(data)
+    store = MessageStore.open(files, DIRECTORY, SETTINGS)
+    assert [store.read(key(n)) for n in range(2)] == [b"0" * 600, b"1"]
+    assert files.contents()[f"{DIRECTORY}/0.rdq"] == damaged + behind
+
+
 def test_no_id_is_that_of_another_whose_end_is_torn() -> None:
     drawn = b"\0randoms"
     of_queue = MsgIds(drawn)
