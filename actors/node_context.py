@@ -18,9 +18,10 @@ from warren.actors.engines.restarts import Troubles
 from warren.actors.engines.sync_group import SyncGroup
 from warren.actors.gate import Gate
 from warren.actors.pool import ActorStoppedError, Pool
+from warren.queue_index.msg_ids import numbered_id
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError
-from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.filesystem import FileSystem, RealFileSystem, remove_tree
 from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class NodeContext:
     """Makes what hosts a queue's turns; others than the usual are for tests."""
     numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
     """Numbers of store clients."""
-    _id_prefix: bytes = attrs.field(init=False)
+    _ids_drawn: bytes = attrs.field(init=False)
     _id_numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
     recorder: ActorRef[Any] | None = None
     """Who records the node; ``None``: nobody, or nobody any more."""
@@ -74,11 +75,15 @@ class NodeContext:
     node: ActorRef[Any] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._id_prefix = self.random(8)
+        self._ids_drawn = self.random(8)
+
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory with all that is in it, as surely as this node was told to."""
+        remove_tree(self.files, path, sync=self.settings.sync != "os")
 
     def new_msg_ids(self, count: int) -> bytes:
         """Ids for messages that go to several queues; from any thread."""
-        return b"".join([self._id_prefix + next(self._id_numbers).to_bytes(8, "big") for _ in range(count)])
+        return b"".join([numbered_id(next(self._id_numbers), self._ids_drawn) for _ in range(count)])
 
 
 def memory_files(clock: Clock, *, volatile: bool = False) -> MemoryFileSystem:

@@ -198,9 +198,8 @@ class NodeRegistry(NodePart):
                 if entry.running is not None:
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
-            self._context.files.delete_tree(vhost.side_path)
-            self._context.files.delete_tree(vhost.directory.path)
-            self._context.files.delete_tree(vhost.delays_path)
+            for path in (vhost.side_path, vhost.directory.path, vhost.delays_path):
+                self._context.remove_tree(path)
             self.definitions.delete_vhost(name)
             self._save()
         except WarrenError as error:
@@ -352,7 +351,7 @@ class NodeRegistry(NodePart):
         if running.delays is not None:
             running.delays.drop_queue(name)
         if entry.declaration.durable:
-            self._context.files.delete_tree(running.side_files(entry.declaration))
+            self._context.remove_tree(running.side_files(entry.declaration))
         del running.queues[name]
         self.definitions.delete_queue(running.name, name)
         return deleted

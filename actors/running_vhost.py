@@ -162,9 +162,9 @@ class RunningVhost:
         """Delete what a queue that is down has on disk; its bodies in the store stay until the next scan."""
         for stored in _stored_names(entry.declaration):
             directory = self._directory_of(stored)
-            self._context.files.delete_tree(self.directory.queue_path(directory))
+            self._context.remove_tree(self.directory.queue_path(directory))
             self.directory.down.pop(directory, None)
-        self._context.files.delete_tree(self.side_files(entry.declaration))
+        self._context.remove_tree(self.side_files(entry.declaration))
         entry.error = None
 
     def is_empty(self, name: str) -> bool:

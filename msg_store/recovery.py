@@ -4,6 +4,8 @@
    that may be zeros, of a file that was extended and not filled yet; what was good there is in the ``.rdt``.)
 2. All files are scanned, oldest first. Where a message stands several times, the last place counts.
 3. The highest-numbered file ends behind its last good record, so that what is appended can be found by a scan.
+4. Copies that a power loss has torn go: of a message that stands in a later file too, and there otherwise. They are
+   copies of a compaction's right file, as is all behind them; once the later file is gone they would count.
 
 A file that changes here is written anew and takes the old one's place. For where an fsync failed in the process before,
 its successor reads bytes that no later fsync brings to the disk; after a power loss zeros would stand there, and hide
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warren.msg_store.file_summary import FileSummary
-from warren.msg_store.locations import Locations, pack
+from warren.msg_store.locations import Location, Locations, pack, unpack
 from warren.msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
 from warren.storage.errors import DataError, DiskFullError
 from warren.storage.filesystem import File, FileSystem, make_beside
@@ -47,6 +49,8 @@ class Recovered:
     locations: Locations
     summary: FileSummary
     unreadable: list[DataError] = attrs.field(factory=list)
+    repeated: list[tuple[bytes, int]] = attrs.field(factory=list)
+    """Messages that stand again behind these places (:func:`~warren.msg_store.locations.pack`)."""
 
 
 def recover(files: FileSystem, directory: str) -> Recovered:
@@ -56,6 +60,7 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     numbers = in_age_order(files.list(directory))
     for number in numbers:
         _take_in(files, directory, number, found, is_current=number == numbers[-1])
+    _cut_torn_copies(files, directory, found)
     for location in found.locations.locations():
         found.summary.validate(location.file, location.size)
     return found
@@ -82,6 +87,8 @@ def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *
         scanned = scan(handle, path)
         for offset, size, msg_id, good in scanned:
             if good:
+                if (before := places.get(msg_id)) is not None:
+                    found.repeated.append((msg_id, before))
                 places[msg_id] = pack(number, offset, size)
                 good_end = offset + size
             else:
@@ -96,6 +103,40 @@ def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *
                 found.summary.resize(number, handle.size())
                 found.summary.add(number + 1, 0)
             files.sync_directory(directory)
+    finally:
+        handle.close()
+
+
+def _cut_torn_copies(files: FileSystem, directory: str, found: Recovered) -> None:
+    """End each file before its first record that is not what the message's last place, in a later file, has.
+
+    Nothing is cut that a message needs: then it is no copy that was torn.
+    """
+    cuts: dict[int, int] = {}
+    for msg_id, before in found.repeated:
+        old, last = unpack(before), unpack(found.locations.places[msg_id])
+        is_first = old.offset < cuts.get(old.file, old.offset + 1)
+        if is_first and old.file != last.file and _read(files, directory, old) != _read(files, directory, last):
+            cuts[old.file] = old.offset
+    if not cuts:
+        return
+    needed = {at.file for at in found.locations.locations() if at.offset >= cuts.get(at.file, at.offset + 1)}
+    for number in sorted(cuts.keys() - needed):
+        handle = files.open_read(path_of(directory, number))
+        try:
+            _write_anew(files, path_of(directory, number), [(handle, cuts[number])])
+        except DiskFullError:
+            continue
+        finally:
+            handle.close()
+        found.summary.resize(number, cuts[number])
+        files.sync_directory(directory)
+
+
+def _read(files: FileSystem, directory: str, place: Location) -> bytes:
+    handle = files.open_read(path_of(directory, place.file))
+    try:
+        return handle.pread(place.size, place.offset)
     finally:
         handle.close()
 

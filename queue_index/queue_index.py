@@ -311,13 +311,13 @@ class QueueIndex:
         return journal
 
     def _name_directory(self) -> None:
-        """See that there is a directory, and that it says whose it is, before there is a journal in it."""
+        """See that there is a directory, and that it says whose it is, before any of the queue's files is in it."""
         name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
         if not self._files.exists(name_path):
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self.syncs)
         elif self.syncs and not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):
-            self._files.sync_directory(self.path)  # whoever wrote the name may have died before
+            self._files.sync_directory(self.path)  # a process that died may have named it, and not come to that
 
     def go_on_at(self, size: int, records: bytes = b"") -> None:
         """Append to the journal that a stop left, behind its first ``size`` bytes; the rest is no record.
@@ -403,6 +403,7 @@ class QueueIndex:
                 del self.segments[number]
         if late:
             self.write_out()
+        journal = self._open_journal()  # before any segment: it sees that the directory says whose it is
         for number in sorted(self.segments):
             segment = self.segments[number]
             if not segment.empty:
@@ -411,7 +412,6 @@ class QueueIndex:
             segment.forget()
         if self._ahead:
             raise RuntimeError(f"{self.path}: flushed before what was written ahead had its place")
-        journal = self._open_journal()
         if self.syncs:
             self._files.sync_directory(self.path)
         self._buffered.clear()

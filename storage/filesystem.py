@@ -145,6 +145,15 @@ def sync_directories_above(files: FileSystem, path: str) -> None:
         files.sync_directory(path)
 
 
+def remove_tree(files: FileSystem, path: str, *, sync: bool) -> None:
+    """Delete a directory with all that is in it; with ``sync`` no power loss brings it back, or a part of it."""
+    files.delete_tree(path)
+    if sync and files.is_directory(
+        parent := os.path.dirname(path)
+    ):  # even if it was gone: a dead process syncs nothing
+        files.sync_directory(parent)
+
+
 def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
     """Replace the file at ``path`` by ``data`` in one step: whoever looks sees the old bytes or the new ones."""
     files.rename(write_beside(files, path, data, sync=sync), path)

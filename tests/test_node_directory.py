@@ -22,6 +22,7 @@ from warren.storage.errors import DataError, DirectoryLockedError, WarrenError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import write_file
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.own_files import KEYS_LOG
 
 SMALL = {"segment_entry_count": 16, "queue_index_max_journal_entries": 8}
 
@@ -123,6 +124,34 @@ def test_a_vhost_can_be_deleted_though_a_queue_of_it_is_down() -> None:
     assert vhost.name not in scene.node._running.actor.vhosts
     assert not any("/v" in path and names.vhost_directory_name(b"v") in path for path in scene.files.contents())
     scene.node.close()
+
+
+def test_no_power_loss_brings_back_a_vhost_that_was_deleted_or_what_was_delayed_in_it() -> None:
+    scene = hand_node()
+    queue = scene.node.vhost("v").queue("q")
+    queue.publish(BIG).wait()
+    queue.publish(b"later", delay=3600).wait()
+    scene.node.delete_vhost("v")
+    scene.forget()
+    for seed in range(30):
+        files = scene.files.after_power_loss(random.Random(seed))
+        assert not any(names.vhost_directory_name(b"v") in path for path in files.contents())
+        again = hand_node(files, seed=seed)
+        assert again.node.vhosts() == ["/"]
+        again.forget()
+
+
+def test_no_power_loss_brings_back_the_keys_of_a_queue_that_was_deleted() -> None:
+    scene = hand_node()
+    scene.node.queue("q").publish(b"1", unique="key", unique_for=60).wait()
+    scene.files.sync_all()
+    sides = [path for path in scene.files.contents() if path.endswith(KEYS_LOG)]
+    assert sides, "keys are kept beside the queue"
+    scene.node.delete_queue("q")
+    scene.forget()
+    for seed in range(10):
+        left = scene.files.after_power_loss(random.Random(seed)).contents()
+        assert not any(path in left for path in sides)
 
 
 def test_a_vhost_whose_directory_is_another_ones_is_down_and_the_node_serves() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 
 import attrs
 import numpy as np
 import pytest
 
-from tests.crash_points.losses import ChosenSurvivors
+from tests.crash_points.losses import KEPT, LOST, ChosenSurvivors
 from tests.support.index_tools import (
     DELIVERING,
     JOURNAL,
@@ -116,20 +117,45 @@ def test_a_crash_leaves_the_queues_name_whole_or_missing() -> None:
     pytest.fail("a first write takes fewer operations")
 
 
-@pytest.mark.parametrize("killed_at", range(1, 10))
-def test_a_power_loss_behind_a_killed_first_write_leaves_no_journal_without_a_name(killed_at: int) -> None:
-    for operation in range(1, 20):
+def test_a_name_that_a_killed_process_left_unsynced_is_synced_before_a_journal_stands_beside_it() -> None:
+    files = MemoryFileSystem()
+    files.make_directories(PATH.rpartition("/")[0])
+    files.fail("sync_directory")
+    with pytest.raises(StorageError):
+        publish(new_index(files), run_of(0))  # named, and killed before that was synced
+    files = files.after_process_crash()
+    assert list(files.contents()) == [NAME_FILE]
+    made = 0
+    for operation in range(1, 9):
+        left = files.after_process_crash()
+        left.crash_at(operation)
+        with contextlib.suppress(SimulatedCrash):
+            publish(new_index(left), run_of(0))
+        for choices in itertools.product((KEPT, LOST), repeat=6):
+            after = left.after_power_loss(ChosenSurvivors(choices)).contents()
+            made += JOURNAL in after
+            assert NAME_FILE in after or JOURNAL not in after
+    assert made
+
+
+@pytest.mark.parametrize("kind", ["append", "create"])
+def test_a_flush_behind_a_full_disk_names_the_directory_before_a_segment_is_in_it(kind: str) -> None:
+    for operation in range(1, 30):
         files = MemoryFileSystem()
-        for at in (killed_at, operation):
-            files.crash_at(at)
-            with contextlib.suppress(SimulatedCrash):
-                index = new_index(files)
-                publish(index, run_of(0))
-                index.sync()
-            files = files.after_process_crash()
-        for losses in range(1 << 4):
-            left = files.after_power_loss(ChosenSurvivors([losses >> bit & 1 for bit in range(9)]))
-            assert not left.exists(JOURNAL) or left.exists(NAME_FILE), "nobody can tell whose journal this is"
+        index = new_index(files)
+        files.fail(kind, "*.queue_name.new", error=DiskFullError)
+        publish(index, run_of(0, 3))
+        assert index.no_room is not None
+        files.crash_at(operation)
+        try:
+            index.flush()
+        except SimulatedCrash:
+            left = files.after_process_crash().contents()
+            assert NAME_FILE in left or segment(0) not in left
+        else:
+            assert operation > 10
+            return
+    pytest.fail("a flush takes fewer operations")
 
 
 # The journal

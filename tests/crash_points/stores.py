@@ -20,6 +20,8 @@ def go_on(base: MemoryFileSystem, promises: Promises, seed: int, *, power: bool 
     """A store from its first moment, or on what a crash left, with steps that are drawn."""
     rng = random.Random(seed)
     said = promises.copy()
+    if power:  # what was written and not synced is promised to no process any more
+        said.issued &= said.synced
     files: MemoryFileSystem = recording(base, said.copy)
     record = files.record  # type: ignore[attr-defined]
     with small_pieces():

@@ -15,6 +15,7 @@ import attrs
 
 from warren.actors.vhost import Vhost
 from warren.queue_index.message_format import Envelope
+from warren.queue_index.msg_ids import numbered_id
 from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
@@ -29,7 +30,7 @@ ENVELOPES = {
 
 
 def id_of(number: int) -> bytes:
-    return b"model-id" + number.to_bytes(8, "big")
+    return numbered_id(number, b"model-id")
 
 
 def body_of(number: int, size: int) -> bytes:

@@ -11,6 +11,7 @@ import attrs
 from warren.msg_store import compaction, recovery
 from warren.msg_store.message_store import MessageStore
 from warren.msg_store.store_reader import StoreReader
+from warren.queue_index.msg_ids import numbered_id
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Pieces
 from warren.storage.settings import Settings
@@ -21,7 +22,7 @@ TOKEN = b"token"
 
 
 def key(n: int) -> bytes:
-    return n.to_bytes(16, "big")
+    return numbered_id(n, b"store-id")
 
 
 def body(n: int) -> bytes:
