@@ -219,18 +219,20 @@ class SharedDirectory:
             return
         self._closed = True
         error = ClosedError(f"the node of {self.path} is closed")
-        try:
+        with contextlib.ExitStack() as whatever_strikes:  # an interrupt waits for no confirms, and leaves nothing open
+            whatever_strikes.callback(self._ended.set)
+            whatever_strikes.callback(open_nodes.closed, self)
+            whatever_strikes.callback(self._host_no_more)
             for remote in list(self._remotes):
+                whatever_strikes.callback(remote.close, error)
                 remote.link.refuse(error)  # else it would never end while others publish on
                 run(remote.flush())
-                remote.close(error)
-            with self._hosting:
-                running, self._running = self._running, None
-            if running is not None:
-                running.close()
-        finally:
-            open_nodes.closed(self)
-            self._ended.set()
+
+    def _host_no_more(self) -> None:
+        with self._hosting:
+            running, self._running = self._running, None
+        if running is not None:
+            running.close()
 
     def forget(self) -> None:
         """In a forked child: what the parent hosts, and its connections, are the parent's."""
