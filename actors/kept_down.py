@@ -9,10 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from warren.actors.engines.restarts import WELL_NS, What
+from warren.actors.engines.restarts import DISK_ERRORS, WELL_NS, What
 from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
-from warren.storage.errors import StorageError
 
 _LOG = logging.getLogger("warren.node")
 
@@ -41,7 +40,7 @@ class KeptDown:
         self._has_failed = True
         if not self._troubles.is_on_trial(what, error):
             say()
-        if not isinstance(error, StorageError):
+        if not isinstance(error, DISK_ERRORS):
             self._troubles.forget(what)
             return
         self._host.call_later(

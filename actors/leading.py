@@ -110,6 +110,11 @@ class Leading(ABC):
         return self.connection is not None
 
     @property
+    def is_reader(self) -> bool:
+        """Whether the calling thread is the reader: it waits for no answer."""
+        return threading.current_thread() is self._thread
+
+    @property
     @abstractmethod
     def is_stuck(self) -> bool:
         """Whether the socket had no room for all."""
@@ -156,9 +161,8 @@ class Leading(ABC):
         """Let the reader end, once :attr:`closed` is set."""
         self.wake()
         self._park.ring()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        if self._thread is not None and not self.is_reader:
+            self._thread.join()
         for end in (self._woken, self._waker):
             if end is not None:
                 end.close()
@@ -170,14 +174,25 @@ class Leading(ABC):
     def _ask_to_join(self) -> None:
         self.is_joining = True
         if self._thread is None:
-            self._woken, self._waker = socket.socketpair()
-            self._thread = threading.Thread(target=self._read, name="warren-client", daemon=True)
-            self._thread.start()
+            self._start_reader()
         self.wake()
+
+    def _start_reader(self) -> None:
+        """An interrupt waits: nobody could wait for the end of a thread that is half begun."""
+        woken, waker = socket.socketpair()
+        thread = threading.Thread(target=self._read, name="warren-client", daemon=True)
+        self._woken, self._waker, self._thread = woken, waker, thread
+        try:
+            thread.start()
+        except RuntimeError:  # no thread is to be had
+            self._woken, self._waker, self._thread = None, None, None
+            woken.close()
+            waker.close()
+            raise
 
     def help(self, future: Future, deadline: float | None = None) -> None:
         """The calling thread waits for ``future``: it leads, or follows."""
-        if threading.current_thread() is self._thread:
+        if self.is_reader:
             raise RuntimeError("the thread that answers waits for an answer")
         self._helped += 1
         token = _Token()

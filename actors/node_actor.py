@@ -31,7 +31,7 @@ from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.memory_readings import MemoryReading
 from warren.actors.engines.policies import AppliedPolicies
-from warren.actors.engines.restarts import Restarts, What
+from warren.actors.engines.restarts import DISK_ERRORS, RETRY_NS, Restarts, What
 from warren.actors.inbox import Inbox
 from warren.actors.log_events import log_event
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
@@ -427,8 +427,13 @@ class NodeActor(NodeRegistry):
     def _note_down(self, what: What, error: BaseException, say: Callable[[], None]) -> None:
         """See :meth:`KeptDown.note`."""
         if self._kept_down is None:
-            from warren.actors.kept_down import KeptDown  # noqa: PLC0415 - in most nodes nothing is ever down
-
+            try:
+                from warren.actors.kept_down import KeptDown  # noqa: PLC0415 - in most nodes nothing is ever down
+            except OSError:  # no descriptor is left, which is why it is down, perhaps
+                say()
+                key = " ".join(("note", *what))
+                self.call_later(key, RETRY_NS, lambda: self._note_down(what, error, lambda: None), first=True)
+                return
             self._kept_down = KeptDown(self._context, self)
         self._kept_down.note(what, error, say)
 
@@ -443,7 +448,7 @@ class NodeActor(NodeRegistry):
             case ("queue", vhost_name, name) if vhost_name in self.vhosts:
                 vhost = self.vhosts[vhost_name]
                 entry = vhost.queues.get(name)
-                if entry is not None and entry.running is None and isinstance(entry.error, StorageError):
+                if entry is not None and entry.running is None and isinstance(entry.error, DISK_ERRORS):
                     vhost.start_queue(entry)
                 return entry is not None and entry.running is not None
             case ("delays", name) if name in self.vhosts and (delays := self.vhosts[name].delays) is not None:
@@ -470,7 +475,7 @@ class NodeActor(NodeRegistry):
         if isinstance(error, DataError) or self._context.troubles.is_on_trial(what, error):
             return True
         return restarts.too_often(
-            self._context.clock.now_ns(), self._context.settings.restart_limit, by_disk=isinstance(error, StorageError)
+            self._context.clock.now_ns(), self._context.settings.restart_limit, by_disk=isinstance(error, DISK_ERRORS)
         )
 
     def _restart_vhost(self, store: ActorRef[Any], error: BaseException) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorRef
 
-from warren.actors.engines.restarts import Restarts, What
+from warren.actors.engines.restarts import DISK_ERRORS, Restarts, What
 from warren.actors.log_events import log_event
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
-from warren.storage.errors import StorageError, WarrenError
+from warren.storage.errors import WarrenError
 from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class NodeTopics:
         if self._context.troubles.is_on_trial(TOPICS, error) or self._restarts.too_often(
             self._context.clock.now_ns(),
             self._context.settings.restart_limit,
-            by_disk=isinstance(error, StorageError),
+            by_disk=isinstance(error, DISK_ERRORS),
         ):
             self._stay_down(error)
             return

@@ -17,7 +17,7 @@ import attrs
 from warren.actors.clock import Clock
 from warren.actors.delay_actor import DelayActor, Delayed
 from warren.actors.engines.delays.delay_format import digest_of_id, target_of_exchange, target_of_queue
-from warren.actors.engines.restarts import Restarts
+from warren.actors.engines.restarts import DISK_ERRORS, Restarts
 from warren.actors.front_end import InFront
 from warren.actors.future import Confirm
 from warren.actors.gate import Gate
@@ -84,7 +84,7 @@ class VhostDelays:
     @property
     def _is_kept_down(self) -> bool:
         """Whether nobody is to start it but the node's actor, or not even that."""
-        if isinstance(self._error, StorageError):
+        if isinstance(self._error, DISK_ERRORS):
             return self._context.troubles.knows(("delays", self._name))
         return self._error is not None
 

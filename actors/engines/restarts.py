@@ -29,6 +29,10 @@ DISK_TIMES: Final = 3
 """Of failures of a disk so many times as many are too often within this longer time, too: one that fails whenever
 something is written down, every few seconds, is never often within the seconds that the setting has."""
 
+DISK_ERRORS: Final = (StorageError, OSError)
+"""What may pass by itself. A plain ``OSError`` is that of a module that is imported when it is first used, and could
+not be read: without a descriptor left nothing can."""
+
 What = tuple[str, ...]
 """What is in trouble: ``("queue", vhost, name)``, ``("vhost", name)``, ``("delays", vhost)`` or ``("topics",)``."""
 
@@ -70,7 +74,7 @@ class Troubles:
 
     def is_on_trial(self, what: What, error: BaseException) -> bool:
         """Whether what fails by ``error`` was brought up by a try: then it is down again, and not started at once."""
-        return isinstance(error, StorageError) and what in self._waits
+        return isinstance(error, DISK_ERRORS) and what in self._waits
 
     def next_wait_ns(self, what: What) -> int:
         """It is down; how long to wait this time. What was on trial goes on where it was, what is new begins anew."""

@@ -302,21 +302,42 @@ class Link(Sending):
             self.refusing = error
 
     def close(self, error: WarrenError) -> None:
-        """Say good-bye; whoever asks for anything from now on gets ``error``. What was told before is done."""
+        """Say good-bye; whoever asks for anything from now on gets ``error``. What was told before is done.
+
+        An interrupt waits for no good-bye, and leaves nothing open behind it.
+        """
+        if self.closed is not None:
+            return
+        try:
+            good_bye = uninterrupted(self._say_good_bye, error)
+            if good_bye is not None and not self.is_reader:
+                good_bye.settled(CLOSE_S)
+        finally:
+            later: Later = []
+            was_up = uninterrupted(self._shut, error, later)
+            try:
+                if was_up:
+                    self.wait_for_leader(CLOSE_S)
+            finally:
+                uninterrupted(call_later, later)
+                self.stop_reader()
+
+    def _say_good_bye(self, error: WarrenError) -> Future | None:
+        """What is answered when the host has said it, too; ``None``: there is nobody to say it."""
         with self._lock:
             if self.closed is not None:
-                return
+                return None
             self.closed = self.refusing = error
-            good_bye = None
-            if self.engine is not None:
-                good_bye = self._good_bye = Future(self)
-                with contextlib.suppress(WarrenError):
-                    self.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
-                self._last_engine, self.engine = self.engine, None
-        if good_bye is not None:
-            with contextlib.suppress(Exception):
-                good_bye.settled(CLOSE_S)
-        later: Later = []
+            if self.engine is None:
+                return None
+            good_bye = self._good_bye = Future(self)
+            with contextlib.suppress(WarrenError):
+                self.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
+            self._last_engine, self.engine = self.engine, None
+            return good_bye
+
+    def _shut(self, error: WarrenError, later: Later) -> bool:
+        """Shut the socket down, whatever is on its way; whether there was one."""
         with self._lock:
             connection = self.connection
             self.lose(error, later)
@@ -328,9 +349,7 @@ class Link(Sending):
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)  # whoever waits at it wakes up
-            self.wait_for_leader(CLOSE_S)
-        call_later(later)
-        self.stop_reader()
+        return connection is not None
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: the socket is the parent's. Whoever waits gets ``error``; who asks anew gets another."""
