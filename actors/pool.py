@@ -110,7 +110,7 @@ class ThreadPool:
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)
         ]
         for thread in self._threads:
-            thread.start()
+            uninterrupted(thread.start)
 
     def submit(self, actor: PooledActor) -> None:
         if (held := self._holding.held) is not None:
