@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from warren.actors.interrupts import uninterrupted
+
 NS = 1_000_000_000
 
 
@@ -53,7 +55,7 @@ class SystemClock:
             self._alarm = None if at_ns is None else (at_ns, wake)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="warren-clock", daemon=True)
-                self._thread.start()
+                uninterrupted(self._thread.start)
             self._changed.notify()
 
     def close(self) -> None:

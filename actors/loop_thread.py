@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from warren.actors.interrupts import uninterrupted
+
 T = TypeVar("T")
 
 
@@ -30,7 +32,7 @@ class LoopThread:
         """Whether what is posted is seen to without a word to the loop."""
 
     def start(self) -> None:
-        self._thread.start()
+        uninterrupted(self._thread.start)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

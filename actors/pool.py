@@ -117,7 +117,7 @@ class ThreadPool:
     def _start_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
-        thread.start()
+        uninterrupted(thread.start)
 
     def submit(self, actor: PooledActor) -> None:
         if (held := self._holding.held) is not None:

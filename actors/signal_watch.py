@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from warren.actors.interrupts import uninterrupted
+
 AGAIN_S: Final = 0.02
 """So often the main thread is woken until it has heard."""
 
@@ -33,7 +35,7 @@ class SignalWatch:
         self._pythons.setblocking(False)
         self._before = signal.set_wakeup_fd(self._pythons.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._watch, name="warren-signals", daemon=True)
-        self._thread.start()
+        uninterrupted(self._thread.start)
 
     def close(self) -> None:
         """See nothing more."""

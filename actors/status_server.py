@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import attrs
 
+from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event
 from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
 from warren.storage.errors import StorageError, WarrenError
@@ -124,7 +125,7 @@ class StatusServer:
             try:
                 self._wake_end, self._heard_end = map(undo.enter_context, socket.socketpair())
                 self._listener = undo.enter_context(self._socket.listen(MAX_VISITORS))
-                self._thread.start()
+                uninterrupted(self._thread.start)
             except (OSError, ValueError, RuntimeError) as error:  # the last: no thread is to be had
                 raise StorageError(f"{self.path}: no socket can be made: {error}") from error
             undo.pop_all()

@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.runtime_tools import HandNode, bodies, hand_node
+from tests.support.runtime_tools import SMALL, HandNode, bodies, hand_node
 from warren.errors import QueueDownError, TopicsDownError, WarrenError
 
-BACK_WITHIN_S = 2 * 64 + 1
-"""The longest wait between two tries, and the one before."""
+BACK_WITHIN_S = 20
+"""More than the waits between the first tries."""
 
 
 class _Unreadable:
@@ -56,7 +56,7 @@ def bring_topics_down(hand: HandNode) -> None:
 
 def test_topics_that_go_down_while_no_module_can_be_read_come_up_again() -> None:
     """What keeps them down and tries them again is itself a module that is first used then."""
-    hand = hand_node(sync="always")
+    hand = hand_node(sync="always", **SMALL)
     hand.node.topic("t", queues=1).append(b"1").wait()
     with unreadable("warren.actors.kept_down") as finder:
         bring_topics_down(hand)

@@ -164,6 +164,22 @@ def _strike(p: Program, *numbers: int) -> None:
         os.kill(os.getpid(), number)
 
 
+_RAISED: Final = {KeyboardInterrupt: signal.SIGINT, TimeLimitError: signal.SIGUSR2, SystemExit: signal.SIGTERM}
+
+
+def _strike_again_where_it_is_dropped(p: Program) -> None:
+    """What a signal's handler raises in a destructor Python drops (docs/ends.md): such a signal is sent once more."""
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        number = _RAISED.get(what.exc_type)
+        if number is None:
+            sys.__unraisablehook__(what)
+        else:
+            start(lambda: _strike(p, number), daemon=True)
+
+    sys.unraisablehook = dropped
+
+
 def _struck(p: Program, verb: str, *numbers: int) -> NoReturn:
     """Do a verb again and again, until a signal ends that."""
     scene = Scene(p, "v")
@@ -174,6 +190,7 @@ def _struck(p: Program, verb: str, *numbers: int) -> NoReturn:
 
 
 def _interrupted(p: Program, verb: str) -> None:
+    _strike_again_where_it_is_dropped(p)
     _struck(p, verb, signal.SIGINT)
 
 
@@ -183,6 +200,7 @@ def _interrupted_twice(p: Program, verb: str) -> None:
 
 def _exited(p: Program, verb: str) -> None:
     signal.signal(signal.SIGTERM, _exit)
+    _strike_again_where_it_is_dropped(p)
     _struck(p, verb, signal.SIGTERM)
 
 
@@ -202,6 +220,7 @@ SOME: Final = ("publish", "publish, and wait", "get_many, ack", "declare, delete
 def _went_on(p: Program, verb: str) -> None:
     """Catch what signals raise, and go on with all verbs."""
     signal.signal(signal.SIGUSR2, _raise_limit)
+    _strike_again_where_it_is_dropped(p)
     scene = Scene(p, "v")
     scene.fill()
     for number in range(STRIKES):

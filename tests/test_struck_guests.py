@@ -1,0 +1,99 @@
+"""Interrupts that strike a guest of a shared directory as it begins and as it ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import pytest
+
+import warren
+from tests.support.sharing_tools import Member, link_of
+from warren.errors import ClosedError
+
+
+class TimeLimitError(Exception):
+    """As a task queue's soft time limit: a plain ``Exception``."""
+
+
+def _raise_limit(number: int, frame: FrameType | None) -> NoReturn:
+    raise TimeLimitError
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, _raise_limit)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_path: Path) -> None:
+    """It struck while the guest waited for its host's good-bye, and was lost."""
+    with Member(tmp_path, "hold", forked=True) as host:
+        host.hear("ready")
+        node = warren.open(tmp_path, share=True)
+        node.queue("q").publish(b"1").wait()
+        link = link_of(node)
+        host.process.send_signal(signal.SIGSTOP)  # it says no good-bye
+        with pytest.raises(TimeLimitError), time_limit(0.1):
+            node.close()
+        host.process.send_signal(signal.SIGCONT)
+        assert link.connection is None
+        assert link._thread is not None
+        assert not link._thread.is_alive()
+        with pytest.raises(ClosedError):
+            node.queue("q")
+        with warren.open(tmp_path, share=True) as again:
+            assert len(again.queue("q")) == 1
+
+
+def test_a_time_limit_in_a_guests_last_confirms_closes_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.client.link.CLOSE_S", 0.1)
+    with Member(tmp_path, "hold", forked=True) as host:
+        host.hear("ready")
+        node = warren.open(tmp_path, share=True)
+        queue = node.queue("q")
+        queue.publish(b"1").wait()
+        link = link_of(node)
+        host.process.send_signal(signal.SIGSTOP)
+        confirm = queue.publish(b"2")
+        with pytest.raises(TimeLimitError), time_limit(0.1):
+            node.close()
+        host.process.send_signal(signal.SIGCONT)
+        assert link._thread is not None
+        assert not link._thread.is_alive()
+        with pytest.raises(ClosedError):
+            confirm.wait(0)
+
+
+def test_an_interrupt_as_a_guests_reader_begins_waits_until_it_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread was half begun, and could not be joined: ``close`` raised ``RuntimeError``."""
+    start = threading.Thread.start
+
+    def struck(thread: threading.Thread) -> None:
+        if thread.name == "warren-client":
+            signal.raise_signal(signal.SIGINT)
+        start(thread)
+
+    with Member(tmp_path, "hold", forked=True) as host:
+        host.hear("ready")
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", struck)
+            with pytest.raises(KeyboardInterrupt):
+                warren.open(tmp_path, share=True)
+        assert not [one for one in threading.enumerate() if one.name == "warren-client"]
+        with warren.open(tmp_path, share=True) as again:
+            again.queue("q").publish(b"1").wait()
