@@ -3,8 +3,8 @@
 After a clean stop the recovery terms say how many messages of each segment are unacked, and the journal is read back as
 unflushed. Else every segment is scanned, in numbered steps:
 
-1. Read the journal; drop a torn end (a message that a page of zeros has made none is one too), and what its segments
-   say already (a flush that crashed).
+1. Read the journal; drop a torn end (a message that a page of zeros has made none is one too, and a record whose head
+   was in a lost sector), and what its segments say already (a flush that crashed).
 2. Scan the segments that the journal speaks of, the highest ones down to the first that still has messages (now
    ``next_seq_id`` is known). Flush: from here on the journal is new.
 3. Scan the others from the lowest on, one a call of :meth:`DirtyRecovery.step`, while the queue works already.
@@ -40,6 +40,7 @@ from warren.queue_index.record_format import (
     Columns,
     Ints,
     Octets,
+    body_at,
     journal_shorts,
     parse,
 )
@@ -50,6 +51,9 @@ from warren.storage.filesystem import FileSystem, write_file
 
 _PAGE_BYTES: Final = 4096
 """What a file system writes at a time, and so what comes back as zeros together."""
+
+_SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
 
 _SHORT_JOURNAL_BYTES: Final = 64 << 10
 """Up to here a journal need not be moved into segments: it goes on, as it would have done without the crash."""
@@ -69,8 +73,10 @@ def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Jou
     path = f"{index.path}/{names.JOURNAL_NAME}"
     data = files.read(path) if files.exists(path) else b""
     columns = parse(JOURNAL, data)
-    if not strict and (hole := _first_hole(data, columns)) is not None:
-        columns = parse(JOURNAL, data[:hole])
+    if not strict:
+        for first_hole in (_first_lost_head, _first_hole):
+            if (hole := first_hole(data, columns)) is not None:
+                columns = parse(JOURNAL, data[:hole])
     segments, findings = journal_entries(columns, index.segment_entry_count)
     for finding in findings:
         if strict or finding.kind != "torn record":
@@ -99,6 +105,33 @@ def _first_hole(data: bytes, columns: Columns) -> int | None:
         ):
             return start - BODY_SIZE - JOURNAL.head_size
     return None
+
+
+def _first_lost_head(data: bytes, columns: Columns) -> int | None:
+    """Where the first record begins whose head, or a part of it, was in a sector that a power loss has taken.
+
+    Zeros are the head of a persistent publish of seq_id 0, which in a sound journal is the first record or none; and
+    without its first bytes any record's head is that of a publish. What follows was not synced either.
+    """
+    octets = np.frombuffer(data, np.uint8)
+    starts = columns.body_at - JOURNAL.head_size
+    lost = -starts % _SECTOR_BYTES
+    doubtful = (lost > 0) & (lost < JOURNAL.head_size + BODY_SIZE)
+    doubtful[doubtful] = octets[starts[doubtful]] == 0
+    for at in np.flatnonzero(doubtful).tolist():
+        start, end = int(starts[at]), int(starts[at] + lost[at])
+        if not any(data[start:end]) and (end - start >= JOURNAL.head_size or not _is_publish(data, columns, at)):
+            return start
+    return None
+
+
+def _is_publish(data: bytes, columns: Columns, at: int) -> bool:
+    """Whether a record is the publish that it looks like: of a new position, and its message has its id too."""
+    body = int(columns.body_at[at])
+    message = data[body + BODY_SIZE : body + BODY_SIZE + int(columns.embedded_sizes[at])]
+    if columns.publish_numbers[at] in columns.publish_numbers[:at]:
+        return False
+    return not message or body_at(data, body).msg_id in message
 
 
 def _is_message(term: bytes) -> bool:
