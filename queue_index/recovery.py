@@ -27,8 +27,8 @@ import numpy as np
 from warren.queue_index import directory as names
 from warren.queue_index.entries import SegmentEntries, journal_entries
 from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
+from warren.queue_index.journal_holes import without_holes
 from warren.queue_index.losses import Losses
-from warren.queue_index.message_format import decode_message
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.record_format import (
     ACK,
@@ -40,20 +40,13 @@ from warren.queue_index.record_format import (
     Columns,
     Ints,
     Octets,
-    body_at,
     journal_shorts,
     parse,
 )
 from warren.queue_index.segment_file import SegmentFile, published, read_segment
 from warren.queue_index.segment_journal import SegmentJournal
-from warren.storage.errors import DataError, DiskFullError, MessageError
+from warren.storage.errors import DataError, DiskFullError
 from warren.storage.filesystem import FileSystem, write_file
-
-_PAGE_BYTES: Final = 4096
-"""What a file system writes at a time, and so what comes back as zeros together."""
-
-_SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
 
 _SHORT_JOURNAL_BYTES: Final = 64 << 10
 """Up to here a journal need not be moved into segments: it goes on, as it would have done without the crash."""
@@ -74,72 +67,12 @@ def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Jou
     data = files.read(path) if files.exists(path) else b""
     columns = parse(JOURNAL, data)
     if not strict:
-        for first_hole in (_first_lost_head, _first_hole):
-            if (hole := first_hole(data, columns)) is not None:
-                columns = parse(JOURNAL, data[:hole])
+        columns = without_holes(data, columns)
     segments, findings = journal_entries(columns, index.segment_entry_count)
     for finding in findings:
         if strict or finding.kind != "torn record":
             raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")
     return _Journal(data, columns, segments)
-
-
-def _first_hole(data: bytes, columns: Columns) -> int | None:
-    """Where the first publish begins of which a power loss has taken a part: its message is none, and has zeros in it.
-
-    A page that was never synced comes back as zeros, at its end or all of it; a sound message does not end in a NUL. So
-    only messages that do, and those that a whole page fits into, are looked at. What follows such a page was not synced
-    either.
-    """
-    octets = np.frombuffer(data, np.uint8)
-    embedded = np.flatnonzero(columns.embedded_sizes)
-    starts = columns.body_at[embedded] + BODY_SIZE
-    ends = starts + columns.embedded_sizes[embedded]
-    doubtful = (octets[ends - 1] == 0) | (ends - starts >= _PAGE_BYTES)
-    places: list[tuple[int, int]] = sorted(zip(starts[doubtful].tolist(), ends[doubtful].tolist(), strict=True))
-    for start, end in places:
-        first_page = -(-start // _PAGE_BYTES) * _PAGE_BYTES
-        pages = range(first_page, end - _PAGE_BYTES + 1, _PAGE_BYTES)
-        if (data[end - 1] == 0 or any(not octets[at : at + _PAGE_BYTES].any() for at in pages)) and not _is_message(
-            data[start:end]
-        ):
-            return start - BODY_SIZE - JOURNAL.head_size
-    return None
-
-
-def _first_lost_head(data: bytes, columns: Columns) -> int | None:
-    """Where the first record begins whose head, or a part of it, was in a sector that a power loss has taken.
-
-    Zeros are the head of a persistent publish of seq_id 0, which in a sound journal is the first record or none; and
-    without its first bytes any record's head is that of a publish. What follows was not synced either.
-    """
-    octets = np.frombuffer(data, np.uint8)
-    starts = columns.body_at - JOURNAL.head_size
-    lost = -starts % _SECTOR_BYTES
-    doubtful = (lost > 0) & (lost < JOURNAL.head_size + BODY_SIZE)
-    doubtful[doubtful] = octets[starts[doubtful]] == 0
-    for at in np.flatnonzero(doubtful).tolist():
-        start, end = int(starts[at]), int(starts[at] + lost[at])
-        if not any(data[start:end]) and (end - start >= JOURNAL.head_size or not _is_publish(data, columns, at)):
-            return start
-    return None
-
-
-def _is_publish(data: bytes, columns: Columns, at: int) -> bool:
-    """Whether a record is the publish that it looks like: of a new position, and its message has its id too."""
-    body = int(columns.body_at[at])
-    message = data[body + BODY_SIZE : body + BODY_SIZE + int(columns.embedded_sizes[at])]
-    if columns.publish_numbers[at] in columns.publish_numbers[:at]:
-        return False
-    return not message or body_at(data, body).msg_id in message
-
-
-def _is_message(term: bytes) -> bool:
-    try:
-        decode_message(term)
-    except MessageError:
-        return False
-    return True
 
 
 def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -> None:
