@@ -3,8 +3,8 @@
 After a clean stop the recovery terms say how many messages of each segment are unacked, and the journal is read back as
 unflushed. Else every segment is scanned, in numbered steps:
 
-1. Read the journal; drop a torn end (a message that a page of zeros has made none is one too), and what its segments
-   say already (a flush that crashed).
+1. Read the journal; drop a torn end (a message that a page of zeros has made none is one too, and a record whose head
+   was in a lost sector), and what its segments say already (a flush that crashed).
 2. Scan the segments that the journal speaks of, the highest ones down to the first that still has messages (now
    ``next_seq_id`` is known). Flush: from here on the journal is new.
 3. Scan the others from the lowest on, one a call of :meth:`DirtyRecovery.step`, while the queue works already.
@@ -27,8 +27,8 @@ import numpy as np
 from warren.queue_index import directory as names
 from warren.queue_index.entries import SegmentEntries, journal_entries
 from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
+from warren.queue_index.journal_holes import without_holes
 from warren.queue_index.losses import Losses
-from warren.queue_index.message_format import decode_message
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.record_format import (
     ACK,
@@ -45,11 +45,8 @@ from warren.queue_index.record_format import (
 )
 from warren.queue_index.segment_file import SegmentFile, published, read_segment
 from warren.queue_index.segment_journal import SegmentJournal
-from warren.storage.errors import DataError, DiskFullError, MessageError
+from warren.storage.errors import DataError, DiskFullError
 from warren.storage.filesystem import FileSystem, write_file
-
-_PAGE_BYTES: Final = 4096
-"""What a file system writes at a time, and so what comes back as zeros together."""
 
 _SHORT_JOURNAL_BYTES: Final = 64 << 10
 """Up to here a journal need not be moved into segments: it goes on, as it would have done without the crash."""
@@ -69,44 +66,13 @@ def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Jou
     path = f"{index.path}/{names.JOURNAL_NAME}"
     data = files.read(path) if files.exists(path) else b""
     columns = parse(JOURNAL, data)
-    if not strict and (hole := _first_hole(data, columns)) is not None:
-        columns = parse(JOURNAL, data[:hole])
+    if not strict:
+        columns = without_holes(data, columns)
     segments, findings = journal_entries(columns, index.segment_entry_count)
     for finding in findings:
         if strict or finding.kind != "torn record":
             raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")
     return _Journal(data, columns, segments)
-
-
-def _first_hole(data: bytes, columns: Columns) -> int | None:
-    """Where the first publish begins of which a power loss has taken a part: its message is none, and has zeros in it.
-
-    A page that was never synced comes back as zeros, at its end or all of it; a sound message does not end in a NUL. So
-    only messages that do, and those that a whole page fits into, are looked at. What follows such a page was not synced
-    either.
-    """
-    octets = np.frombuffer(data, np.uint8)
-    embedded = np.flatnonzero(columns.embedded_sizes)
-    starts = columns.body_at[embedded] + BODY_SIZE
-    ends = starts + columns.embedded_sizes[embedded]
-    doubtful = (octets[ends - 1] == 0) | (ends - starts >= _PAGE_BYTES)
-    places: list[tuple[int, int]] = sorted(zip(starts[doubtful].tolist(), ends[doubtful].tolist(), strict=True))
-    for start, end in places:
-        first_page = -(-start // _PAGE_BYTES) * _PAGE_BYTES
-        pages = range(first_page, end - _PAGE_BYTES + 1, _PAGE_BYTES)
-        if (data[end - 1] == 0 or any(not octets[at : at + _PAGE_BYTES].any() for at in pages)) and not _is_message(
-            data[start:end]
-        ):
-            return start - BODY_SIZE - JOURNAL.head_size
-    return None
-
-
-def _is_message(term: bytes) -> bool:
-    try:
-        decode_message(term)
-    except MessageError:
-        return False
-    return True
 
 
 def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -> None:

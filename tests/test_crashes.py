@@ -336,10 +336,10 @@ def all_but_one(numbers: list[int]) -> Iterator[list[int]]:
 def test_a_flipped_bit_comes_out_or_harms_one_message(clean: bool) -> None:
     """Our error, or messages that are right and in order.
 
-    What the formats, which have no checksums, cannot tell: a bit of a body, of the id in an index record (which may
-    then be another message's, whose body comes instead of that one's), of a position (that one message moves, or that
-    an acked one comes back). And after a kill, though not after a clean stop: that something is missing. A damaged
-    record looks like a flush's torn end, a damaged id of a stored body like a message whose body was not synced.
+    What the formats, which have no checksums, cannot tell: a bit of a body, of the id in an index record (which may be
+    another message's then, whose body comes instead), of a position (that one message moves, or that an acked one comes
+    back). And after a kill, though not after a clean stop: that something is missing. A damaged record looks like a
+    flush's torn end, a damaged id of a stored body like a message whose body was not synced.
     """
     files, before, published = _worn_directory(clean)
     rng = random.Random(clean)

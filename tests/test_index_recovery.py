@@ -205,6 +205,41 @@ def test_a_message_in_which_a_whole_page_came_back_as_zeros_is_dropped(files: Me
     assert unacked(recover(files)) == [Position(0)]
 
 
+def before_a_border(lost: int) -> bytes:
+    """Position 0 is published, 1 comes and goes; the next record's first ``lost`` bytes are the last of a sector."""
+
+    def records(size: int) -> bytes:
+        filling = journal_publish(1, embedded=encode_message(ENVELOPE, msg_id(1), b"." * size))
+        return journal_publish(0) + filling + journal_deliver(1) + journal_ack(1)
+
+    return records(1 + -(len(records(1)) + lost) % 512)
+
+
+@pytest.mark.parametrize("lost", [8, 9, 12, 20, 24, 30, 39])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_publish_whose_head_was_in_a_lost_sector_is_not_one_of_position_0(
+    files: MemoryFileSystem, lost: int, stored: bool
+) -> None:
+    record = journal_publish(2, embedded=b"" if stored else None)
+    put(files, JOURNAL, before_a_border(lost) + bytes(lost) + record[lost:] + journal_publish(3))
+    assert seq_ids(recover(files)) == [0]
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_a_deliver_whose_head_was_in_a_lost_sector_is_no_publish(files: MemoryFileSystem, lost: int) -> None:
+    records = journal_deliver(0, *range(21, 60))
+    put(files, JOURNAL, before_a_border(lost) + bytes(lost) + records[lost:])
+    assert seq_ids(recover(files)) == [0]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_sound_record_may_begin_anywhere_before_the_end_of_a_sector(stored: bool) -> None:
+    for room in range(42):
+        files = MemoryFileSystem()
+        put(files, JOURNAL, before_a_border(room) + journal_publish(2, embedded=b"" if stored else None))
+        assert seq_ids(recover(files)) == [0, 2], room
+
+
 @pytest.mark.parametrize("body", [bytes(20), bytes(4000)], ids=["small", "most of a page"])
 def test_a_message_whose_body_is_zeros_is_whole(files: MemoryFileSystem, body: bytes) -> None:
     message = encode_message(ENVELOPE, msg_id(1), body)
