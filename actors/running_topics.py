@@ -41,7 +41,7 @@ from warren.queue_index.config_file import ConfigFile
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.queue_index.consumer_offsets_format import decode_delay_offsets
 from warren.queue_index.local_offsets import LocalOffsets
-from warren.storage.errors import StorageError, WarrenError
+from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.filesystem import Lock
 from warren.storage.lock_file import LOCK_FILE, lock_part
 from warren.storage.topic_settings import TopicSettings
@@ -223,7 +223,7 @@ class RunningTopics:
             if not actor.actor_stopped.is_set():
                 with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
                     actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
-        if isinstance(error, StorageError):
+        if isinstance(error, StorageError) and not isinstance(error, DiskFullError):
             self.store.fail()
         else:
             self.store.abandon()

@@ -192,6 +192,7 @@ PROMISES: Final = (
             "an interrupt at each moment of an opening, and of a closing",
             "struck_opening::ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket",
             "struck_opening::ctrl_c_in_close_is_raised_when_the_node_is_closed",
+            "struck_guests::a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open",
         ),
     ),
     Promise(
@@ -209,6 +210,10 @@ PROMISES: Final = (
         Shown(
             "no descriptor left, with 500 queues",
             "real_disk_faults::five_hundred_queues_without_a_descriptor_left_refuse_or_serve_and_go_on",
+        ),
+        Shown(
+            "no descriptor left for a module that is first used then",
+            "modules_not_read::topics_that_go_down_while_no_module_can_be_read_come_up_again",
         ),
         Shown("permission lost and given back", "real_disk_faults::permission_to_make_files_is_lost_and_given_back"),
         Shown(

@@ -27,7 +27,6 @@ import numpy as np
 from warren.queue_index import directory as names
 from warren.queue_index.entries import SegmentEntries, journal_entries
 from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
-from warren.queue_index.journal_holes import without_holes
 from warren.queue_index.losses import Losses
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.record_format import (
@@ -67,6 +66,8 @@ def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Jou
     data = files.read(path) if files.exists(path) else b""
     columns = parse(JOURNAL, data)
     if not strict:
+        from warren.queue_index.journal_holes import without_holes
+
         columns = without_holes(data, columns)
     segments, findings = journal_entries(columns, index.segment_entry_count)
     for finding in findings:

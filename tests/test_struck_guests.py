@@ -14,6 +14,7 @@ import pytest
 
 import warren
 from tests.support.sharing_tools import Member, link_of
+from tests.support.waiting import wait_until
 from warren.errors import ClosedError
 
 
@@ -36,6 +37,13 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def stop(host: Member) -> None:
+    """Stop a process, and come back when all of its threads have."""
+    host.process.send_signal(signal.SIGSTOP)
+    states = [path / "stat" for path in Path(f"/proc/{host.process.pid}/task").iterdir()]
+    wait_until(lambda: all(state.read_text().rpartition(")")[2].split()[0] == "T" for state in states), "it stops")
+
+
 def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_path: Path) -> None:
     """It struck while the guest waited for its host's good-bye, and was lost."""
     with Member(tmp_path, "hold", forked=True) as host:
@@ -43,7 +51,7 @@ def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_pat
         node = warren.open(tmp_path, share=True)
         node.queue("q").publish(b"1").wait()
         link = link_of(node)
-        host.process.send_signal(signal.SIGSTOP)  # it says no good-bye
+        stop(host)  # it says no good-bye
         with pytest.raises(TimeLimitError), time_limit(0.1):
             node.close()
         host.process.send_signal(signal.SIGCONT)
@@ -66,7 +74,7 @@ def test_a_time_limit_in_a_guests_last_confirms_closes_it_all_the_same(
         queue = node.queue("q")
         queue.publish(b"1").wait()
         link = link_of(node)
-        host.process.send_signal(signal.SIGSTOP)
+        stop(host)
         confirm = queue.publish(b"2")
         with pytest.raises(TimeLimitError), time_limit(0.1):
             node.close()
