@@ -148,9 +148,8 @@ def sync_directories_above(files: FileSystem, path: str) -> None:
 def remove_tree(files: FileSystem, path: str, *, sync: bool) -> None:
     """Delete a directory with all that is in it; with ``sync`` no power loss brings it back, or a part of it."""
     files.delete_tree(path)
-    if sync and files.is_directory(
-        parent := os.path.dirname(path)
-    ):  # even if it was gone: a dead process syncs nothing
+    parent = os.path.dirname(path)
+    if sync and files.is_directory(parent):  # even if it was gone: a dead process syncs nothing
         files.sync_directory(parent)
 
 
