@@ -154,6 +154,18 @@ def test_a_guest_goes_on_after_what_fits_into_no_frame(tmp_path: Path) -> None:
         assert len(queue) == 5
 
 
+def test_a_guest_is_told_of_a_queue_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    """The list of all queues did not fit into the answer, and with one such queue a guest saw none."""
+    name = NAMES["a byte that is no UTF-8"]
+    with warren.open(tmp_path, sync="os", share=True) as host, warren.open(tmp_path, share=True) as guest:
+        host.queue(name).publish(b"x").wait()
+        host.queue("other")
+        assert {one.name for one in guest.queues()} == {name, "other"}
+        guest.bind(name, guest.exchange("e", "topic"), name)
+        guest.exchange("e").publish(b"y", name).wait()
+        assert [one.body for one in host.queue(name).browse()] == [b"x", b"y"]
+
+
 def test_a_guest_declares_what_a_host_does(tmp_path: Path) -> None:
     """pamqp refuses names that AMQP allows."""
     with warren.open(tmp_path, sync="os", share=True) as host, warren.open(tmp_path, share=True) as guest:
