@@ -2,7 +2,8 @@
 :mod:`warren.actors.delay_actor`.
 
 What is due is published as anybody's messages are at that moment: to the queues that the exchange leads to then. Until
-it is known of all of them that it is safe, or that they refuse it, it is kept here.
+it is known of all of them that it is safe, or that they refuse it, it is kept here. A turn publishes a few hundred
+(:data:`TURN_MESSAGES`), the next one others.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("warren.delays")
 
 BATCH_MESSAGES: Final = 1024
+"""So many that have gathered are written at once."""
 BATCH_BYTES: Final = 4 << 20
-"""What is taken from the disk at a time."""
+"""What is taken from the disk at a time, at most."""
+TURN_MESSAGES: Final = 256
+"""What is published in a turn: each may go elsewhere, and other actors wait for the thread meanwhile."""
 ON_THE_WAY: Final = 8 * BATCH_MESSAGES
 ON_THE_WAY_BYTES: Final = 4 * BATCH_BYTES
 """What is being published at a time, at most, as far as that is more than one message."""
@@ -69,6 +73,8 @@ class DelayOutput(FrontEnd):
         self._is_closing = False
         self._armed_ms: int | None = None
         """When, by the monotonic clock, it looks next."""
+        self._goes_on = False
+        """Whether a turn is on its way that publishes more."""
         self._refuses = False
         """Whether the disk was full when messages came last."""
         self._without_room: list[tuple[Run, BaseException]] = []
@@ -104,16 +110,15 @@ class DelayOutput(FrontEnd):
             return
         wall_ms = self._context.clock.wall_us() // 1000
         held = self._is_opening() or bool(self._context.gate.reasons) or bool(self._without_room)
-        while not held and self._has_room:
-            taken = log.take_due(wall_ms, BATCH_MESSAGES, BATCH_BYTES)
-            if not taken:
-                break
-            self._publish(taken)
+        taken = [] if held or not self._has_room else log.take_due(wall_ms, TURN_MESSAGES, BATCH_BYTES)
+        self._publish(taken)
         due_ms = log.next_due_ms()
         if due_ms is None:
             return
         if due_ms > wall_ms:
             self._look_within(min(due_ms - wall_ms, MOST_WAIT_MS))
+        elif taken and self._has_room:
+            self._go_on()
         elif held or not self._on_the_way:
             self._look_within(MOST_WAIT_MS)
         # else what is on its way comes back, and this is called again
@@ -122,8 +127,18 @@ class DelayOutput(FrontEnd):
     def _has_room(self) -> bool:
         """Whether another batch may be on its way."""
         return (
-            self._on_the_way <= ON_THE_WAY - BATCH_MESSAGES and self._on_the_way_bytes <= ON_THE_WAY_BYTES - BATCH_BYTES
+            self._on_the_way <= ON_THE_WAY - TURN_MESSAGES and self._on_the_way_bytes <= ON_THE_WAY_BYTES - BATCH_BYTES
         )
+
+    def _go_on(self) -> None:
+        """Have another turn, behind who waits for one."""
+        if not self._goes_on:
+            self._goes_on = True
+            self.call_soon(self._gone_on)
+
+    def _gone_on(self) -> None:
+        """The end of the turn does it."""
+        self._goes_on = False
 
     def _look_within(self, wait_ms: int) -> None:
         now_ms = self._context.clock.now_ns() // MS_NS

@@ -29,7 +29,7 @@ from typing import Any, Final
 from warren.actors.future import Future
 from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event
-from warren.storage.errors import WarrenError
+from warren.storage.errors import WarrenError, shortly
 
 _LOG = logging.getLogger("warren.client")
 
@@ -309,7 +309,7 @@ class Leading(ABC):
                 self._read_on()
         except Exception as error:
             _LOG.exception("the thread that reads a connection ended", extra=log_event("link_failed", error))
-            self.fail(WarrenError(f"the connection cannot be used any more: {error!r:.200}"))
+            self.fail(WarrenError(f"the connection cannot be used any more: {shortly(error)}"))
         finally:
             self._promote()
 

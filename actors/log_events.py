@@ -61,6 +61,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "queue_keys_lost": "some keys of a queue's messages cannot be read, and are free",
     "queue_messages_lost": "messages whose bodies the store lacks are gone; `count`; an error after a clean stop",
     "queue_restarted": "a queue that failed is started anew from its files",
+    "queue_sizes_wrong": "sizes in a queue's index are not what was counted when it stopped; counters follow",
     "queue_unclosed": "a queue could not be closed, and is recovered at the next start",
     "queue_unused": "nobody uses a queue any more, and it goes",
     "queue_up": "a queue that was down serves again",

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from warren.actors.node_streams import NodeStreams
     from warren.actors.vhost_delays import VhostDelays
     from warren.queue_index.losses import Losses
+    from warren.storage.errors import DataError
     from warren.storage.record_log import RecordLog
 
 _LOG = logging.getLogger("warren.node")
@@ -223,6 +224,10 @@ class RunningVhost:
                 if client.credit.blocked:
                     client.wait_until_taken()
 
+        def tell_damage(error: DataError) -> None:
+            of = declaration
+            _LOG.error("queue '%s': %s", of.name, error, extra=log_event("queue_sizes_wrong", error, of=of))
+
         def parts_of(level: int | None) -> QueueFiles:
             parts = self.directory.parts(
                 stored_name(declaration, level),
@@ -230,7 +235,7 @@ class RunningVhost:
                 persistent_store=persistent if durable else None,
                 transient_store=transient,
             )
-            return attrs.evolve(parts, wait_for_grant=wait_for_grant)
+            return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
 
         opened: dict[int, VariableQueue] = {}
         counted: list[m.CountReferences] = []

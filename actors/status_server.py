@@ -31,7 +31,7 @@ import attrs
 from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event
 from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
-from warren.storage.errors import StorageError, WarrenError
+from warren.storage.errors import StorageError, WarrenError, shortly
 
 _LOG = logging.getLogger("warren.status")
 
@@ -246,5 +246,5 @@ def answer(session: Session, line: bytes) -> bytes:
         said = {"error": str(error)}
     except Exception as error:  # whatever it is: the node goes on, and so does this thread
         _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
-        said = {"error": f"it could not be answered: {error!r:.200}"}
+        said = {"error": f"it could not be answered: {shortly(error)}"}
     return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 stand there as \udc80 … \udcff

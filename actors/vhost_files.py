@@ -32,7 +32,7 @@ from warren.queue_index.body_store import StoreClient
 from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from warren.queue_index.state import Clock
 from warren.queue_index.variable_queue import QueueFiles
-from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError, StorageError
+from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError, StorageError, shortly
 from warren.storage.filesystem import FileSystem, Lock, sync_directories_above, write_file
 from warren.storage.lock_file import LOCK_FILE, lock_part
 from warren.storage.settings import Settings
@@ -184,7 +184,9 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
     name_path, config_path = f"{path}/{names.VHOST_NAME_FILE}", f"{path}/{names.VHOST_CONFIG_FILE}"
     if files.exists(name_path):
         if files.read(name_path) != name:
-            raise DataError(name_path, 0, f"this is the directory of vhost {files.read(name_path)!r}, not of {name!r}")
+            raise DataError(
+                name_path, 0, f"this is the directory of vhost {shortly(files.read(name_path))}, not of {shortly(name)}"
+            )
         if not files.exists(config_path):
             return names.vhost_config(names.DEFAULT_SEGMENT_ENTRY_COUNT)
     else:
@@ -245,5 +247,7 @@ def _queue_of(files: FileSystem, path: str, vhost: bytes, entry: str) -> bytes |
     name_path = f"{path}/{names.QUEUE_NAME_FILE}"
     owner, queue = names.parse_queue_name_file(files.read(name_path), name_path)
     if names.queue_directory_name(vhost, queue) != entry:
-        raise DataError(name_path, 0, f"names the queue {queue!r} of vhost {owner!r}, whose directory this is not")
+        raise DataError(
+            name_path, 0, f"names the queue {shortly(queue)} of vhost {shortly(owner)}, whose directory this is not"
+        )
     return queue

@@ -14,6 +14,7 @@ The work is done in runs: a run is cut where the quota, the target, the credit o
 
 from __future__ import annotations
 
+from warren.queue_index.record_format import MAX_MESSAGE_BYTES
 from warren.queue_index.recovering import recover_more, recover_to
 from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
 from warren.queue_index.run_queue import RunQueue
@@ -249,6 +250,7 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
         if count > delta.count:
             raise DataError(index.path, None, f"{count - delta.count} messages more than were counted")
         delta.count -= count
+        settle_bytes(s)
         if has_delta(s):
             delta.start = end
             if delta.end is not None and end + delta.count > delta.end:  # the index lost some since a clean stop
@@ -257,16 +259,32 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
         return
     if delta.count:
         raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")
+    settle_bytes(s)
 
 
 def count_loaded(s: QueueState, run: Run) -> None:
     """Account for a run that was read from delta."""
     if run.in_ram:
         s.disk_read_count += run.count
+    elif run.bytes > MAX_MESSAGE_BYTES:
+        from warren.queue_index.payload_sizes import ask_store
+
+        ask_store(s, run)
+    size = run.bytes
     s.count(run, before=False, after=run.in_ram, paged=True)
-    if not run.persistent:
+    if run.persistent:
+        s.delta_persistent_bytes -= size
+    else:
         s.delta.transient -= run.count
-        s.delta_transient_bytes -= run.bytes
+        s.delta_transient_bytes -= size
+
+
+def settle_bytes(s: QueueState) -> None:
+    """See that what came out of delta fits what was counted: no more, and with the last message all of it."""
+    if s.delta_persistent_bytes < 0 or (s.delta_persistent_bytes and not s.delta.count):
+        from warren.queue_index.payload_sizes import follow_files
+
+        follow_files(s)
 
 
 def has_delta(s: QueueState) -> bool:

@@ -55,6 +55,8 @@ BODY_SIZE: Final = BODY.size
 EMBEDDED_SIZE_AT: Final = BODY_SIZE - 4
 PERSISTENT_PUBLISH, TRANSIENT_PUBLISH, DELIVER, ACK = range(4)
 SEGMENT_SHORT: Final = 1
+MAX_MESSAGE_BYTES: Final = 512 << 20
+"""RabbitMQ's own limit, which no setting raises; a larger *size* is not believed before the message is looked at."""
 READ_WINDOW_BYTES: Final = 512 << 10
 """What was just read is parsed in half the time while it is in a processor's own cache."""
 

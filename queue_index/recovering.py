@@ -35,6 +35,7 @@ def absorb(s: QueueState) -> None:
     s.persistent_count += messages
     s.bytes += size
     s.persistent_bytes += size
+    s.delta_persistent_bytes += size
 
 
 def recover_to(s: QueueState, seq_id: int) -> None:

@@ -34,6 +34,7 @@ from warren.queue_index.record_format import (
     BODY_SIZE,
     DELIVER,
     JOURNAL,
+    MAX_MESSAGE_BYTES,
     SEGMENT,
     Bools,
     Columns,
@@ -295,7 +296,10 @@ class DirtyRecovery:
                 if self._has_body(msg_id):
                     references.append(msg_id)
                     survives[rel_seq] = True
-                    self._found_bytes += sizes if isinstance(sizes, int) else sizes[place]
+                    size = sizes if isinstance(sizes, int) else sizes[place]
+                    self._found_bytes += (
+                        size if size <= MAX_MESSAGE_BYTES else 0
+                    )  # the store is asked when it is loaded
                 else:
                     self._losses.messages += 1
 

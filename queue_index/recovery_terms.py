@@ -25,7 +25,7 @@ import attrs
 from warren.queue_index.dets_format import StoredObject, TableObject, encode_table, read_table, slot_of
 from warren.storage.erlang_hash import phash2_characters
 from warren.storage.erlang_terms import Atom, Term, decode, encode
-from warren.storage.errors import DataError, TermError
+from warren.storage.errors import DataError, TermError, shortly
 
 _NUMBERS: Final = ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes")
 V2_INDEX_STATE: Final = "v2_index_state"
@@ -73,9 +73,11 @@ def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
             raise DataError(path, stored.file_offset, str(error)) from error
         name = characters.decode("latin-1")
         if slot_of(phash2_characters(characters), table.slots) != stored.slot:
-            raise DataError(path, stored.file_offset, f"{name!r} stands in slot {stored.slot}, where none looks for it")
+            raise DataError(
+                path, stored.file_offset, f"'{shortly(name)}' stands in slot {stored.slot}, where none looks for it"
+            )
         if name in found:
-            raise DataError(path, stored.file_offset, f"{name!r} stands there twice")
+            raise DataError(path, stored.file_offset, f"'{shortly(name)}' stands there twice")
         found[name] = terms
     return found
 

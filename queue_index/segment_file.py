@@ -24,7 +24,7 @@ from warren.queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns,
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
-from warren.storage.strided import gather_rows
+from warren.storage.strided import gather, gather_rows
 
 _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
 _SMALL_FILE_BYTES: Final = 8 << 20  # what is read as it is, for its parts that are wanted next too
@@ -96,16 +96,28 @@ class SegmentFile:
         return Batch(
             count=len(at),
             ids=bodies[:, :16].tobytes(),
-            sizes=_folded(bodies[:, 24:28].copy().view(">u4").ravel()),
+            sizes=_folded(self._possible(rel_seqs, bodies[:, 24:28].copy().view(">u4").ravel())),
             expiries=_folded(bodies[:, 16:24].copy().view(">u8").ravel()),
             terms=terms,
         )
 
     def total_size(self, rel_seqs: Ints) -> int:
         """The payloads' sizes of the messages at these positions, added up."""
-        octets = np.frombuffer(self.data, np.uint8)
-        at = self.entries.body_at[rel_seqs] + 24
-        return int(sum(octets[at + place].astype(np.int64).sum() << (24 - 8 * place) for place in range(4)))
+        sizes = gather(self.data, self.entries.body_at[rel_seqs] + 24, np.dtype(">u4"))
+        return int(self._possible(rel_seqs, sizes).sum(dtype=np.int64))
+
+    def _possible(self, rel_seqs: Ints, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """The sizes of messages as the file says them, but where one is larger than its message, which is here."""
+        embedded = self.entries.embedded[rel_seqs]
+        impossible = (embedded > 0) & (sizes > embedded)
+        if impossible.any():
+            from warren.queue_index.payload_sizes import payload_bytes
+
+            starts = self.entries.body_at[rel_seqs] + BODY_SIZE
+            for index in np.flatnonzero(impossible).tolist():
+                start = int(starts[index])
+                sizes[index] = payload_bytes(self.data[start : start + int(embedded[index])])
+        return sizes
 
     def runs(self, first_seq_id: int, wanted: Bools, facts: Octets) -> list[Run]:
         """The wanted positions as runs. ``facts``: what file and journal know together."""

@@ -90,13 +90,23 @@ class Written:
             batch = Batch(
                 count=end - start,
                 ids=b"".join(body[0] for body in chosen),
-                sizes=[body[2] for body in chosen],
+                sizes=[
+                    body[2] if body[2] <= body[3] or not embedded else _payload_bytes(records[index])
+                    for index, body in enumerate(chosen, start)
+                ],
                 expiries=[body[1] for body in chosen],
                 terms=[records[index][_BODY_END:] for index in range(start, end)] if embedded else None,
             )
             runs.append(Run(first_seq_id + self.rel_seq + start, batch, 0, end - start, flags))
             start = end
         return runs
+
+
+def _payload_bytes(record: bytes) -> int:
+    """What a publish record's message holds."""
+    from warren.queue_index.payload_sizes import payload_bytes
+
+    return payload_bytes(record[_BODY_END:])
 
 
 def _segment_bytes(records: list[bytes], low: int, shorts: int) -> bytes:

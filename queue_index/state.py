@@ -24,6 +24,7 @@ from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.rates import Rates
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
 from warren.queue_index.run_queue import RunQueue
+from warren.storage.errors import DataError
 from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -88,11 +89,15 @@ class QueueState:
     ram_msg_count_prev: int = 0
     ram_ack_count_prev: int = 0
     delta_transient_bytes: int = 0
+    delta_persistent_bytes: int = 0
+    """Of what stands in delta; after a clean stop, what the recovery terms leave for it."""
     disk_read_count: int = 0
     disk_write_count: int = 0
     calls_since_reduce: int = 0
     waiting_bump: bool = False
     recovery: DirtyRecovery | None = None
+    on_damage: Callable[[DataError], object] | None = None
+    """Told, once, that sizes of messages are not what was counted."""
     written_ahead: WrittenAhead | None = None
     """What the journal has, and the queue has not yet: from ``next_seq_id`` on."""
 
@@ -160,6 +165,8 @@ class QueueState:
         if run.flags & PERSISTENT:
             self.persistent_count += (ready + unacked) * messages
             self.persistent_bytes += (ready + unacked) * size
+            if to_delta:
+                self.delta_persistent_bytes += size
         elif to_delta:
             self.delta_transient_bytes += size
 
@@ -320,7 +327,7 @@ class QueueState:
             problems.append(f"{self.ram_msg_count} of {self.length} messages in RAM")
         if not 0 <= self.ram_bytes <= self.bytes + self.unacked_bytes:
             problems.append(f"{self.ram_bytes} of {self.bytes} + {self.unacked_bytes} bytes in RAM")
-        if min(self.unacked_bytes, self.persistent_count, self.persistent_bytes) < 0:
+        if min(self.unacked_bytes, self.persistent_count, self.persistent_bytes, self.delta_persistent_bytes) < 0:
             problems.append("a negative counter")
         if self.written_ahead is not None and self.written_ahead.first != self.next_seq_id:
             problems.append("something was published since messages were written ahead")

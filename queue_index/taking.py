@@ -16,7 +16,7 @@ from typing import Final
 
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.fetching import Fetched, by_redelivery, leave
-from warren.queue_index.paging import count_loaded, has_delta, load_from_delta, room_for_load, sift
+from warren.queue_index.paging import count_loaded, has_delta, load_from_delta, room_for_load, settle_bytes, sift
 from warren.queue_index.recovering import recover_to
 from warren.queue_index.run import Run, Terms
 from warren.queue_index.run_queue import RunQueue, part_of
@@ -73,6 +73,7 @@ def _cut_out(s: QueueState, wanted: Wanted) -> list[Run]:
             count_loaded(s, part)
             s.delta.count -= part.count
             taken.append(part)
+    settle_bytes(s)
     for queue in (s.q2, s.q1):
         taken += _cut(queue, ranges, wanted)
     return taken

@@ -63,6 +63,8 @@ class QueueFiles:
     """Whether what is called safe survives a power loss, or only the process."""
     wait_for_grant: Callable[[], None] = _no_grant
     """Called where a change of mode has to wait for a store's credit; must let one grant arrive."""
+    on_damage: Callable[[DataError], object] | None = None
+    """Told where sizes of messages are not what was counted."""
 
     def new_index(self) -> QueueIndex:
         return QueueIndex(self.files, self.path, self.settings, vhost=self.vhost, queue=self.queue, sync=self.sync)
@@ -78,16 +80,17 @@ class QueueFiles:
             rates=Rates(self.clock()),
             io_batch_size=self.settings.msg_store_io_batch_size,
             target_ram_count=self.settings.target_ram_count_max,
+            on_damage=self.on_damage,
         )
 
 
 class VariableQueue:
     """One queue. See the module's prose."""
 
-    __slots__ = ("_confirms", "_parts", "_state")
+    __slots__ = ("_confirms", "_state", "_wait_for_grant")
 
     def __init__(self, parts: QueueFiles, state: QueueState) -> None:
-        self._parts = parts
+        self._wait_for_grant = parts.wait_for_grant
         self._state = state
         self._confirms = Confirms()
 
@@ -137,7 +140,7 @@ class VariableQueue:
             low, high = index.bounds()
             count, size = terms.persistent_count or 0, terms.persistent_bytes or 0
             state.length = state.persistent_count = count
-            state.bytes = state.persistent_bytes = size
+            state.bytes = state.persistent_bytes = state.delta_persistent_bytes = size
             blank = False
         else:
             from warren.queue_index.recovery import DirtyRecovery
@@ -490,7 +493,7 @@ class VariableQueue:
         self.set_ram_duration_target(0.0)
         while s.delta.count + len(s.q3) != s.length:
             if s.blocked:
-                self._parts.wait_for_grant()
+                self._wait_for_grant()
             s.io_batch_size = 0
             paging.reduce_memory_use(s)
             s.io_batch_size = batch

@@ -7,6 +7,24 @@ never caught on the way up.
 
 from __future__ import annotations
 
+from typing import Final
+
+SAID_CHARACTERS: Final = 200
+"""So much of what a file holds stands in an error's text, at most: whoever reads it is not to get the file."""
+
+
+def shortly(said: object, most: int = SAID_CHARACTERS) -> str:
+    """How something out of a file stands in an error's text: on one line, of ``most`` characters at most.
+
+    Text stands there as it is, but with escapes for what cannot be printed; anything else, and an exception too, as
+    ``repr`` has it. An ellipsis says that there is more.
+    """
+    text = said if isinstance(said, str) else repr(said)
+    shown = text[: most + 1]
+    if not shown.isprintable():
+        shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
 
 class WarrenError(Exception):
     """Whatever warren raises on purpose; catch this to catch them all."""

@@ -14,11 +14,13 @@ from tests.support.effort import every
 from tests.support.runtime_tools import HandNode, actor_of, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
-from warren.actors.delay_output import ON_THE_WAY, _Outcome
+from warren.actors.delay_output import ON_THE_WAY, TURN_MESSAGES, DelayOutput, _Outcome
+from warren.actors.engines.delays.delay_log import DueMessage
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.future import Future
 from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
 from warren.actors.node_errors import DelaysDownError
+from warren.actors.queue_actor import QueueActor
 from warren.scheduling import Scheduled
 from warren.storage.errors import DiskFullError, MessageError, WarrenError
 from warren.storage.faults import SimulatedCrash
@@ -405,6 +407,34 @@ def test_many_that_are_due_at_once_come_in_batches_and_all() -> None:
     queue.publish_many([b"%d" % n for n in range(many)], delay=1).wait()
     hand.advance(1)
     assert taken(queue) + taken(queue) == [b"%d" % n for n in range(many)]
+
+
+def test_messages_that_are_due_at_once_do_not_keep_other_actors_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One turn published up to 8192 of them, each to a queue of its own."""
+    hand = hand_node()
+    queues = [hand.node.queue(f"jobs {number}") for number in range(10)]
+    for number in range(4 * TURN_MESSAGES):
+        queues[number % 10].publish(b"%d" % number, delay=1).wait()
+    order: list[int] = []
+    publish, accept = DelayOutput._publish, QueueActor._publish
+
+    def published(actor: DelayOutput, messages: list[DueMessage]) -> None:
+        order.append(len(messages))
+        publish(actor, messages)
+
+    def accepted(actor: QueueActor, *arguments: Any) -> Any:
+        order.append(-1)
+        return accept(actor, *arguments)
+
+    monkeypatch.setattr(DelayOutput, "_publish", published)
+    monkeypatch.setattr(QueueActor, "_publish", accepted)
+    hand.advance(1)
+    turns = [count for count in order if count > 0]
+    assert turns == [TURN_MESSAGES] * 4
+    assert order.index(-1) < len(order) - order[::-1].index(TURN_MESSAGES) - 1, "queues had no turn in between"
+    assert [taken(queue) for queue in queues] == [
+        [b"%d" % number for number in range(first, 4 * TURN_MESSAGES, 10)] for first in range(10)
+    ]
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

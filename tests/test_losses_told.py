@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from tests.support.log_told import events
 from tests.support.runtime_tools import BIG, DATA, SMALL, HandNode, bodies, hand_node, put, queue_path, store_path
 from warren.storage.memory import MemoryFileSystem
 
@@ -20,12 +21,6 @@ def stopped(scene: HandNode, *, clean: bool) -> MemoryFileSystem:
         return scene.kill()
     scene.node.close()
     return scene.files.after_process_crash()
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[int, object]]:
-    """Level and count of each record of an event."""
-    found = [record for record in caplog.records if getattr(record, "event", None) == name]
-    return [(record.levelno, getattr(record, "count", None)) for record in found]
 
 
 @pytest.mark.parametrize(("clean", "level"), [(True, NOT_EXPLAINED), (False, EXPLAINED)], ids=["stopped", "killed"])

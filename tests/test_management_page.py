@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import warren
+from tests.support.names import NAMES
 from warren import management
 from warren.management.server import ManagementServer
 
@@ -31,6 +32,8 @@ pytestmark = [
 ]
 
 Browser = webdriver.Chrome
+REFUSED = {"empty", "256 bytes", "256 bytes of 128 characters", "half of a surrogate pair"}
+"""Names that no queue can have, or none from outside."""
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -275,3 +278,29 @@ def test_publishers_that_are_held_back_are_said(chrome: Browser, tmp_path: Path)
         log_in(chrome, server.url)
         waited(chrome, "#status", "memory alarm: publishers are held back")
         assert chrome.find_element(By.CSS_SELECTOR, ".gauge").get_attribute("class") == "gauge over"
+
+
+@pytest.mark.slow
+def test_queues_of_any_name_are_listed_and_opened_and_none_is_read_as_html(chrome: Browser, tmp_path: Path) -> None:
+    links = "[...document.querySelectorAll('tbody th a')]"
+    names = [name for what, name in NAMES.items() if what not in REFUSED]
+    unopened = {NAMES["dots"], NAMES["a byte that is no UTF-8"]}  # a browser asks for neither as it is
+    with warren.open(tmp_path / "node", sync="os") as node, management.serve(node, port=0) as server:
+        for name in names:
+            node.queue(name)
+        chrome.get(server.url)
+        chrome.delete_all_cookies()
+        log_in(chrome, server.url)
+        waited(chrome, "tbody th a")
+        listed = chrome.execute_script(f"return {links}.map(a => a.textContent)")
+        assert sorted(listed) == sorted(name.replace("\udcff", "?") for name in names)
+        for name in names:
+            if name in unopened:
+                continue
+            chrome.execute_script(f"{links}.find(a => a.textContent === arguments[0]).click()", name)
+            heading = "return document.querySelector('main h2')?.textContent === arguments[0]"
+            _eventually(chrome, lambda name=name, heading=heading: chrome.execute_script(heading, name))
+            _click(chrome, "All queues")
+            waited(chrome, "tbody th a")
+        assert not chrome.find_elements(By.CSS_SELECTOR, "main script")
+    chrome.get_log("browser")  # the server is gone, which the page says

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 import pika
 import pytest
 
 import warren
 from tests.support import cli_tools
-from tests.support.names import NAMES, WAYS
+from tests.support.management_tools import Api
+from tests.support.names import AIO_WAYS, NAMES, WAYS
 from tests.support.server_tools import served
-from warren import messages
+from warren import management, messages
 from warren.errors import MessageError, WarrenError
 
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What does something to a terminal, or is no text; but for tabs and newlines."""
+
+
+REFUSED_BY_URL = {"empty": 405, "dots": 405, "256 bytes": 400, "256 bytes of 128 characters": 400}
+UNSAFE_IN_JSON = re.compile("[\x00-\x1f\ud800-\udfff]")
+"""Of what JSON says by an escape."""
 
 
 @pytest.fixture(params=["alone", "guest"])
@@ -31,12 +39,14 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[warren.Node
         yield one
 
 
-def taken(node: warren.Node, way: str) -> dict[str, str]:
+def taken(
+    node: warren.Node, way: str, ways: Mapping[str, Callable[[warren.Node, str], object]] = WAYS
+) -> dict[str, str]:
     """The names that a way takes; every other one is an error of ours."""
     found = {}
     for what, name in NAMES.items():
         try:
-            WAYS[way](node, name)
+            ways[way](node, name)
         except WarrenError:
             continue
         found[what] = name
@@ -62,6 +72,38 @@ def test_each_name_is_taken_or_is_a_clear_error_and_comes_back(node: warren.Node
         assert set(again.vhosts()) >= set(found["vhost"].values())
         assert {one["name"] for one in again.users()} >= set(found["user"].values())
         assert {one.body for one in again.queue("a\nb").browse()} == {b"x"}
+
+
+@pytest.mark.slow
+def test_asyncio_takes_the_names_that_threads_can_use(node: warren.Node) -> None:
+    assert node.queue("kept").name
+    for way in AIO_WAYS:
+        assert taken(node, way, AIO_WAYS) == taken(node, way), way
+    names = {one.name for one in node.queues()}
+    assert {NAMES[what] for what in ("newline", "NUL", "escape", "HTML", "a byte that is no UTF-8")} <= names
+    node.queue("kept").publish(b"and goes on").wait()
+
+
+@pytest.mark.slow
+def test_the_web_page_s_api_takes_every_name_and_says_it_as_json_that_no_browser_reads_as_html(tmp_path: Path) -> None:
+    """A name that is no UTF-8 has a question mark there, as a program that reads JSON can have no such text."""
+    with (
+        warren.open(tmp_path / "node", sync="os") as node,
+        management.serve(node, port=0) as server,
+        Api(server.url) as api,
+    ):
+        for what, name in NAMES.items():
+            if what == "half of a surrogate pair":
+                continue  # no URL can say it
+            part = quote(name, safe="", errors="surrogateescape")
+            status = api.ask("PUT", f"/queues/%2F/{part}", {}).status
+            assert status == REFUSED_BY_URL.get(what, 201), what
+            if status == 201:
+                assert api.get(f"/queues/%2F/{part}")["name"] == name.replace("\udcff", "?"), what
+                assert name in {one.name for one in node.queues()}
+        listed = httpx.get(f"{server.url}/api/queues", auth=("guest", "guest"))
+        assert listed.headers["content-type"].startswith("application/json")
+        assert not UNSAFE_IN_JSON.search(listed.text)
 
 
 @pytest.mark.slow
@@ -110,6 +152,18 @@ def test_a_guest_goes_on_after_what_fits_into_no_frame(tmp_path: Path) -> None:
             queue.publish(b"x").wait(10)
             assert guest.queue("q").name == "q"
         assert len(queue) == 5
+
+
+def test_a_guest_is_told_of_a_queue_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    """The list of all queues did not fit into the answer, and with one such queue a guest saw none."""
+    name = NAMES["a byte that is no UTF-8"]
+    with warren.open(tmp_path, sync="os", share=True) as host, warren.open(tmp_path, share=True) as guest:
+        host.queue(name).publish(b"x").wait()
+        host.queue("other")
+        assert {one.name for one in guest.queues()} == {name, "other"}
+        guest.bind(name, guest.exchange("e", "topic"), name)
+        guest.exchange("e").publish(b"y", name).wait()
+        assert [one.body for one in host.queue(name).browse()] == [b"x", b"y"]
 
 
 def test_a_guest_declares_what_a_host_does(tmp_path: Path) -> None:

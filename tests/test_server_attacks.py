@@ -25,7 +25,11 @@ from warren.queue_index.properties import Properties, encode_properties
 
 CONFIG = '[node]\nvm_memory_high_watermark = "400MB"\n'
 WITHIN_S = 2.0
-"""How long a bystander waits at most; alone on a machine with two cores it is a third of that."""
+"""How long a bystander waits at most where nothing else runs; on a machine with two cores it is a third of that."""
+TIMES = 20
+"""So many times as long as it waits there without an attack, besides: the machine may have much else to do."""
+QUIET = 50
+"""So often it is served before the attack, to know that."""
 LEFT_BYTES = 160 << 20
 """What the memory allocator may keep for later, of a server that has seen all attacks."""
 
@@ -77,17 +81,21 @@ class Watch:
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_an_attack_costs_others_no_more_than_a_moment(program: ServedProgram, attack: Attack, tried: Count) -> None:
+    quiet = Bystander.of(program)
+    within_s = WITHIN_S + TIMES * max(quiet.is_served() for _ in range(QUIET))
+    quiet.link.close()
     before_bytes = program.rss_bytes
     with Watch(program, may_publish=not attack.sets_alarm) as watch:
         descriptors = program.descriptors
         left = attack.run(program)
-    print(f"slowest {watch.bystander.slowest_s:.3f} s, {(watch.peak_bytes - before_bytes) >> 20} MiB more")
-    assert watch.bystander.slowest_s < WITHIN_S
-    assert watch.peak_bytes - before_bytes < attack.memory_bytes
+    slowest_s, more_bytes = watch.bystander.slowest_s, watch.peak_bytes - before_bytes
+    print(f"slowest {slowest_s:.3f} s of {within_s:.3f}, {more_bytes >> 20} MiB more")
+    assert slowest_s < within_s
+    assert more_bytes < attack.memory_bytes
     for one in left:
         one.close()
     wait_until_free(program, descriptors)
-    wait_until(lambda: watch.bystander.is_answered() < WITHIN_S, "the bystander is answered")
+    wait_until(lambda: watch.bystander.is_answered() < within_s, "the bystander is answered")
     watch.bystander.is_served()  # an alarm is over, too
     watch.bystander.link.close()
     tried(Tried.ATTACKS, 1)

@@ -133,7 +133,7 @@ def test_a_sparse_page_of_delta_is_read_in_one_go_and_its_bodies_too() -> None:
     publish(queue, 1000, LARGE)
     squeeze(queue, 0)
     queue.flush()
-    size = sum(files.size(f"{queue._parts.path}/{name}") for name in files.list(queue._parts.path))
+    size = sum(files.size(f"{queue.state.index.path}/{name}") for name in files.list(queue.state.index.path))
     before = files.account.copy()
     taken = queue.take(wanted(*range(1, 600, 2)))
     assert sum(part.count for part in taken) == 300 == bodies.read_count

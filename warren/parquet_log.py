@@ -30,7 +30,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.storage.errors import DataError, SettingsError, StorageError
+from warren.storage.errors import DataError, SettingsError, StorageError, shortly
 from warren.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def read(files: FileSystem, path: str) -> pa.Table:
     except StorageError as error:
         raise DataError(path, None, f"cannot be read: {error}") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(path, None, f"no Parquet file: {error}") from None
+        raise DataError(path, None, f"no Parquet file: {shortly(str(error))}") from None
 
 
 def _ended(data: bytes, journal: bytes, path: str) -> bytes:

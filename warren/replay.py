@@ -22,7 +22,7 @@ from warren.queue_index.fetching import MessageProperties
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
-from warren.storage.errors import WarrenError
+from warren.storage.errors import WarrenError, shortly
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Whole
 from warren.storage.settings import RABBITMQ_3_10, Settings
@@ -435,11 +435,11 @@ def replay(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
         running = Replay(trace)
         steps = list(trace["steps"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"not a trace: {error!r:.200}") from error
+        raise TraceError(f"not a trace: {shortly(error)}") from error
     for number, step in enumerate(steps):
         try:
             result = running.run(with_measured_time(step))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise TraceError(f"step {number}: {error!r:.200}") from error
+            raise TraceError(f"step {number}: {shortly(error)}") from error
         running.queue.check_invariants()
         yield {"op": step["op"], "state": running.state(), "result": result}

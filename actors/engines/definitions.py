@@ -45,7 +45,7 @@ from warren.actors.engines.vhost_definitions import (
     is_kept,
 )
 from warren.actors.engines.vhost_metadata import VhostMetadata
-from warren.storage.errors import DataError, StorageError
+from warren.storage.errors import DataError, StorageError, shortly
 from warren.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ class Definitions:
                     declare_one(definition)
                 except (RefusedError, KeyError, TypeError) as error:
                     if not self._may_pass_over(definition):
-                        raise DataError(path, None, f"definitions that contradict each other: {error}") from error
+                        raise DataError(
+                            path, None, f"definitions that contradict each other: {shortly(str(error))}"
+                        ) from error
                     self._passed_over.append((part, definition))
         self._notes.changes.clear()
 

@@ -37,7 +37,7 @@ import attrs
 
 from warren.actors.engines.changes import Change, Kind
 from warren.actors.log_events import log_event
-from warren.storage.errors import DataError, DiskFullError, StorageError
+from warren.storage.errors import DataError, DiskFullError, StorageError, shortly
 from warren.storage.filesystem import FileSystem, sync_directories_above, write_beside
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 
@@ -148,7 +148,9 @@ class DefinitionsFile:
             case (_, {"generation": int(generation)}) if generation <= self._generation:
                 return generation == self._generation
             case (_, first):
-                raise DataError(self.log_path, 0, f"begins with {first!r:.100}; the file is of {self._generation}")
+                raise DataError(
+                    self.log_path, 0, f"begins with {shortly(first, 100)}; the file is of {self._generation}"
+                )
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,7 +298,7 @@ def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(path, 0, f"not of the format '{FORMAT}'")
     if document.get("version") != VERSION:
-        raise DataError(path, 0, f"of version {document.get('version')!r:.20}; this warren reads {VERSION}")
+        raise DataError(path, 0, f"of version {shortly(document.get('version'), 20)}; this warren reads {VERSION}")
     generation, snapshot = document.get("generation"), document.get("definitions")
     if not isinstance(generation, int) or _checksum(generation, snapshot) != document.get("checksum"):
         raise DataError(path, 0, "the checksum is wrong: damaged, or edited; definitions are changed by importing them")
@@ -341,7 +343,7 @@ def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Sn
                 else:
                     found[kind, _key(kind, definition)] = definition
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(path, position, f"a change of what is not there, or no change: {error!r:.200}") from error
+            raise DataError(path, position, f"a change of what is not there, or no change: {shortly(error)}") from error
     replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in known}
     for (kind, _), definition in found.items():
         replayed[parts[kind]].append(definition)

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from warren.actors.engines.node_settings import NodeSettings
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, shortly
 from warren.storage.settings import PROFILES, Settings
 from warren.storage.topic_settings import TopicSettings
 
@@ -48,12 +48,12 @@ def load_settings(data: bytes, path: str, base: Settings) -> tuple[NodeSettings,
     try:
         tables = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # not text, no TOML, a number of 5,000 digits; nested too deep
-        raise SettingsError(f"{path}: no TOML: {error}") from None
+        raise SettingsError(f"{path}: no TOML: {shortly(str(error))}") from None
     for name, table in tables.items():
         if name not in _TABLES:
             raise SettingsError(f"{path}: {_unknown_at_the_top(name)}")
         if not isinstance(table, dict):
-            raise SettingsError(f"{path}: {name} must be a table, [{name}], not {table!r}")
+            raise SettingsError(f"{path}: {name} must be a table, [{name}], not {shortly(table)}")
         for key in table:
             if key not in _TABLES[name]:
                 raise SettingsError(f"{path}: [{name}] {_unknown(key, name)}")

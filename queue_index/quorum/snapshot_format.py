@@ -20,7 +20,7 @@ from typing import Final
 import attrs
 
 from warren.storage.erlang_terms import Atom, Term, decode, encode
-from warren.storage.errors import DataError, TermError
+from warren.storage.errors import DataError, TermError, shortly
 
 SNAPSHOT_MAGIC: Final = b"RASN"
 INDEXES_MAGIC: Final = b"RASI"
@@ -124,7 +124,7 @@ def _range(element: Term, path: str, offset: int) -> tuple[int, int]:
             return index, index
         case (int(first), int(last)):
             return first, last
-    raise DataError(path, offset, f"no index: {element!r:.80}")
+    raise DataError(path, offset, f"no index: {shortly(element, 80)}")
 
 
 def encode_indexes(ranges: Sequence[tuple[int, int]]) -> bytes:

@@ -21,7 +21,8 @@ from warren.amqp.methods import dotted_name, encode_arguments, encode_method, me
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
+"""A watchdog: so long an answer may take on a machine that has much else to do."""
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import warren
+from warren import aio
 
 NAMES = {
     "empty": "",
@@ -67,6 +69,50 @@ def reader(node: warren.Node, group: str, **arguments: Any) -> None:
         list(one.records(1))
         one.commit()
 
+
+def in_asyncio(ask: Callable[[aio.Node, str], Awaitable[object]]) -> Callable[[warren.Node, str], object]:
+    """A way of a coroutine's, on what runs for threads."""
+
+    async def asked(node: warren.Node, name: str) -> None:
+        await ask(aio.Node(node), name)
+
+    return lambda node, name: asyncio.run(asked(node, name))
+
+
+async def aio_queue(node: aio.Node, name: str) -> None:
+    await (await node.queue(name)).publish(b"x")
+
+
+async def aio_exchange(node: aio.Node, name: str) -> None:
+    await node.exchange(name, "fanout")
+    await node.bind("kept", name, "key")
+
+
+async def aio_routing_key(node: aio.Node, name: str) -> None:
+    exchange = await node.exchange("topic", "topic")
+    await node.bind("kept", exchange, "#")
+    await exchange.publish(b"x", name)
+
+
+async def aio_vhost(node: aio.Node, name: str) -> None:
+    async with await node.vhost(name) as one:
+        await one.queue("q")
+
+
+async def aio_message_id(node: aio.Node, name: str) -> None:
+    await (await node.queue("kept")).publish(b"x", message_id=name)
+
+
+AIO_WAYS: dict[str, Callable[[warren.Node, str], object]] = {
+    "queue": in_asyncio(aio_queue),
+    "exchange": in_asyncio(aio_exchange),
+    "vhost": in_asyncio(aio_vhost),
+    "routing key": in_asyncio(aio_routing_key),
+    "message_id": in_asyncio(aio_message_id),
+    "topic": in_asyncio(lambda node, name: node.topic(name)),
+    "policy": in_asyncio(lambda node, name: node.set_policy(name, "^none$", {"max-length": 5})),
+}
+"""The same as the ways of :data:`WAYS` that are called so, in asyncio."""
 
 WAYS: dict[str, Callable[[warren.Node, str], object]] = {
     "queue": queue,

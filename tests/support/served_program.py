@@ -121,6 +121,6 @@ class Bystander:
         return took_s
 
 
-def wait_until_free(program: ServedProgram, descriptors: int, patience_s: float = 30.0) -> None:
+def wait_until_free(program: ServedProgram, descriptors: int, patience_s: float = 120.0) -> None:
     """Until the server has given everything free that its clients had."""
     wait_until(lambda: program.has_at_most(descriptors), "descriptors are given free", patience_s=patience_s)

@@ -130,7 +130,7 @@ class VhostMachine(RuleBasedStateMachine):
         for client in (state.persistent_store, state.transient_store):
             if client is not None:
                 client.credit = CreditFlow(*self.profile.msg_store_credit_disc_bound)
-        queue._parts = attrs.evolve(queue._parts, wait_for_grant=lambda: self.settle(queue))
+        queue._wait_for_grant = lambda: self.settle(queue)
 
     def settle(self, queue: VariableQueue) -> None:
         state = queue.state
@@ -413,7 +413,7 @@ class VhostMachine(RuleBasedStateMachine):
             if not queue.recovering:
                 model.gone.clear()
                 if not model.everything and not model.lost:  # lost ones may stand there until the next start
-                    self.only_lost_transients_are_left(queue._parts.path)
+                    self.only_lost_transients_are_left(queue.state.index.path)
         elif action == "sync one":
             queue.sync()
             if not queue.recovering:

@@ -3,8 +3,9 @@
 The client names what the verb is of (a node, a vhost, a queue, …), the verb, and its arguments; the host runs the very
 verb that its own handles run. An error comes back as one of the same class and text.
 
-A field table knows no keys but strings: a mapping that has others goes as a list of pairs (:func:`plain`,
-:func:`restored`). Many byte strings go as one (:func:`packed`, :func:`unpacked`), which is much quicker.
+A field table knows no keys but strings, and no strings but UTF-8. A mapping that has other keys goes as pairs, a name
+that is no UTF-8 as its bytes (:func:`plain`, :func:`restored`). Many byte strings go as one (:func:`packed`,
+:func:`unpacked`), which is much quicker.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Asker(Protocol):
 
 _BUILTINS: Final = frozenset(("ValueError", "TypeError", "KeyError", "LookupError", "TimeoutError"))
 _PAIRS: Final = "\0pairs"
+_NAME: Final = "\0name"
 _SIZE: Final = np.dtype(">u4")
 _PACKED: Final = struct.Struct(">II")
 _DIFFERENT: Final = (1 << 32) - 1
@@ -79,12 +81,17 @@ def plain(value: Any) -> Any:
         fields = (field for field in attrs.fields(type(value)) if field.init)
         return {field.alias: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        if all(isinstance(name, str) for name in value):
+        if all(isinstance(name, str) and _is_utf8(name) for name in value):
             return {name: plain(one) for name, one in value.items()}
         return {_PAIRS: [[plain(name), plain(one)] for name, one in value.items()]}
     if isinstance(value, (list, tuple, set, frozenset, range)):
         return [plain(one) for one in value]
-    return value
+    return value if not isinstance(value, str) or _is_utf8(value) else {_NAME: value.encode(errors="surrogateescape")}
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text can go as it is; one that has half of a surrogate pair cannot go at all."""
+    return text.isascii() or not any("\udc80" <= one <= "\udcff" for one in text)
 
 
 def _plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,6 +114,8 @@ def restored(value: Any) -> Any:
     if isinstance(value, dict):
         if _PAIRS in value:
             return {restored(name): restored(one) for name, one in value[_PAIRS]}
+        if _NAME in value:
+            return value[_NAME].decode(errors="surrogateescape")
         return {name: restored(one) for name, one in value.items()}
     return [restored(one) for one in value] if isinstance(value, list) else value
 

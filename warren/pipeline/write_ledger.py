@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, shortly
 from warren.storage.filesystem import FileSystem, write_file
 from warren.tables.intervals import merged
 
@@ -75,7 +75,7 @@ class Ledger:
                     int(intent["epoch"]), int(intent["log_end"]), int(intent["rows"]), tuple(intent["files"])
                 )
         except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-            raise DataError(ledger.path, None, f"is no ledger of a query: {error}") from error
+            raise DataError(ledger.path, None, f"is no ledger of a query: {shortly(error)}") from error
         return ledger
 
     def is_done(self, epoch: int) -> bool:

@@ -26,7 +26,7 @@ import attrs
 
 from warren.salvage import archive_streams, archive_zip
 from warren.salvage.archive_streams import ZIP, Peeked, Readable, kind_of, plain_of
-from warren.storage.errors import DataError, StorageError
+from warren.storage.errors import DataError, StorageError, shortly
 
 MAX_MEMBERS: Final = 1_000_000
 MAX_BYTES: Final = 64 << 30
@@ -154,10 +154,12 @@ def unpack(
                 _unpack_tar(plain_of(peeked, kind, path), kind, target, budget, lambda: passed(peeked.count))
     except (*_BROKEN, *archive_zip.BROKEN) as error:
         others = " (nor a .tar, .tar.bz2, .tar.xz, .tar.zst or .zip)" if kind is None else ""
-        raise DataError(path, None, f"not a .{kind or 'tar.gz'}{others}, or a broken one: {error}") from error
+        raise DataError(
+            path, None, f"not a .{kind or 'tar.gz'}{others}, or a broken one: {shortly(str(error))}"
+        ) from error
     except OSError as error:
         if error.errno is None:  # a library's, of bytes
-            raise DataError(path, None, f"not a .{kind}, or a broken one: {error}") from error
+            raise DataError(path, None, f"not a .{kind}, or a broken one: {shortly(str(error))}") from error
         raise StorageError(f"{path}: cannot be unpacked: {error.strerror or error}") from error
 
 
@@ -203,13 +205,13 @@ def _unpack_zip(file: IO[bytes], target: str, budget: _Budget) -> None:
             os.makedirs(place, exist_ok=True)
             continue
         if not member.is_file:
-            raise DataError(budget.path, None, f"the member {member.name!r} is neither a file nor a directory")
+            raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is neither a file nor a directory")
         budget.take_bytes(member.size)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with member.content() as content, open(place, "wb") as sink:
             _copy(content, sink, 0, member.size, budget)
             if content.read(1):  # now the library has compared the checksum, too
-                raise DataError(budget.path, None, f"the member {member.name!r} is longer than it says")
+                raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is longer than it says")
             sink.truncate(member.size)
         os.utime(place, ns=(member.modified_ns,) * 2)
 
@@ -218,7 +220,7 @@ def _place(target: str, name: str, path: str) -> str:
     """Where a member goes; raises :class:`DataError` for one that would go elsewhere."""
     said = PurePosixPath(name)
     if said.is_absolute() or ".." in said.parts or "\0" in name:
-        raise DataError(path, None, f"the member {name!r} would leave the directory")
+        raise DataError(path, None, f"the member '{shortly(name)}' would leave the directory")
     return os.path.join(target, *said.parts)
 
 
@@ -228,7 +230,7 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: st
         os.makedirs(place, exist_ok=True)
         return
     if member.type not in _FILE_TYPES or archive.fileobj is None:
-        raise DataError(budget.path, None, f"the member {member.name!r} is neither a file nor a directory")
+        raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is neither a file nor a directory")
     pieces = _pieces(member, budget.path)
     budget.take_bytes(member.size)
     os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -250,10 +252,10 @@ def _pieces(member: tarfile.TarInfo, path: str) -> list[tuple[int, int]]:
     end = 0
     for start, size in pieces:
         if start < end or size < 0:
-            raise DataError(path, None, f"the member {member.name!r} has pieces that lie over each other")
+            raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces that lie over each other")
         end = start + size
     if end > member.size:
-        raise DataError(path, None, f"the member {member.name!r} has pieces behind its end")
+        raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces behind its end")
     return [(start, size) for start, size in pieces if size]
 
 

@@ -25,7 +25,7 @@ import attrs
 
 from warren.salvage.names import Json, to_json, to_text
 from warren.shovel.errors import ShovelError
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, shortly
 from warren.storage.filesystem import FileSystem, write_file
 
 _KIND: Final = "shovel progress 1"
@@ -80,13 +80,13 @@ class Progress:
         try:
             said = json.loads(files.read(path))
             if said["warren"] != _KIND:
-                raise DataError(path, None, f"is {said['warren']!r:.80}, not {_KIND!r}")
+                raise DataError(path, None, f"is {shortly(said['warren'], 80)}, not {_KIND!r}")
             whose = said["source"], said["destination"]
             for entry in said["queues"]:
                 reach = Reach(**(entry | {"beyond": set(entry["beyond"])}))
                 progress._reaches[reach.vhost, reach.directory, reach.to] = reach
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DataError(path, None, f"is no progress of a shovel: {error!r:.200}") from error
+            raise DataError(path, None, f"is no progress of a shovel: {shortly(error)}") from error
         if whose != (source, destination):
             raise ShovelError(f"{path}: is the progress of another copy, from {whose[0]} to {whose[1]}")
         return progress

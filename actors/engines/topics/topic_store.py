@@ -45,7 +45,7 @@ from warren.msg_store.record_columns import RecordColumns
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import Ints, Longs
 from warren.queue_index.key_index import KeyIndex
-from warren.storage.errors import DataError, NoRoomError, StorageError
+from warren.storage.errors import DataError, NoRoomError, StorageError, shortly
 from warren.storage.filesystem import FAILED, FileSystem, note_failed_sync, retryable, take_failed_sync_back
 from warren.storage.java_hash import index_hash
 from warren.storage.topic_settings import TopicSettings
@@ -159,7 +159,7 @@ class TopicStore:
         if queue is None:
             if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
                 place = queue_place(self.directory, key)
-                raise DataError(place, None, f"the topic {topic!r} can be no directory")
+                raise DataError(place, None, f"the topic '{shortly(topic)}' can be no directory")
             queue = load_queue(self.files, self.directory, key, self.settings, writable=self.writable)
             self.queues = {**self.queues, key: queue}  # readers of other threads walk over the old one
         return queue

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.topics.errors import QueueRangeError
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, shortly
 from warren.storage.filesystem import FileSystem, write_file
 
 FILE_NAME: Final = "topics.json"
@@ -43,7 +43,7 @@ class TopicTable:
                 table._topics[name] = {**topic, "writeQueueNums": int(topic["writeQueueNums"])}
             table._version = int(document.get("dataVersion", {}).get("counter", 0))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise DataError(path, None, f"is no table of topics: {error!r:.200}") from error
+            raise DataError(path, None, f"is no table of topics: {shortly(error)}") from error
         return table
 
     @property

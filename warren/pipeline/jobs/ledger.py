@@ -25,7 +25,7 @@ import attrs
 
 from warren.pipeline.errors import PipelineError
 from warren.salvage.names import to_json
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, shortly
 from warren.storage.filesystem import RealFileSystem
 from warren.tables.intervals import merged, runs
 
@@ -104,14 +104,14 @@ def _ranges(path: str, lines: list[bytes], whose: Whose) -> list[tuple[int, int]
     try:
         head = json.loads(lines[0])
         if head["warren"] != _KIND:
-            raise DataError(path, 0, f"is {head['warren']!r:.80}, not {_KIND!r}")
+            raise DataError(path, 0, f"is {shortly(head['warren'], 80)}, not {_KIND!r}")
         to = head["to"]
         found = []
         for line in lines[1:]:
             first, last = map(int, line.split())
             found.append((first, last))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(path, None, f"is no ledger: {error!r:.200}") from error
+        raise DataError(path, None, f"is no ledger: {shortly(error)}") from error
     if to != whose.to:
         raise PipelineError(f"{path}: is about messages that went to {to}; take another --out for {whose.to}")
     return found
