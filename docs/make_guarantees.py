@@ -269,6 +269,10 @@ PROMISES: Final = (
             "starvation::a_guest_at_an_idle_queue_beside_a_busy_guest",
             "starvation::a_connection_at_an_idle_queue_beside_a_busy_connection",
         ),
+        Shown(
+            "thousands of delayed messages that are due in one moment",
+            "delayed_messages::messages_that_are_due_at_once_do_not_keep_other_actors_waiting",
+        ),
     ),
     Promise(
         "A client of `warren serve` takes no more than its share of time, memory and descriptors",
