@@ -37,6 +37,7 @@ from warren.queue_index.quorum.segment_table import DAMAGED_TABLE
 from warren.queue_index.quorum.wal_columns import WalEntries
 from warren.replay import replay
 from warren.salvage.archive import unpack
+from warren.shovel.errors import ShovelError
 from warren.shovel.exported_rows import check_types, row_of_line
 from warren.shovel.progress import Progress
 from warren.storage.erlang_terms import MAX_INFLATED_BYTES, decode
@@ -95,6 +96,13 @@ def test_an_error_does_not_tell_all_that_stands_in_a_file() -> None:
     with pytest.raises(DataError, match="is no table of topics: ValueError") as caught:
         TopicTable.load(in_memory(data, f"{DIRECTORY}/topics.json"), DIRECTORY)
     assert len(str(caught.value)) < 400
+
+
+def test_an_error_about_another_copys_progress_does_not_tell_all_of_its_name() -> None:
+    data = b'{"warren": "shovel progress 1", "source": "%b", "destination": "d", "queues": []}' % (b"x" * 5000)
+    with pytest.raises(ShovelError, match="another copy") as caught:
+        Progress.open(in_memory(data), PATH, source="a", destination="b")
+    assert len(str(caught.value)) < 500
 
 
 def test_a_shovels_progress_that_is_nested_too_deep() -> None:

@@ -79,14 +79,14 @@ def _unknown_at_the_top(name: str) -> str:
     for table, keys in _TABLES.items():
         if name in keys:
             return f"{name} stands in the table [{table}]"
-    return f"{name} is no table of a settings file; the nearest is [{_nearest(name, _TABLES)}]"
+    return f"{shortly(name)} is no table of a settings file; the nearest is [{_nearest(name, _TABLES)}]"
 
 
 def _unknown(key: str, table: str) -> str:
     for other, keys in _TABLES.items():
         if key in keys:
             return f"{key} stands in the table [{other}]"
-    return f"{key} is no setting; the nearest is {_nearest(key, _TABLES[table])}"
+    return f"{shortly(key)} is no setting; the nearest is {_nearest(key, _TABLES[table])}"
 
 
 # ── settings whose classes leave the kinds of values to the type checker ────────────────────────────────────────────

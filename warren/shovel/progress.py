@@ -88,7 +88,8 @@ class Progress:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(path, None, f"is no progress of a shovel: {shortly(error)}") from error
         if whose != (source, destination):
-            raise ShovelError(f"{path}: is the progress of another copy, from {whose[0]} to {whose[1]}")
+            told = f"from {shortly(whose[0])} to {shortly(whose[1])}"
+            raise ShovelError(f"{path}: is the progress of another copy, {told}")
         return progress
 
     def reach(self, vhost: bytes, directory: str, to: bytes) -> Reach:
