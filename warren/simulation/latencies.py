@@ -34,7 +34,7 @@ class Latencies:
     """Of the step so far: messages' ids, and when they were delivered."""
 
     def add(self, ids: bytes, taken_ns: Times) -> None:
-        """Note delivered messages. ``ids``: 16 bytes each; the first eight are the time (all ones: not known)."""
+        """Note delivered messages. ``ids``: 16 bytes each; the first half is the time (the other all ones: unknown)."""
         self._ids.append(ids)
         self._taken_ns.append(taken_ns)
 
@@ -42,8 +42,8 @@ class Latencies:
         """Return the p50 and p99 (seconds) of the step; NaN if nothing was delivered."""
         if not self._ids:
             return math.nan, math.nan
-        published_ns = np.frombuffer(b"".join(self._ids), ">i8")[::2].astype(np.int64)
-        values = (np.concatenate(self._taken_ns) - published_ns)[published_ns >= 0]
+        halves = np.frombuffer(b"".join(self._ids), ">i8").astype(np.int64)
+        values = (np.concatenate(self._taken_ns) - halves[::2])[halves[1::2] >= 0]
         self._ids, self._taken_ns = [], []
         if not len(values):
             return math.nan, math.nan
