@@ -297,9 +297,8 @@ class DirtyRecovery:
                     references.append(msg_id)
                     survives[rel_seq] = True
                     size = sizes if isinstance(sizes, int) else sizes[place]
-                    self._found_bytes += (
-                        size if size <= MAX_MESSAGE_BYTES else 0
-                    )  # the store is asked when it is loaded
+                    if size <= MAX_MESSAGE_BYTES:  # else the store is asked when it is loaded
+                        self._found_bytes += size
                 else:
                     self._losses.messages += 1
 

@@ -128,14 +128,20 @@ def test_after_a_sync_that_failed_nothing_is_called_safe() -> None:
     assert opened(files.after_power_loss(random.Random(1)))[1] == [b"one"]
 
 
-def test_what_is_read_after_a_sync_that_failed_is_safe_only_as_a_copy() -> None:
-    """The next sync brings nothing of it to the disk, and the next reader called it safe."""
-    files = new_files()
+def failed_to_sync(files: MemoryFileSystem) -> RecordLog:
+    """A log with one record, of which the sync failed."""
     log, _ = opened(files)
     log.append(b"before")
     files.fail("sync", PATH)
     with pytest.raises(StorageError):
         log.sync()
+    return log
+
+
+def test_what_is_read_after_a_sync_that_failed_is_safe_only_as_a_copy() -> None:
+    """The next sync brings nothing of it to the disk, and the next reader called it safe."""
+    files = new_files()
+    failed_to_sync(files)
     files = files.after_process_crash()  # the system goes on, and what it has in memory
     log, found = opened(files)
     log.append(b"behind")
@@ -148,11 +154,7 @@ def test_what_is_read_after_a_sync_that_failed_is_safe_only_as_a_copy() -> None:
 @pytest.mark.parametrize("end", ["delete", "replace"])
 def test_a_log_that_is_made_anew_after_a_sync_that_failed_is_like_any_other(end: str) -> None:
     files = new_files()
-    log, _ = opened(files)
-    log.append(b"before")
-    files.fail("sync", PATH)
-    with pytest.raises(StorageError):
-        log.sync()
+    log = failed_to_sync(files)
     if end == "delete":
         log.delete()
     else:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import pytest
 
 import warren
+from tests.support.alarm import raised_after
 from tests.support.sharing_tools import Member, link_of
 from tests.support.waiting import wait_until
 from warren.errors import ClosedError
@@ -20,21 +17,6 @@ from warren.errors import ClosedError
 
 class TimeLimitError(Exception):
     """As a task queue's soft time limit: a plain ``Exception``."""
-
-
-def _raise_limit(number: int, frame: FrameType | None) -> NoReturn:
-    raise TimeLimitError
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    before = signal.signal(signal.SIGALRM, _raise_limit)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def stop(host: Member) -> None:
@@ -52,7 +34,7 @@ def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_pat
         node.queue("q").publish(b"1").wait()
         link = link_of(node)
         stop(host)  # it says no good-bye
-        with pytest.raises(TimeLimitError), time_limit(0.1):
+        with pytest.raises(TimeLimitError), raised_after(0.1, TimeLimitError()):
             node.close()
         host.process.send_signal(signal.SIGCONT)
         assert link.connection is None
@@ -76,7 +58,7 @@ def test_a_time_limit_in_a_guests_last_confirms_closes_it_all_the_same(
         link = link_of(node)
         stop(host)
         confirm = queue.publish(b"2")
-        with pytest.raises(TimeLimitError), time_limit(0.1):
+        with pytest.raises(TimeLimitError), raised_after(0.1, TimeLimitError()):
             node.close()
         host.process.send_signal(signal.SIGCONT)
         assert link._thread is not None

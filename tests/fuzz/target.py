@@ -7,15 +7,14 @@ is for the tests of the formats.
 
 from __future__ import annotations
 
-import signal
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import attrs
 
+from tests.support.alarm import raised_after
 from warren.storage.errors import WarrenError
 
 HANGS_AFTER_S: Final = 20.0
@@ -75,17 +74,6 @@ class Target:
         return accepted
 
 
-@contextmanager
-def ends_within(seconds: float) -> Iterator[None]:
+def ends_within(seconds: float) -> AbstractContextManager[None]:
     """Raise :class:`TooLongError` in what takes longer; needs the main thread."""
-
-    def give_up(number: int, frame: FrameType | None) -> None:
-        raise TooLongError(f"not through after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    return raised_after(seconds, TooLongError(f"not through after {seconds} s"))

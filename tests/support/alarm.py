@@ -1,0 +1,24 @@
+"""An error that strikes what takes too long, in the main thread."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def raised_after(seconds: float, error: BaseException) -> Iterator[None]:
+    """Raise ``error`` in the block when so much time is over; from a signal's handler, as a time limit does."""
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, strike)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
