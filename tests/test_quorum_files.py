@@ -164,8 +164,10 @@ def test_configs_say_whose_directory_it_is(archive: Path) -> None:
         (config_text(b"/", b"orders", A, {"queue_resource": b"orders"}), "no queue's name, but b'orders'"),
         (config_text(b"/", b"orders", A).replace(b"id =>", b"is =>"), "no member's name"),
         (config_text(b"/", b"orders", A).replace(b"uid =>", b"uie =>"), "no uid"),
+        (config_text(b"/", b"orders", A).replace(A, A[1:], 1), "two uids"),
+        (config_text(b"/", b"orders", A).replace(b'"orders"', b'"ords"', 1), "two queues' names"),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_no_config_is_refused(text: bytes, reason: str) -> None:
     with pytest.raises(DataError, match=reason) as caught:

@@ -3,12 +3,13 @@
 An Erlang term in text (:mod:`warren.storage.erlang_text`), a map. The queue's name stands in the settings of its
 machine, ``machine => {module,rabbit_fifo,#{queue_resource => {resource,VHost,queue,Name}, …}}``; the member whose
 directory it is, in ``id => {ServerName,Node}``; the directory's own name, in ``uid``. Paths in it are those of the node
-that wrote it: a reader goes by the directory that it is in.
+that wrote it: a reader goes by the directory that it is in. There is no checksum, but the queue's name stands in it
+four times, and ``uid`` twice: where they differ, it is damaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn, cast
 
 import attrs
@@ -60,7 +61,11 @@ def parse_config(data: bytes, path: str) -> QueueConfig:
     if not isinstance(term, Mapping):
         _refuse(path, f"no config: a {type(term).__name__} in place of a map")
     settings = _settings(term.get(Atom("machine")), path)
-    vhost, name = _resource(settings.get(Atom("queue_resource")), path)
+    resource = settings.get(Atom("queue_resource"))
+    vhost, name = _resource(resource, path)
+    for other in _resources(term):
+        if other != resource:
+            _refuse(path, f"two queues' names, {_shown(resource)} and {_shown(other)}")
     server_name, node = _member(term.get(Atom("id")), path)
     return QueueConfig(
         vhost=vhost,
@@ -95,13 +100,27 @@ def _resource(resource: Term | None, path: str) -> tuple[bytes, bytes]:
             _refuse(path, f"no queue's name, but {_shown(resource)}")
 
 
+def _resources(term: Term) -> Iterator[Term]:
+    """Every queue's name in it."""
+    match term:
+        case (Atom("resource"), _, Atom("queue"), _):
+            yield term
+        case Mapping():
+            for value in term.values():
+                yield from _resources(value)
+        case list() | tuple():
+            for value in term:
+                yield from _resources(value)
+
+
 def _uid(config: Mapping[Term, Term], path: str) -> bytes:
     arguments = config.get(Atom("log_init_args"))
-    uid = config.get(Atom("uid"))
-    if uid is None and isinstance(arguments, Mapping):
-        uid = arguments.get(Atom("uid"))
+    inner = arguments.get(Atom("uid")) if isinstance(arguments, Mapping) else None
+    uid = config.get(Atom("uid"), inner)
     if not isinstance(uid, bytes) or not uid:
         _refuse(path, f"no uid, but {_shown(uid)}")
+    if inner is not None and inner != uid:
+        _refuse(path, f"two uids, {_shown(uid)} and {_shown(inner)}")
     return uid
 
 

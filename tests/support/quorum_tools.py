@@ -74,6 +74,7 @@ def config_text(
             Atom("initial_members"): [member],
             Atom("log_init_args"): {Atom("snapshot_interval"): 8192, Atom("uid"): uid},
             Atom("machine"): (Atom("module"), Atom(machine), settings_of(vhost, name, changed or {})),
+            Atom("metrics_key"): (Atom("resource"), vhost, Atom("queue"), name),
             Atom("uid"): uid,
         }
     )
