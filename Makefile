@@ -20,13 +20,13 @@ $(STAMP): pyproject.toml
 	touch $@
 
 test: install  ## run the tests that find most mistakes, in five minutes
-	$(BIN)/python -m pytest -n 3 -m "not slow and not broker and not cluster"
+	$(BIN)/python -m pytest -n 3 --max-worker-restart 3 -m "not slow and not broker and not cluster"
 
 test-all: install  ## run all tests: with brokers, a Spark cluster, all kills
-	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3
+	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3 --max-worker-restart 3
 
 nightly: install  ## search for hours: crashes, faults, kills, schedules, hostile files; counts go to docs/tried.json
-	WARREN_EFFORT=nightly WARREN_TRIED=docs/tried.json $(BIN)/python -m pytest -n 3 -m counted
+	WARREN_EFFORT=nightly WARREN_TRIED=docs/tried.json $(BIN)/python -m pytest -n 3 --max-worker-restart 3 -m counted -o faulthandler_timeout=3600
 
 test-clients: install  ## run other people's clients' tests on a real RabbitMQ and on warren serve
 	$(BIN)/python -m tests.clients

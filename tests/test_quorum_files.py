@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.support.effort import times
 from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text, wal_bytes
 from tests.support.rabbitmq_golden import QUORUM, archives, name_of
+from tests.support.refusing_files import RefusingFileSystem
 from warren.queue_index.quorum.config import parse_config, read_config
 from warren.queue_index.quorum.file_names import NAMES_FILE
 from warren.queue_index.quorum.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
@@ -721,6 +722,19 @@ def test_an_older_snapshot_counts_where_the_newest_is_damaged() -> None:
     flip(node, node.snapshot(A, 17, 1), 30)
     assert list(entries_in(node.log(A))) == list(range(6, 21))
     assert kinds_of(node, A) == [("damaged snapshot", "damage"), ("older snapshot", "damage")]
+
+
+def test_a_snapshot_that_may_not_be_looked_at_is_no_unfinished_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RefusingFileSystem()
+    node = QuorumNode(files, str(tmp_path))
+    node.segment(A, 1, written(Log(A).put_all(10, 19)))
+    refused = node.snapshot(A, 9, 1).rpartition("/")[0]
+    monkeypatch.setattr(RefusingFileSystem, "refused", refused)
+    first = next(iter(node.log(A).problems()))
+    assert (first.kind, first.severity, first.path) == ("damaged snapshot", "damage", refused)
+    assert "Permission denied" in first.detail
 
 
 def test_a_checkpoint_counts_only_where_the_snapshot_is_damaged() -> None:

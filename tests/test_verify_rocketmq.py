@@ -475,6 +475,18 @@ def test_messages_of_a_missing_commit_log_file_are_damage_wherever_they_are_know
     assert len([one for one in found if one.path.rpartition("store/")[2].startswith("consumequeue")]) == 9
 
 
+def test_messages_of_a_file_that_stands_behind_the_logs_end_are_found() -> None:
+    scenario, last = "crash-recovery", "commitlog/00000000000000131072"
+    files = golden.overlay(scenario)
+    behind, other = "commitlog/00000000000000163840", "commitlog/other"
+    for old, new in ((last, other), (behind, last), (other, behind)):  # the one that was made ahead of need
+        rename(old, new)(files, golden.directory(scenario))
+    found = findings(scenario, files)
+    assert ("missing blank record", last, 0) in told(scenario, found, "damage")
+    misplaced = sum(1 for one in found if one.kind == "leftover wrong physical offset" and one.path.endswith(behind))
+    assert misplaced == sum(1 for one in golden.records(scenario) if one["physicalOffset"] >= 131072)
+
+
 def test_messages_behind_a_wrong_blank_record_are_found() -> None:
     scenario, path = "rebuild-minoffset", "commitlog/00000000000000131072"
     record = next(one for one in golden.records(scenario) if 140_000 < one["physicalOffset"] < 150_000)

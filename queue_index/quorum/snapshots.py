@@ -128,7 +128,11 @@ def _candidates(files: FileSystem, directory: str, problems: list[Problem]) -> I
 
 def _problem_with(files: FileSystem, candidate: _Candidate, error: Exception) -> Problem:
     """Why a snapshot does not count. A crash leaves a directory without a file, or with an empty one."""
-    if not files.exists(candidate.path) or not files.size(candidate.path):
+    try:
+        is_unfinished = SNAPSHOT_NAME not in files.list(candidate.directory) or not files.size(candidate.path)
+    except StorageError as refused:
+        return Problem(DAMAGED_SNAPSHOT, "damage", candidate.directory, None, str(refused))
+    if is_unfinished:
         return Problem(UNFINISHED_SNAPSHOT, "leftover", candidate.directory, None, "no snapshot in it")
     offset, reason = (error.offset, error.reason) if isinstance(error, DataError) else (None, str(error))
     return Problem(DAMAGED_SNAPSHOT, "damage", candidate.path, offset, reason)

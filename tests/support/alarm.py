@@ -9,14 +9,17 @@ from types import FrameType
 
 
 @contextmanager
-def raised_after(seconds: float, error: BaseException) -> Iterator[None]:
-    """Raise ``error`` in the block when so much time is over; from a signal's handler, as a time limit does."""
+def raised_after(seconds: float, error: BaseException, *, again_after: float = 0.0) -> Iterator[None]:
+    """Raise ``error`` in the block when so much time is over; from a signal's handler, as a time limit does.
+
+    ``again_after``: raise it anew each time so many seconds are over; 0: never.
+    """
 
     def strike(number: int, frame: FrameType | None) -> None:
         raise error
 
     before = signal.signal(signal.SIGALRM, strike)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, again_after)
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
 """The check of a CommitLog as it lies on the disk: every record is read, and its checksum compared.
 
 Where the walk meets bytes that are no record, it looks for a *whole record* behind them: a sound one
-(:mod:`warren.msg_store.record_finder`) that is not older than what came before. If there is one, the log is damaged in
-the middle, and the walk goes on with that record. If there is none, this is the log's end. Behind it are zeros, what a
-crash left of the last write, or old bytes (cutting a log does not overwrite them). A record that is older than those
-before it is among the old bytes.
+(:mod:`warren.msg_store.record_finder`) that is not older than what came before, or the first of a later file that says
+it lies elsewhere. If there is one, the log is damaged in the middle, and the walk goes on with that record. If there is
+none, this is the log's end. Behind it are zeros, what a crash left of the last write, or old bytes (cutting a log does
+not overwrite them). A record that is older than those before it is among the old bytes.
 
 RocketMQ's recovery reads from a certain file on and ends the log at the first bad record. A finding says which messages
 are lost by that.
@@ -283,7 +283,14 @@ class VerifiedCommitLog:
             read=self.read, end=file.end, next_data=lambda at: file.base + handle.next_data(at - file.base)
         )
         found = finder.positions(max(start, file.base), file.end)
-        return next((place for place in found if self._is_recent(place)), None)
+        place = next((place for place in found if self._is_recent(place)), None)
+        is_misplaced = place is None and start <= file.base and self._is_of_another_place(file)
+        return file.base if is_misplaced else place
+
+    def _is_of_another_place(self, file: MappedFile) -> bool:
+        """Whether a file begins with a record of another one; no crash leaves that."""
+        first = self.look(file.base)
+        return isinstance(first, Record) and first.physical_offset != file.base
 
     def _is_whole(self, physical_offset: int) -> bool:
         file = self.holding(physical_offset)
