@@ -105,7 +105,7 @@ def test_large_bodies_that_come_one_at_a_time_share_their_memory() -> None:
 
 
 def ids_of(published_ns: list[int | None]) -> bytes:
-    return b"".join((NO_TIME if at is None else at.to_bytes(8, "big")) + bytes(8) for at in published_ns)
+    return b"".join(bytes(8) + NO_TIME if at is None else at.to_bytes(8, "big") + bytes(8) for at in published_ns)
 
 
 @given(st.lists(st.lists(st.integers(1, 10**14), min_size=1, max_size=20), min_size=1, max_size=6))
