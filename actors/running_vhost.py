@@ -243,38 +243,41 @@ class RunningVhost:
         terms: dict[int, RecoveryTerms] = {}
         crashed = foreign = False
         top = declaration.max_priority
-        for level in range((top or 0) + 1):
-            parts = parts_of(None if top is None else level)
-            directory = self._directory_of(parts.queue)
-            if not context.files.is_directory(parts.path):
-                continue
-            if not durable:
-                context.files.delete_tree(parts.path)
-                continue
-            known = None if directory in self._opened else self.directory.terms.get(directory)
-            self._opened.add(directory)
-            if known is not None and self._clean and (known.persistent_count or known.is_blank):
-                terms[level] = known
-            else:
-                crashed, foreign = crashed or known is None, foreign or (known is not None and not self._clean)
-                opened[level] = self._recover(parts, known, directory, counted, lost)
-        backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
-        process = QueueProcess(
-            declaration,
-            backing,
-            wall_clock=context.clock.wall_us,
-            policies=actor.policies,
-            counts=Counts() if context.counting else None,
-            returned_log=self._returned_log_of if durable else None,
-            sync=context.settings.sync != "os",
-            tells_out=not self.directory.settings.deliver_with_publish,
-            crashed=crashed,
-        )
-        if durable and context.files.exists(returned := self._returned_path(declaration)):
-            if foreign:  # a broker stopped here last, and may have given the same seq_ids to others
-                context.files.delete(returned)
-            else:
-                process.load_returned()
+        with contextlib.ExitStack() as failing:  # then no file of it stays open
+            for level in range((top or 0) + 1):
+                parts = parts_of(None if top is None else level)
+                directory = self._directory_of(parts.queue)
+                if not context.files.is_directory(parts.path):
+                    continue
+                if not durable:
+                    context.files.delete_tree(parts.path)
+                    continue
+                known = None if directory in self._opened else self.directory.terms.get(directory)
+                self._opened.add(directory)
+                if known is not None and self._clean and (known.persistent_count or known.is_blank):
+                    terms[level] = known
+                else:
+                    crashed, foreign = crashed or known is None, foreign or (known is not None and not self._clean)
+                    opened[level] = self._recover(parts, known, directory, counted, lost)
+                    failing.callback(opened[level].abandon)
+            backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
+            process = QueueProcess(
+                declaration,
+                backing,
+                wall_clock=context.clock.wall_us,
+                policies=actor.policies,
+                counts=Counts() if context.counting else None,
+                returned_log=self._returned_log_of if durable else None,
+                sync=context.settings.sync != "os",
+                tells_out=not self.directory.settings.deliver_with_publish,
+                crashed=crashed,
+            )
+            if durable and context.files.exists(returned := self._returned_path(declaration)):
+                if foreign:  # a broker stopped here last, and may have given the same seq_ids to others
+                    context.files.delete(returned)
+                else:
+                    process.load_returned()
+            failing.pop_all()
         keys = f"{self.side_files(declaration)}/{KEYS_LOG}"
         return OpenedQueue(
             process,

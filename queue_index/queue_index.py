@@ -304,9 +304,13 @@ class QueueIndex:
         if not self._named:
             self._name_directory()
         journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
-        if self.syncs and not self._named:
-            files.sync_directory(self.path)
-            files.sync_directory(self.path.rpartition("/")[0])
+        try:
+            if self.syncs and not self._named:
+                files.sync_directory(self.path)
+                files.sync_directory(self.path.rpartition("/")[0])
+        except BaseException:
+            journal.close()
+            raise
         self._named = True
         return journal
 

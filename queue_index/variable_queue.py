@@ -127,10 +127,35 @@ class VariableQueue:
         cleanly too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be
         fetched; :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the
         stored bodies that messages refer to; ``losses``, what is dropped. Raises :class:`DataError` for files that no
-        crash leaves.
+        crash leaves. Whatever is raised, no file stays open.
         """
-        index = parts.new_index()
-        state = parts.new_state(index)
+        state = parts.new_state(parts.new_index())
+        queue = cls(parts, state)
+        try:
+            queue._recover(
+                parts,
+                terms,
+                on_references,
+                losses,
+                store_recovered=store_recovered,
+                step_by_step=step_by_step,
+            )
+        except BaseException:
+            queue.abandon()
+            raise
+        return queue
+
+    def _recover(
+        self,
+        parts: QueueFiles,
+        terms: RecoveryTerms | None,
+        on_references: Callable[[list[bytes]], None] | None,
+        losses: Losses | None,
+        *,
+        store_recovered: bool,
+        step_by_step: bool,
+    ) -> None:
+        state, index = self._state, self._state.index
         if terms is not None and (terms.persistent_ref is None or terms.persistent_count is None):
             terms, store_recovered = attrs.evolve(terms, next_seq_id=None, next_deliver_seq_id=None), False
         if terms is not None and store_recovered:
@@ -164,7 +189,6 @@ class VariableQueue:
         paging.load_from_delta(state, 1 if parts.settings.page_inside_segments else None)
         if not state.length and state.recovery is None:
             state.release()  # a start may find thousands of empty queues
-        return cls(parts, state)
 
     @property
     def durable(self) -> bool:

@@ -27,6 +27,7 @@ from tests.support.index_tools import (
     number_of,
     positions,
     put,
+    queue_files,
     recover,
     run_of,
     segment,
@@ -38,9 +39,10 @@ from tests.support.index_tools import term as term_of
 from warren.queue_index.message_format import Envelope, encode_message
 from warren.queue_index.queue_index import QueueIndex
 from warren.queue_index.recovery import DirtyRecovery, open_clean
+from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.errors import DataError, StorageError
 from warren.storage.faults import SimulatedCrash
-from warren.storage.memory import MemoryFileSystem
+from warren.storage.memory import MemoryFile, MemoryFileSystem
 
 
 @pytest.fixture
@@ -587,3 +589,37 @@ def test_a_recovery_may_die_at_any_operation(step_by_step: bool) -> None:
             else:
                 life.check(left.after_process_crash())
                 break
+
+
+class OpenFiles(MemoryFileSystem):
+    """Which of its files are open to be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[MemoryFile] = []
+
+    def open_append(self, path: str) -> MemoryFile:
+        self.opened.append(super().open_append(path))
+        return self.opened[-1]
+
+    @property
+    def open_now(self) -> list[str]:
+        return [handle.path for handle in self.opened if handle._open]
+
+
+def test_a_recovery_that_fails_leaves_no_file_open() -> None:
+    """With a disk that refuses writes, every new try kept a descriptor; and the disk could not be unmounted."""
+    failures = 0
+    for operation in range(1, 30):
+        tried = OpenFiles()
+        put(tried, JOURNAL, journal_publish(0) + journal_publish(1)[:-3])  # to be cut
+        tried.opened.clear()
+        tried.fail_at(operation)
+        try:
+            queue = VariableQueue.recover(queue_files(tried))
+        except StorageError:
+            failures += 1
+        else:
+            queue.abandon()
+        assert not tried.open_now
+    assert failures

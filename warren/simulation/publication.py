@@ -10,7 +10,7 @@ import attrs
 from warren.queue_index.message_format import Envelope
 
 NO_TIME: Final = b"\xff" * 8
-"""In the place of a message's time: it was there before the simulation began."""
+"""Behind the counter in a message's id, where others have zeros: it was there before the simulation began."""
 
 
 class Behind(Protocol):
