@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 3 --max-worker-restart 3
 
 unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes, which would compile everything anew
 
@@ -20,13 +21,13 @@ $(STAMP): pyproject.toml
 	touch $@
 
 test: install  ## run the tests that find most mistakes, in five minutes
-	$(BIN)/python -m pytest -n 3 --max-worker-restart 3 -m "not slow and not broker and not cluster"
+	$(PYTEST) -m "not slow and not broker and not cluster"
 
 test-all: install  ## run all tests: with brokers, a Spark cluster, all kills
-	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3 --max-worker-restart 3
+	WARREN_EFFORT=full $(PYTEST)
 
 nightly: install  ## search for hours: crashes, faults, kills, schedules, hostile files; counts go to docs/tried.json
-	WARREN_EFFORT=nightly WARREN_TRIED=docs/tried.json $(BIN)/python -m pytest -n 3 --max-worker-restart 3 -m counted -o faulthandler_timeout=3600
+	WARREN_EFFORT=nightly WARREN_TRIED=docs/tried.json $(PYTEST) -m counted -o faulthandler_timeout=3600
 
 test-clients: install  ## run other people's clients' tests on a real RabbitMQ and on warren serve
 	$(BIN)/python -m tests.clients

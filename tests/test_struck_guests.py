@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,16 +28,24 @@ def stop(host: Member) -> None:
     wait_until(lambda: all(state.read_text().rpartition(")")[2].split()[0] == "T" for state in states), "it stops")
 
 
+@contextmanager
+def guest_of_a_stopped_host(directory: Path) -> Iterator[tuple[Member, warren.Node, warren.Queue]]:
+    """The host, a guest's node, and its handle of the queue ``q``, with one message."""
+    with Member(directory, "hold", forked=True) as host:
+        host.hear("ready")
+        node = warren.open(directory, share=True)
+        queue = node.queue("q")
+        queue.publish(b"1").wait()
+        stop(host)
+        yield host, node, queue
+
+
 def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_path: Path) -> None:
     """It struck while the guest waited for its host's good-bye, and was lost."""
-    with Member(tmp_path, "hold", forked=True) as host:
-        host.hear("ready")
-        node = warren.open(tmp_path, share=True)
-        node.queue("q").publish(b"1").wait()
+    with guest_of_a_stopped_host(tmp_path) as (host, node, _):
         link = link_of(node)
-        stop(host)  # it says no good-bye
         with pytest.raises(TimeLimitError), raised_after(0.1, TimeLimitError()):
-            node.close()
+            node.close()  # the host says no good-bye
         host.process.send_signal(signal.SIGCONT)
         assert link.connection is None
         assert link._thread is not None
@@ -47,15 +57,9 @@ def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_pat
 
 
 def test_a_time_limit_in_a_guests_last_confirms_is_raised_once_they_are_there(tmp_path: Path) -> None:
-    with Member(tmp_path, "hold", forked=True) as host:
-        host.hear("ready")
-        node = warren.open(tmp_path, share=True)
-        queue = node.queue("q")
-        queue.publish(b"1").wait()
+    with guest_of_a_stopped_host(tmp_path) as (host, node, queue):
         link = link_of(node)
-        stop(host)
         confirm = queue.publish(b"2")
-
         go_on = threading.Timer(0.3, host.process.send_signal, (signal.SIGCONT,))
         go_on.start()
         with pytest.raises(TimeLimitError), raised_after(0.1, TimeLimitError()):
@@ -67,12 +71,7 @@ def test_a_time_limit_in_a_guests_last_confirms_is_raised_once_they_are_there(tm
 
 
 def test_a_second_time_limit_breaks_off_a_guests_close_and_the_next_call_goes_on_with_it(tmp_path: Path) -> None:
-    with Member(tmp_path, "hold", forked=True) as host:
-        host.hear("ready")
-        node = warren.open(tmp_path, share=True)
-        queue = node.queue("q")
-        queue.publish(b"1").wait()
-        stop(host)
+    with guest_of_a_stopped_host(tmp_path) as (host, node, queue):
         confirm = queue.publish(b"2")
         with pytest.raises(TimeLimitError), raised_after(0.1, TimeLimitError(), again_after=0.1):
             node.close()
