@@ -70,7 +70,7 @@ class Model(UsersQueue):
             return
         if len(taken) < len(batch):
             self.refused.append(token)
-        elif batch[0].persistent:
+        elif batch[0].persistent and not self.discards:
             self.waiting.append((batch[0].level, token))
         else:
             self.confirmed.append(token)

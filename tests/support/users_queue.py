@@ -119,6 +119,11 @@ class UsersQueue:
         return self.limited and self.arguments.get("x-overflow", "drop-head") != "drop-head"
 
     @property
+    def discards(self) -> bool:
+        """Whether what comes is gone at once, unless a consumer takes it."""
+        return self.arguments.get("x-message-ttl") == 0 and not self.buries
+
+    @property
     def held(self) -> list[Any]:
         return [entry for tags in self.unacked.values() for entry, _ in tags.values()]
 
@@ -168,6 +173,8 @@ class UsersQueue:
         """Messages are published; returns those that were not refused."""
         careful = self.limited or any(entry.expiry_us for entry in batch)
         may_expire = careful or "x-max-priority" in self.arguments
+        if "x-max-priority" in self.arguments and self.takers:
+            self.deliver()  # those that wait get what is first so far
         if may_expire:
             self.shed()
             self.expire()
