@@ -33,7 +33,6 @@ from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.runtime_tools import forget_actors
 from warren import open_nodes
 from warren.errors import WarrenError
-from warren.node import Node
 from warren.running_node import RunningNode
 
 _WARREN: Final = str(Path(warren.__file__).parent)
@@ -105,7 +104,6 @@ class TakeoverSchedule:
     """How often somebody became host."""
     deaths: int = 0
     _hosting: dict[str, RunningNode] = attrs.Factory(dict)
-    _nodes: list[Node] = attrs.Factory(list)
     _running: list[RunningNode] = attrs.Factory(list)
     _ended: int = 0
 
@@ -122,7 +120,7 @@ class TakeoverSchedule:
                 finally:
                     self.choices, self.steps = scheduler.choices, scheduler.step
                     failures.over = True
-                    self._end(scheduler, processes)
+                    self._end(scheduler, processes, directory)
             assert not failures.unexpected, failures.unexpected[0]
         finally:
             shutil.rmtree(directory, ignore_errors=True)
@@ -173,7 +171,6 @@ class TakeoverSchedule:
 
     def _live(self, scheduler: Scheduler, directory: str, number: int, life: Life) -> None:
         node = warren.open(directory, share=True, sync="os", threads=1)
-        self._nodes.append(node)
         queue, sent = node.queue("work"), 0
         for kind, count in life.works:
             if kind == "publish":
@@ -214,24 +211,21 @@ class TakeoverSchedule:
 
     def _check(self, directory: str) -> None:
         node = warren.open(directory, share=True, sync="os", threads=1)
-        self._nodes.append(node)
         self.known.check([one.body for one in node.queue("work").browse()])
         node.close()
 
-    def _end(self, scheduler: Scheduler, processes: sockets.Processes) -> None:
+    def _end(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the dead leave behind
             scheduler.end()
-            self._give_up(processes)
+            self._give_up(processes, directory)
 
-    def _give_up(self, processes: sockets.Processes) -> None:
-        for node in self._nodes:
-            open_nodes.closed(node._opened)
+    def _give_up(self, processes: sockets.Processes, directory: str) -> None:
+        for node in [one for one in open_nodes._TO_CLOSE | set(open_nodes._NODES) if one.path == directory]:
+            open_nodes.closed(node)  # those that a death has struck while they opened, too
         for running in self._running:
-            open_nodes.closed(running)
             forget_actors(running.pool)
         processes.end()
-        self._nodes.clear()
         self._running.clear()
         self._hosting.clear()
 
