@@ -26,7 +26,7 @@ from warren.actors.engines.backing import Backing
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.vhost_definitions import VhostDefinitions
+from warren.actors.engines.vhost_definitions import VhostDefinitions, is_kept
 from warren.actors.future import Future
 from warren.actors.inbox import Call, ControlCall, Inbox
 from warren.actors.log_events import log_event
@@ -59,6 +59,23 @@ _DEAD_LETTER_ROUNDS: Final = 8
 _DELAYS: Final = threading.Lock()
 """Held by whoever begins delayed messages."""
 _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
+
+
+@attrs.define(eq=False)
+class _Levels:
+    """What is found of a queue as it is opened, by level where it has priorities, else as level 0."""
+
+    opened: dict[int, VariableQueue] = attrs.Factory(dict)
+    """Those that are recovered."""
+    terms: dict[int, RecoveryTerms] = attrs.Factory(dict)
+    """Those that were stopped cleanly: they are opened when somebody asks."""
+    counted: list[m.CountReferences] = attrs.Factory(list)
+    """Which bodies they refer to, for a store that was scanned."""
+    lost: list[tuple[Losses, bool]] = attrs.Factory(list)
+    """What each of them has lost, and whether it had been stopped cleanly."""
+    crashed: bool = False
+    foreign: bool = False
+    """Whether another program stopped here last."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -217,7 +234,7 @@ class RunningVhost:
             credit = GrantedCredit(initial, more_after)
             clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
         persistent, transient = (StoreClient(client, client.credit) for client in clients)
-        durable = declaration.durable and not declaration.exclusive  # its owner does not come back, so why should it
+        durable = is_kept(declaration)
 
         def wait_for_grant() -> None:
             for client in clients:
@@ -237,43 +254,27 @@ class RunningVhost:
             )
             return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
 
-        opened: dict[int, VariableQueue] = {}
-        counted: list[m.CountReferences] = []
-        lost: list[tuple[Losses, bool]] = []
-        terms: dict[int, RecoveryTerms] = {}
-        crashed = foreign = False
-        top = declaration.max_priority
         with contextlib.ExitStack() as failing:  # then no file of it stays open
-            for level in range((top or 0) + 1):
-                parts = parts_of(None if top is None else level)
-                directory = self._directory_of(parts.queue)
-                if not context.files.is_directory(parts.path):
-                    continue
-                if not durable:
-                    context.files.delete_tree(parts.path)
-                    continue
-                known = None if directory in self._opened else self.directory.terms.get(directory)
-                self._opened.add(directory)
-                if known is not None and self._clean and (known.persistent_count or known.is_blank):
-                    terms[level] = known
-                else:
-                    crashed, foreign = crashed or known is None, foreign or (known is not None and not self._clean)
-                    opened[level] = self._recover(parts, known, directory, counted, lost)
-                    failing.callback(opened[level].abandon)
-            backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
+            found = self._open_levels(declaration, parts_of, failing)
             process = QueueProcess(
                 declaration,
-                backing,
+                Backing(
+                    parts_of,
+                    durable=durable,
+                    max_priority=declaration.max_priority,
+                    opened=found.opened,
+                    terms=found.terms,
+                ),
                 wall_clock=context.clock.wall_us,
                 policies=actor.policies,
                 counts=Counts() if context.counting else None,
                 returned_log=self._returned_log_of if durable else None,
                 sync=context.settings.sync != "os",
                 tells_out=not self.directory.settings.deliver_with_publish,
-                crashed=crashed,
+                crashed=found.crashed,
             )
             if durable and context.files.exists(returned := self._returned_path(declaration)):
-                if foreign:  # a broker stopped here last, and may have given the same seq_ids to others
+                if found.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
                     context.files.delete(returned)
                 else:
                     process.load_returned()
@@ -282,10 +283,37 @@ class RunningVhost:
         return OpenedQueue(
             process,
             clients,
-            lambda: self._tell_recovered(declaration, counted, lost),
+            lambda: self._tell_recovered(declaration, found),
             keys_path=keys if durable else None,
             has_keys=durable and context.files.exists(keys),
         )
+
+    def _open_levels(
+        self, declaration: QueueDeclaration, parts_of: Callable[[int | None], QueueFiles], failing: contextlib.ExitStack
+    ) -> _Levels:
+        """Recover those levels of a queue that may hold messages and have to be looked at now.
+
+        ``failing``: is told how to give up each of them. What a queue left that is not kept goes.
+        """
+        files, top, found = self._context.files, declaration.max_priority, _Levels()
+        for level in range((top or 0) + 1):
+            parts = parts_of(None if top is None else level)
+            directory = self._directory_of(parts.queue)
+            if not files.is_directory(parts.path):
+                continue
+            if not is_kept(declaration):
+                files.delete_tree(parts.path)
+                continue
+            known = None if directory in self._opened else self.directory.terms.get(directory)
+            self._opened.add(directory)
+            if known is not None and self._clean and (known.persistent_count or known.is_blank):
+                found.terms[level] = known
+                continue
+            found.crashed |= known is None
+            found.foreign |= known is not None and not self._clean
+            found.opened[level] = self._recover(parts, known, directory, found)
+            failing.callback(found.opened[level].abandon)
+        return found
 
     def side_files(self, declaration: QueueDeclaration) -> str:
         """The folder of what warren keeps of a queue beside the files that a broker knows."""
@@ -307,22 +335,15 @@ class RunningVhost:
     def _returned_path(self, declaration: QueueDeclaration) -> str:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"
 
-    def _recover(
-        self,
-        parts: QueueFiles,
-        known: RecoveryTerms | None,
-        directory: str,
-        counted: list[m.CountReferences],
-        lost: list[tuple[Losses, bool]],
-    ) -> VariableQueue:
+    def _recover(self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, found: _Levels) -> VariableQueue:
         """Recover one level, as far as its first message. What it refers to and what it lost is counted meanwhile."""
         from warren.queue_index.losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
 
         losses = Losses()
-        lost.append((losses, known is not None))
+        found.lost.append((losses, known is not None))
         references: Counter[bytes] = Counter()
         if not self._clean:
-            counted.append(m.CountReferences(directory, references))
+            found.counted.append(m.CountReferences(directory, references))
         return VariableQueue.recover(
             parts,
             known,
@@ -332,13 +353,11 @@ class RunningVhost:
             losses=losses,
         )
 
-    def _tell_recovered(
-        self, queue: QueueDeclaration, counted: list[m.CountReferences], lost: list[tuple[Losses, bool]]
-    ) -> None:
-        """A queue is scanned to its end. ``lost``: of each level, and whether it had been stopped cleanly."""
-        for message in counted:
+    def _tell_recovered(self, queue: QueueDeclaration, found: _Levels) -> None:
+        """A queue is scanned to its end."""
+        for message in found.counted:
             tell(self.persistent, message)
-        for losses, was_clean in lost:
+        for losses, was_clean in found.lost:
             level = logging.ERROR if was_clean else logging.WARNING  # what a crash leaves was not safe yet, perhaps
             for cut in losses.cuts:
                 _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.vhost_definitions import is_kept
 
 Row = dict[str, Any]
 
@@ -52,7 +53,7 @@ def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
     return {
         "vhost": declaration.vhost,
         "queue": declaration.name,
-        "durable": declaration.durable and not declaration.exclusive,
+        "durable": is_kept(declaration),
         "arguments": json.dumps(dict(declaration.arguments), default=str, sort_keys=True),
         **{name: status[name] for name in ("q1", "q2", "q3", "q4")},
         "delta": status["delta"]["count"],

@@ -99,8 +99,8 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 168, 151, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 174, 156, UNPUBLISHED),
+        (PUBLISH, "new", 168, 152, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 174, 157, UNPUBLISHED),
         (INSPECT, "data", 83, 58, TOPICS | {"asyncio", "pykka", "rich", "warren.node", "numpy.ma", "pamqp", "tarfile"}),
         (SERVE, "data", 222, 180, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],

@@ -382,7 +382,7 @@ class VhostDefinitions:
 
 
 def is_kept(queue: QueueDeclaration) -> bool:
-    """Whether a queue outlives the node."""
+    """Whether a queue outlives the node: an exclusive one's owner does not come back, so why should it?"""
     return queue.durable and not queue.exclusive
 
 
