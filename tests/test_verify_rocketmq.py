@@ -483,8 +483,9 @@ def test_messages_of_a_file_that_stands_behind_the_logs_end_are_found() -> None:
         rename(old, new)(files, golden.directory(scenario))
     found = findings(scenario, files)
     assert ("missing blank record", last, 0) in told(scenario, found, "damage")
-    misplaced = sum(1 for one in found if one.kind == "leftover wrong physical offset" and one.path.endswith(behind))
-    assert misplaced == sum(1 for one in golden.records(scenario) if one["physicalOffset"] >= 131072)
+    (misplaced,) = (one for one in found if one.kind == "leftover wrong physical offset" and one.path.endswith(behind))
+    count = sum(1 for one in golden.records(scenario) if one["physicalOffset"] >= 131072)
+    assert misplaced.detail == f"the record lies at 163840, and says 131072; {count} in a row, this is the first"
 
 
 def test_messages_behind_a_wrong_blank_record_are_found() -> None:

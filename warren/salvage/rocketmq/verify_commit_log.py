@@ -39,7 +39,7 @@ from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.record_finder import RecordFinder
 from warren.msg_store.record_scan import WINDOW_BYTES, read_columns
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.store_files import MappedFile, StoreFiles, cut_short, finding, mapped_files
+from warren.salvage.rocketmq.store_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.storage.filesystem import data_windows
 
 _SEARCH_BYTES: Final = 1 << 20
@@ -87,6 +87,9 @@ class VerifiedCommitLog:
     _last_ms: int = 0
     _last_queued_ms: int = 0
     _looks_left: int = _MOST_LOOKS
+    _walked: int = 0
+    """Records that were good until now."""
+    _runs: FindingRuns = attrs.Factory(FindingRuns)
 
     @classmethod
     def of(cls, store_files: StoreFiles) -> VerifiedCommitLog:
@@ -181,6 +184,7 @@ class VerifiedCommitLog:
             while at is not None and at < file.end:
                 at = yield from self._file_part(index, max(at, file.base), window_bytes)
                 window_bytes = _SMALL_WINDOW_BYTES if at is not None and at < file.end else WINDOW_BYTES
+        yield from self._runs.finish()
         if at is not None:
             self.end = End(self.good_end, "zeros")
 
@@ -218,8 +222,9 @@ class VerifiedCommitLog:
         self.good_end = columns.stop
         for row in np.flatnonzero(columns.physical_offsets != columns.positions).tolist():
             position, said = int(columns.positions[row]), int(columns.physical_offsets[row])
-            detail = f"the record lies at {position}, and says {said}"
-            yield self.finding("wrong physical offset", position, detail)
+            found = self.finding("wrong physical offset", position, f"the record lies at {position}, and says {said}")
+            yield from self._runs.add((found.path, said - position), self._walked + row, found)
+        self._walked += len(columns.positions)
         yield columns
 
     def _blank(self, blank: Blank, index: int) -> Generator[Walked, None, int | None]:
