@@ -29,7 +29,7 @@ from typing import Any, Final
 from warren.actors.future import Future
 from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event
-from warren.storage.errors import WarrenError, shortly
+from warren.storage.errors import StorageError, WarrenError, shortly
 
 _LOG = logging.getLogger("warren.client")
 
@@ -128,6 +128,10 @@ class Leading(ABC):
         """Say to all who wait that they wait in vain."""
 
     @abstractmethod
+    def break_off(self, error: WarrenError) -> None:
+        """The same, where something has happened that should not; the next one who asks gets another socket."""
+
+    @abstractmethod
     def receive(self, connection: socket.socket, later: Later) -> None:
         """Read what there is. Called with the lock held."""
 
@@ -179,7 +183,10 @@ class Leading(ABC):
 
     def _start_reader(self) -> None:
         """An interrupt waits: nobody could wait for the end of a thread that is half begun."""
-        woken, waker = socket.socketpair()
+        try:
+            woken, waker = socket.socketpair()
+        except OSError as error:
+            raise StorageError(f"no socket to wake the reader of a connection: {error.strerror}") from error
         thread = threading.Thread(target=self._read, name="warren-client", daemon=True)
         self._woken, self._waker, self._thread = woken, waker, thread
         try:
@@ -306,10 +313,11 @@ class Leading(ABC):
     def _read(self) -> None:
         try:
             while self.closed is None:
-                self._read_on()
-        except Exception as error:
-            _LOG.exception("the thread that reads a connection ended", extra=log_event("link_failed", error))
-            self.fail(WarrenError(f"the connection cannot be used any more: {shortly(error)}"))
+                try:
+                    self._read_on()
+                except Exception as error:
+                    _LOG.exception("the reading of a connection failed", extra=log_event("link_failed", error))
+                    self.break_off(WarrenError(f"the connection failed: {shortly(error)}"))
         finally:
             self._promote()
 

@@ -215,6 +215,10 @@ PROMISES: Final = (
             "no descriptor left for a module that is first used then",
             "modules_not_read::topics_that_go_down_while_no_module_can_be_read_come_up_again",
         ),
+        Shown(
+            "no descriptor left for a guest that connects anew",
+            "sharing::a_guest_that_finds_no_descriptor_for_the_next_connection_says_so_and_goes_on_once_it_does",
+        ),
         Shown("permission lost and given back", "real_disk_faults::permission_to_make_files_is_lost_and_given_back"),
         Shown(
             "no storm of restarts",

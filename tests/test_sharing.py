@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import gc
 import json
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pamqp import commands as c
@@ -27,6 +29,7 @@ from warren.actors.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
+from warren.client import shared_directory
 from warren.client.calls import NotFromOutsideError
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
@@ -39,6 +42,7 @@ from warren.errors import (
     PreconditionFailedError,
     QueueDownError,
     ResourceLockedError,
+    StorageError,
     UnroutableError,
     WrongProcessError,
 )
@@ -49,6 +53,16 @@ from warren.top.attached import Attached
 
 def bodies(queue: warren.Queue, count: int = 100) -> list[bytes]:
     return [delivery.body for delivery in queue.get_many(count, auto_ack=True)]
+
+
+def failing(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*arguments: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+NO_DESCRIPTOR = failing(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
 
 # ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -563,6 +577,48 @@ def test_what_was_not_confirmed_is_sent_again_in_order(guest: Node) -> None:
         confirm.wait(60)
     found = list(dict.fromkeys(map(int, bodies(queue, 2000))))
     assert found == list(range(1000))
+
+
+def test_a_guest_that_finds_no_descriptor_for_the_next_connection_says_so_and_goes_on_once_it_does(
+    guest: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hung for ever: what nobody expected had ended the thread that connects."""
+    queue = guest.queue("q")
+    queue.publish(b"0").wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(shared_directory, "_connected", NO_DESCRIPTOR)
+        hang_up(guest)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="Too many open files"):
+                queue.publish(b"1").wait(60)
+    queue.publish(b"2").wait(60)
+    assert bodies(queue, 10) == [b"0", b"2"]
+
+
+def test_a_guest_without_descriptors_for_its_own_sockets_cannot_be_opened_and_says_why(
+    host: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", NO_DESCRIPTOR)
+        with pytest.raises(StorageError, match=r"no socket .* Too many open files"):
+            warren.open(host.path, share=True)
+    with warren.open(host.path, share=True) as guest:
+        guest.queue("q").publish(b"0").wait()
+
+
+def test_a_failure_that_nobody_expected_is_told_to_who_waits_and_the_next_one_gets_another_connection(
+    guest: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, link = guest.queue("q"), link_of(guest)
+    queue.publish(b"0").wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "join", failing(RuntimeError("a mistake")))
+        hang_up(guest)
+        with pytest.raises(warren.WarrenError, match=r"the connection failed: .*a mistake"):
+            queue.publish(b"1").wait(60)
+    assert "the reading of a connection failed" in caplog.text
+    queue.publish(b"2").wait(60)
+    assert bodies(queue, 10) == [b"0", b"2"]
 
 
 def test_whoever_has_a_message_from_a_get_can_settle_it_no_more(guest: Node) -> None:

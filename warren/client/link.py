@@ -141,6 +141,14 @@ class Link(Sending):
             self._channels.clear()
         call_later(later)
 
+    def break_off(self, error: WarrenError) -> None:
+        """What is on its way fails, the socket is given up, and the next one who asks makes another."""
+        later: Later = []
+        with self._lock:
+            self._give_up(error, later)
+        call_later(later)
+        self.fail(error)
+
     def lose(self, error: WarrenError, later: Later) -> None:
         """The socket is of no use any more."""
         if self.engine is None and self._last_engine is None:

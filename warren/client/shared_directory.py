@@ -41,6 +41,7 @@ from warren.steps import run
 from warren.storage.errors import DirectoryLockedError, WarrenError
 from warren.storage.lock_file import LOCK_FILE, SHARED
 from warren.storage.lock_holder import lock_holder
+from warren.storage.real_file import refused
 
 RETRY_S: Final = 0.002
 """So often a process looks for the next host."""
@@ -159,7 +160,10 @@ class SharedDirectory:
             if remote not in self._remotes:  # it was released, and is used again
                 self.check_process()
                 self._remotes.append(remote)
-            return self._connect(stopped) if self._host is not None else self._attached(remote)
+            try:
+                return self._connect(stopped) if self._host is not None else self._attached(remote)
+            except OSError as error:
+                raise refused(self.path, error) from error
 
         remote = RemoteVhost(lambda: Link(connect, Login(vhost)), vhost, self.path, self._forget_remote)
         self._remotes.append(remote)
