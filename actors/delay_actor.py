@@ -14,7 +14,6 @@ anything waits: a wall clock that was set is followed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +26,7 @@ from warren.actors.front_end import PublishBatch
 from warren.actors.future import Confirm
 from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey
 from warren.actors.inbox import PendingBatch
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.queue_index.message_format import MSG_ID_BYTES, encode_many
 from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
@@ -35,7 +34,7 @@ from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
 if TYPE_CHECKING:
     from warren.actors.queue_output import Dispatch
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 _KEY: Final = object()
 """Of what gathers in the inbox: all is of one kind."""

@@ -9,7 +9,6 @@ it is known of all of them that it is safe, or that they refuse it, it is kept h
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from types import NoneType
@@ -28,7 +27,7 @@ from warren.actors.front_end import FrontEnd
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishRefusedError, QueueGoneError
 from warren.actors.inbox import ControlCall
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from warren.actors.queue_actor import QueueActor
     from warren.actors.queue_output import Dispatch, Target
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 BATCH_MESSAGES: Final = 1024
 """So many that have gathered are written at once."""

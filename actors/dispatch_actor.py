@@ -8,19 +8,18 @@ the slots of the index file that is being filled are written then, so that a cop
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.storage.errors import NoRoomError
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 _PAGE_BYTES: Final = 4096
 _STRETCHES: Final = 4
 """Of one turn; each is a few MiB of the CommitLog at most."""

@@ -12,7 +12,6 @@ member's, and they lie nowhere.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -25,14 +24,14 @@ from warren.actors.engines.topics.consumer_group import ConsumerGroup, StartOffs
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.queue_index.local_offsets import SEPARATOR, LocalOffsets
 from warren.storage.errors import DirectoryLostError
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 
 
 def _nobody() -> bool:

@@ -5,15 +5,14 @@ What counts as a trouble, how long one waits and when it is over: :mod:`warren.a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from warren.actors.engines.restarts import DISK_ERRORS, WELL_NS, What
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 
 class KeptDownHost(Protocol):

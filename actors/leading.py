@@ -15,7 +15,6 @@ one who leads is a token, so that an interrupt between two instructions leaves n
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
 import socket
 import threading
@@ -28,10 +27,10 @@ from typing import Any, Final
 
 from warren.actors.future import Future
 from warren.actors.interrupts import uninterrupted
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import StorageError, WarrenError, shortly
 
-_LOG = logging.getLogger("warren.client")
+_LOG = logger("client")
 
 TICK_S: Final = 0.005
 """So long the reader leaves the socket to threads that come and go."""

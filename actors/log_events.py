@@ -7,9 +7,11 @@ Every log call of ours says ``extra=log_event(…)``, and a test holds that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from warren.actors.interrupts import uninterrupted
 from warren.storage.errors import DataError
 
 EVENTS: Final[Mapping[str, str]] = {
@@ -97,6 +99,15 @@ class Named(Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+def logger(part: str) -> logging.Logger:
+    """The logger ``warren.<part>``.
+
+    No interrupt strikes meanwhile. Modules are imported in the midst of a user's verbs, and one that struck just there
+    would leave the lock of :mod:`logging` held for ever, and hang whoever logs next.
+    """
+    return uninterrupted(logging.getLogger, f"warren.{part}")
 
 
 def log_event(

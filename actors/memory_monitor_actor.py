@@ -10,7 +10,6 @@ same reason the monitor goes before others where it stands in line for a turn.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from pykka import ActorRef
 from warren.actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import MemoryReading, memory_limit_bytes
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.messages import (
     DiskRoom,
     GetMemory,
@@ -34,7 +33,7 @@ from warren.actors.node_context import NodeContext
 from warren.actors.node_part import NodePart
 from warren.actors.timer import tell
 
-_LOG = logging.getLogger("warren.memory")
+_LOG = logger("memory")
 
 ALARM_INTERVAL_MS: Final = 1000
 """Between two looks at the memory alone: publishers are stopped sooner than queues are told to page."""

@@ -18,7 +18,6 @@ A crash, of the process or of this actor, leaves what recovery reads.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ from warren.actors.engines.memory_readings import MemoryReading
 from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.restarts import DISK_ERRORS, RETRY_NS, Restarts, What
 from warren.actors.inbox import Inbox
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, ForeignDirectoryError, TopicsDownError, UnsavedError
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from warren.actors.recorder_actor import Record
     from warren.actors.running_topics import RunningTopics
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)

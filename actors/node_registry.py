@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +26,7 @@ from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.users import Users
 from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.inbox import Call
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
 from warren.actors.node_part import NodePart
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from warren.actors.running_topics import RunningTopics
     from warren.actors.streams import Stream
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 T = TypeVar("T")
 

@@ -7,14 +7,13 @@ the node's ``restart_limit`` allows; then they are down, and tried again where t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorRef
 
 from warren.actors.engines.restarts import DISK_ERRORS, Restarts, What
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
 from warren.storage.errors import WarrenError
@@ -23,7 +22,7 @@ from warren.storage.topic_settings import TopicSettings
 if TYPE_CHECKING:
     from warren.actors.running_topics import RunningTopics, Streams
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 TOPICS_DIRECTORY: Final = "topics"
 TOPICS: Final[What] = ("topics",)

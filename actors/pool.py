@@ -15,7 +15,6 @@ gets it, :meth:`PooledActor.on_error` is called, and everything that still waits
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
@@ -31,10 +30,10 @@ from pykka.messages import _ActorStop
 from warren.actors.future import Future
 from warren.actors.inbox import Call, Inbox, PendingBatch
 from warren.actors.interrupts import uninterrupted
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenError
 
-_LOG = logging.getLogger("warren.actors")
+_LOG = logger("actors")
 
 TURN_ENTRIES: Final = 64
 """Inbox entries of one turn; more would let a busy actor keep others waiting."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from warren.actors.tails import Tails
     from warren.actors.unique_publisher import Key, PublishUnique, UniquePublisher
 
-_LOG = logging.getLogger("warren.queue")
 
 QUICK_MESSAGES: Final = 64
 """So many that come at once are still quick to take."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -26,7 +25,7 @@ from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import CountDown, Future
 from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
 from warren.actors.inbox import ControlCall
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.looking import allocated_bytes
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_front_end import QueueFrontEnd
@@ -37,7 +36,7 @@ from warren.storage.errors import DiskFullError, NoRoomError
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
 
-_LOG = logging.getLogger("warren.queue")
+_LOG = logger("queue")
 _rest_numbers = itertools.count(1)
 IDLE_BYTES: Final = 4096
 """What an idle queue is taken to need, where memory is counted by the engine itself."""

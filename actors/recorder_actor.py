@@ -16,7 +16,6 @@ go on counting into the void.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -24,14 +23,14 @@ import attrs
 
 from warren.actors import messages as m
 from warren.actors.clock import NS
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.node_part import NodePart
 from warren.actors.queue_actor import QueueActor
 from warren.actors.sampling import Row, node_row
 from warren.actors.timer import tell
 
-_LOG = logging.getLogger("warren.record")
+_LOG = logger("record")
 _COUNTED: Final = (
     "published", "refused", "delivered", "acked", "requeued", "rejected", "dead_lettered", "purged",
 )  # fmt: skip

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import logging
 import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -32,7 +31,7 @@ from warren.actors.engines.topics.topic_store import TopicStore, table_of
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.inbox import Call, ControlCall
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.schedule_actor import ScheduleActor
 from warren.actors.topic_part import TopicPart
@@ -46,7 +45,7 @@ from warren.storage.filesystem import Lock
 from warren.storage.lock_file import LOCK_FILE, lock_part
 from warren.storage.topic_settings import TopicSettings
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 OFFSETS: Final = "offsets"

@@ -29,7 +29,7 @@ from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_kept
 from warren.actors.future import Future
 from warren.actors.inbox import Call, ControlCall, Inbox
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue_entry import QueueEntry
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from warren.storage.errors import DataError
     from warren.storage.record_log import RecordLog
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 _DEAD_LETTER_ROUNDS: Final = 8
 """As many queues one behind the other, at most, have what died in one of them arrive before a vhost closes."""

@@ -7,7 +7,6 @@ after that and before a crash is delivered once more.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import attrs
@@ -19,7 +18,7 @@ from warren.actors.engines.topics.reading import read_sound_records
 from warren.actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log import Batch, MessageIllegalError
@@ -29,7 +28,7 @@ from warren.queue_index.consume_queue_format import Entries
 from warren.queue_index.consumer_offsets_format import encode_delay_offsets
 from warren.storage.errors import NoRoomError, WarrenError
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 
 _AT_A_TIME: Final = 256
 _MOST_WAIT_MS: Final = 5_000

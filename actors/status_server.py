@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
 import selectors
 import socket
@@ -29,11 +28,11 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.interrupts import uninterrupted
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
 from warren.storage.errors import StorageError, WarrenError, shortly
 
-_LOG = logging.getLogger("warren.status")
+_LOG = logger("status")
 
 MAX_REQUEST_BYTES: Final = 1 << 16
 MAX_VISITORS: Final = 16

@@ -9,7 +9,6 @@ the store lies with the queue.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from warren.actors.engines.restarts import What
 from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.gate import Gate
 from warren.actors.inbox import Call, Inbox
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.messages import (
     CloseStore,
     CountReferences,
@@ -44,7 +43,7 @@ from warren.msg_store.message_store import MessageStore
 from warren.storage.errors import NoRoomError
 from warren.storage.pieces import Whole, sizes_of
 
-_LOG = logging.getLogger("warren.store")
+_LOG = logger("store")
 
 
 class MessageStoreActor(NodePart):

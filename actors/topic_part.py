@@ -5,20 +5,19 @@ The node is told, gives the others up and opens the store anew (:mod:`warren.act
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from warren.actors import messages as m
 from warren.actors.engines.full_disk import FullDisk
 from warren.actors.engines.restarts import What
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_part import NodePart
 from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
 from warren.storage.errors import NoRoomError, WarrenError
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 
 MS_NS: Final = 1_000_000
 

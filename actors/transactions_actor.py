@@ -9,7 +9,6 @@ way the transaction cannot be decided again.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,14 +27,14 @@ from warren.actors.engines.topics.transactions import (
 )
 from warren.actors.future import Confirm, Future
 from warren.actors.groups_actor import GroupsActor
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import TopicPart
 from warren.msg_store.commit_log_format import Record, RecordError
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.storage.errors import NoRoomError
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 _AT_A_TIME: Final = 1024
 
 

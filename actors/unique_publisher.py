@@ -9,7 +9,6 @@ sync of the keys' log (:meth:`UniquePublisher.flush`).
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +20,7 @@ from warren.actors.engines.key_table import BOUND, IN_RAM, SAFE, TakenKey
 from warren.actors.engines.unique_keys import LOG_KIND, UniqueKeys
 from warren.actors.future import Future, UniqueConfirm
 from warren.actors.handing_over import PublishKey
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.node_context import NodeContext
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import DataError, MessageError, NoRoomError
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from warren.actors.queue_actor import QueueActor
 
 
-_LOG = logging.getLogger("warren.queue")
+_LOG = logger("queue")
 
 
 class Key(NamedTuple):

@@ -7,7 +7,6 @@ as often as the node's ``restart_limit`` allows, and not after damage; what the 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from warren.actors.future import Confirm
 from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey
 from warren.actors.inbox import Call, ControlCall
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.messages import DelaysFailed
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import DelaysDownError
@@ -34,7 +33,7 @@ from warren.storage.errors import StorageError, WarrenError
 if TYPE_CHECKING:
     from warren.actors.queue_output import Dispatch
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 
 class VhostDelays:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from warren.actors.log_events import EVENTS, log_event
+from warren.actors.log_events import EVENTS, log_event, logger
 from warren.errors import DataError, QueueDownError
 from warren.logs import JsonFormatter
 from warren.testing import TestNode
@@ -28,16 +28,20 @@ FIELDS = {
 """What a record may have beside its event; documented in docs/monitoring.md."""
 
 
-def log_calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call of a module's logger, and where it is."""
+def modules() -> Iterator[Path]:
     for room in ("actors", "warren", "storage", "queue_index", "msg_store"):
         for path in sorted((PROJECT / room).rglob("*.py")):
-            if path.is_symlink() or any(parent.is_symlink() for parent in path.parents if parent != PROJECT):
-                continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                match node:
-                    case ast.Call(func=ast.Attribute(value=ast.Name(id="_LOG"))):
-                        yield f"{path.relative_to(PROJECT)}:{node.lineno}", node
+            if not (path.is_symlink() or any(parent.is_symlink() for parent in path.parents if parent != PROJECT)):
+                yield path
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call of a module's logger, and where it is."""
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="_LOG"))):
+                    yield f"{path.relative_to(PROJECT)}:{node.lineno}", node
 
 
 def names_in(node: ast.expr) -> list[str]:
@@ -65,6 +69,26 @@ def test_every_log_call_says_which_event_it_is() -> None:
             case _:
                 pytest.fail(f"{where}: no extra=log_event(…)")
     assert used == EVENTS.keys()
+
+
+def test_no_interrupt_strikes_while_a_module_gets_its_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It struck in a verb's first use of a module, and left the lock of `logging` held: all who logged then hung."""
+    known, found = logging.getLogger, list[logging.Logger]()
+
+    def struck(name: str) -> logging.Logger:
+        signal.raise_signal(signal.SIGINT)
+        found.append(known(name))
+        return found[0]
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(logging, "getLogger", struck)
+        logger("queue")
+    assert [one.name for one in found] == ["warren.queue"]
+
+
+def test_every_module_gets_its_logger_so() -> None:
+    asking = {str(path.relative_to(PROJECT)) for path in modules() if "logging.getLogger" in path.read_text("utf-8")}
+    assert asking == {"actors/log_events.py", "warren/__init__.py"}  # the latter before anything else is imported
 
 
 def test_no_field_is_an_attribute_that_records_have_anyway() -> None:
@@ -110,14 +134,14 @@ def test_a_queue_that_fails_is_told_with_its_name(caplog: pytest.LogCaptureFixtu
 def test_a_memory_alarm_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("warren.memory")
-    logger.addHandler(handler)
+    of_memory = logger("memory")
+    of_memory.addHandler(handler)
     try:
         with TestNode() as node:
             node.machine.used_bytes = node.machine.total_memory_bytes
             node.advance(60)
     finally:
-        logger.removeHandler(handler)
+        of_memory.removeHandler(handler)
     [line] = capsys.readouterr().err.splitlines()
     said = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", said.pop("time"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import weakref
@@ -21,9 +20,9 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from warren.actors.interrupts import uninterrupted
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 
 class OpenNode(Protocol):

@@ -25,7 +25,6 @@ until the group is sought behind it (:meth:`warren.Topic.seek`).
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypedDict
@@ -38,7 +37,7 @@ from warren.actors.engines.topics.errors import MemberError, QueueLostError, Top
 from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
 from warren.actors.engines.topics.retry import sent_back
 from warren.actors.future import Confirm, Future
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.running_topics import RunningTopics
 from warren.broadcast import Broadcast, check_reader_names
 from warren.msg_store.commit_log_format import Record
@@ -49,7 +48,7 @@ from warren.storage.errors import DataError, WarrenError
 from warren.topic_lookup import TagFilter, offsets_at, read_taken
 from warren.topic_record import Moment
 
-_LOG = logging.getLogger("warren.topics")
+_LOG = logger("topics")
 BATCH: Final = 256
 """Messages that are taken at a time: what one reader has of them another one does not."""
 _numbers = itertools.count(1)

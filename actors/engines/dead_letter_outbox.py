@@ -6,7 +6,6 @@ channel had them; so a stop or a crash on the way brings them back, and what was
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -16,12 +15,12 @@ from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason
 from warren.actors.engines.effects import DeadLetterBatch
 from warren.actors.engines.queue_arguments import QueueArguments
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.queue_index.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
 
-_LOG = logging.getLogger("warren.queue")
+_LOG = logger("queue")
 
 BATCH_MESSAGES: Final = 1024
 """So many die together at most: their bodies are in memory while they are on their way."""

@@ -28,7 +28,6 @@ log that cannot be replaced for want of room grows on.
 from __future__ import annotations
 
 import json
-import logging
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
@@ -36,12 +35,12 @@ from typing import Any, Final, cast
 import attrs
 
 from warren.actors.engines.changes import Change, Kind
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import DataError, DiskFullError, StorageError, shortly
 from warren.storage.filesystem import FileSystem, sync_directories_above, write_beside
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 
-_LOG = logging.getLogger("warren.node")
+_LOG = logger("node")
 
 FORMAT: Final = "warren definitions"
 VERSION: Final = 1

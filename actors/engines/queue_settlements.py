@@ -7,7 +7,6 @@ hold messages only for so long, it does so by itself (:mod:`~warren.actors.engin
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,14 +20,14 @@ from warren.actors.engines.effects import DeadLetterBatch, Effects
 from warren.actors.engines.expiry import DeathWatcher, Expiry, WallClock
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_arguments import QueueArguments, effective
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 
 if TYPE_CHECKING:
     from warren.actors.engines.ack_deadlines import AckDeadlines
     from warren.actors.engines.retries import Retries
     from warren.storage.record_log import RecordLog
 
-_LOG = logging.getLogger("warren.queue")
+_LOG = logger("queue")
 
 
 @attrs.define(eq=False, repr=False)

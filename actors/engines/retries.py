@@ -41,7 +41,6 @@ Invariants: what waits is pending in the queue; what the map of waits says stand
 from __future__ import annotations
 
 import contextlib
-import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -52,11 +51,11 @@ from sortedcontainers import SortedDict
 from warren.actors.engines.queue_arguments import QueueArguments
 from warren.actors.engines.retry_policy import OF_FAILURES, RetryPolicy
 from warren.actors.engines.seq_id_map import SeqIdMap, stretches
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import DataError, NoRoomError
 from warren.storage.record_log import RecordLog
 
-_LOG = logging.getLogger("warren.queue")
+_LOG = logger("queue")
 
 COUNT, WAIT, OUT = 1, 2, 3
 RECORD: Final = struct.Struct(">BBQQQ")

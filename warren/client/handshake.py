@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -12,7 +11,7 @@ import attrs
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.amqp.connection import Connection
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
@@ -22,7 +21,7 @@ from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.storage.data_version import WARREN_VERSION, VersionError
 from warren.storage.errors import WarrenError
 
-_LOG = logging.getLogger("warren.client")
+_LOG = logger("client")
 
 RECEIVE_BYTES: Final = 1 << 18
 PATIENCE_S: Final = 30.0

@@ -10,7 +10,6 @@ fails with :class:`LinkLostError`: verbs ask again.
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from pamqp.base import Frame as Method
 from warren.actors.future import Future
 from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import TICK_S, Later, call_later
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
@@ -32,7 +31,7 @@ from warren.client.sending import Receiver, Sending
 from warren.client.topology import Topology
 from warren.storage.errors import MessageError, WarrenError
 
-_LOG = logging.getLogger("warren.client")
+_LOG = logger("client")
 
 _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 CLOSE_S: Final = 2.0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partialmethod
@@ -27,7 +26,7 @@ from kombu.transport import base
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.pool import ActorStoppedError
 from warren.channel import settle
 from warren.consumer import Delivery
@@ -39,7 +38,7 @@ from warren.kombu.subscription import Subscription
 from warren.queue import Queue
 from warren.storage.errors import MessageError, WarrenError
 
-_LOG = logging.getLogger("warren.kombu")
+_LOG = logger("kombu")
 
 _numbers = itertools.count(1)
 

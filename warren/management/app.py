@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from warren.actors.engines.errors import RefusedError
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.management import access, api, prometheus
 from warren.management.call import Call, Managed
@@ -23,7 +22,7 @@ from warren.management.page import Page
 from warren.management.routing import Handler, Route, Router
 from warren.storage.errors import MessageError, WarrenError
 
-_LOG = logging.getLogger("warren.management")
+_LOG = logger("management")
 
 API: Final = "/api"
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Iterator
 from typing import Final, Self
 
 import uvicorn
 
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.loop_thread import LoopThread
 from warren.management import overview
 from warren.management.app import Application
@@ -24,7 +23,7 @@ from warren.running_node import RunningNode
 from warren.server.server import ListenError, Server
 from warren.storage.errors import WarrenError
 
-_LOG = logging.getLogger("warren.management")
+_LOG = logger("management")
 
 _BACKLOG = 128
 SAMPLING_SHARE: Final = 100

@@ -6,7 +6,6 @@ A span lasts until the message is safe, or refused, whoever waits for that.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 
 from warren import exchange, node, queue, topic
 from warren.actors.future import Future
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.aio import exchange as aio_exchange
 from warren.aio import node as aio_node
 from warren.aio import queue as aio_queue
@@ -33,7 +32,7 @@ from warren.opentelemetry.spans import (
     vhost_attribute,
 )
 
-_LOG = logging.getLogger("warren.opentelemetry")
+_LOG = logger("opentelemetry")
 
 Described = tuple[Operation, list[Any], dict[str, Any]]
 """What is sent, and the arguments of the call without their context."""

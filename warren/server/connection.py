@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -23,7 +22,7 @@ from pamqp import commands as c
 from pamqp.base import Frame as Method
 
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from warren.server.server import Server
     from warren.server.settings import ServerSettings
 
-_LOG = logging.getLogger("warren.server")
+_LOG = logger("server")
 
 LINGER_S: Final = 30.0
 """How long a client that has closed its connection has to close its socket; less where its heartbeats are faster. What

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import os
 import socket
 import ssl
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.loop_thread import LoopThread
 from warren.amqp.states import State
 from warren.running_node import RunningNode
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from warren.management.server import ManagementServer
     from warren.management.settings import ManagementSettings
 
-_LOG = logging.getLogger("warren.server")
+_LOG = logger("server")
 
 _OF_PARENTS: Final[list[Server]] = []
 """In a forked child: its parent's servers. Nobody may collect them, for their sockets would close numbers that are

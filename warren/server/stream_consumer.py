@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import logging
 import operator
 import struct
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.actors.streams import Stream, StreamMessage
 from warren.aio import bridge
 from warren.amqp.methods import method_of
@@ -32,7 +31,7 @@ from warren.topic_lookup import offsets_at
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel
 
-_LOG = logging.getLogger("warren.server")
+_LOG = logger("server")
 
 _address = operator.attrgetter("exchange", "routing_key")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
@@ -27,12 +26,12 @@ from warren.actors.engines.delays.delay_file import (
 )
 from warren.actors.engines.delays.delay_format import Entry, Place
 from warren.actors.engines.delays.delay_recovery import recover
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import DataError, NoRoomError
 from warren.storage.filesystem import FileSystem, write_file
 from warren.storage.record_log import HEAD, RecordLog
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 FILE_ENTRIES: Final = 16384
 """So many messages of a file are listed in RAM while it is written; then it is sealed, however small."""

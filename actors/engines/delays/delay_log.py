@@ -25,7 +25,6 @@ Invariants: those of :class:`~warren.actors.engines.delays.delay_files.DelayFile
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -37,10 +36,10 @@ from warren.actors.engines.delays.delay_file import SealedFile
 from warren.actors.engines.delays.delay_files import GONE_AT_ONCE, DelayFiles
 from warren.actors.engines.delays.delay_format import Entry, Place
 from warren.actors.engines.delays.delay_recovery import index_of
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import DataError, NoRoomError, StorageError
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 _CHUNK_BYTES: Final = 1 << 20
 

@@ -6,7 +6,6 @@ that is missing or damaged is made anew from its log.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -17,12 +16,12 @@ import numpy.typing as npt
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_file import OpenFile, SealedFile, index_path, log_path
 from warren.actors.engines.delays.delay_format import Entry, Place
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem, write_file
 from warren.storage.record_log import HEAD, RecordLog
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 _GoneOf = defaultdict[int, bytearray]
 """The offsets of what is gone of each file, four bytes each: there may be millions."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from warren.actors.engines.delays.delay_log import DueMessage
-from warren.actors.log_events import log_event
+from warren.actors.log_events import log_event, logger
 from warren.queue_index.message_format import Envelope, given_in, properties_in
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
 
-_LOG = logging.getLogger("warren.delays")
+_LOG = logger("delays")
 
 
 @attrs.define(eq=False, repr=False)
