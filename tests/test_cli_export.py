@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import json
@@ -16,11 +17,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.classic_v2_tools import V2QueueOnDisk
+from tests.support.classic_v2_tools import msg_id as v2_msg_id
 from tests.support.cli_tools import warren
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren import cli
 from warren.commands.exporting import opened_writer
 from warren.queue_index import directory as disk
+from warren.queue_index import index_v2_format as v2
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
 from warren.salvage.archive import unpack
@@ -138,6 +142,33 @@ def test_orphans_come_once_and_belong_to_no_queue(queue: QueueOnDisk, tmp_path: 
     assert message["msg_id"] == orphan.hex()
     assert [message[key] for key in ("queue", "seq_id", "redelivered", "expiry_us")] == [None] * 4
     assert base64.b64decode(message["body"]) == b"o"
+
+
+def test_what_the_index_of_a_version_2_queue_does_not_tell_of_comes_as_its_orphans(tmp_path: Path) -> None:
+    queue = V2QueueOnDisk(tmp_path)
+    for position in range(6):
+        queue.publish(position)
+    queue.ack(0)
+    queue.entry(1, bytes(v2.ENTRY_SIZE))
+    queue.index(1).unlink()
+    queue.record(1, v2.encode_record_v2(b"no message"))
+    found = lines(tmp_path, "--orphans", exit_code=1)
+    assert [(one["seq_id"], base64.b64decode(one["body"]), one.get("orphan", False)) for one in found] == [
+        (2, b"body 2", False),
+        (3, b"body 3", False),
+        (None, b"body 1", True),
+        (None, b"body 4", True),
+        (None, b"body 5", True),
+    ]
+    assert [(one["queue"], one["msg_id"], one["persistent"]) for one in found[2:]] == [
+        ("q", v2_msg_id(position).hex(), True) for position in (1, 4, 5)
+    ]
+    result = warren("export", tmp_path, "--orphans", "--queue", "q", "--limit", "3", "--format", "csv")
+    assert [row["queue"] for row in csv.DictReader(io.StringIO(result.stdout))] == ["q"] * 3
+    assert "store without index" in result.stderr
+    result = warren("export", tmp_path, "--orphans")
+    assert "1.qs, offset " in result.stderr
+    assert "unreadable message" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from warren.arrow.arrays import schema_of
 from warren.arrow.columns import Columns, as_batch
 from warren.arrow.message_arrays import message_arrays
 from warren.msg_store.commit_log_format import Record
-from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import ROW_BYTES, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
+from warren.salvage.orphans import Orphan
 from warren.salvage.rocketmq.message_lines import record_fields
 
 GROUP_BYTES: Final = 32 << 20
@@ -107,15 +107,15 @@ class ParquetRows:
         names = {"node": self._node, "vhost": as_text(to_text(vhost)), "queue": as_text(to_text(queue))}
         self._file.add(Columns(len(batch), {**names, **message_arrays(batch)}), batch.payload_bytes)
 
-    def orphan(
-        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
-    ) -> None:
-        """A stored message that no queue needs."""
+    def orphan(self, orphan: Orphan) -> None:
+        """A stored message that no entry of a queue tells of."""
+        envelope, body = orphan.envelope, orphan.body
         fields = {
             "node": self._node,
-            "vhost": as_text(to_text(vhost)),
-            "msg_id": msg_id.hex(),
-            "persistent": persistent,
+            "vhost": as_text(to_text(orphan.vhost)),
+            "queue": None if orphan.queue is None else as_text(to_text(orphan.queue)),
+            "msg_id": orphan.msg_id.hex() or None,
+            "persistent": orphan.persistent,
             "size": len(body),
             "exchange": envelope.exchange,
             "routing_keys": [envelope.routing_keys],

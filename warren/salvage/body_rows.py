@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 from warren.msg_store.commit_log_format import Record
-from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import Body, MessageBatch
+from warren.salvage.orphans import Orphan
 
 
 class Bodies:
@@ -21,9 +21,9 @@ class Bodies:
         for body in batch.mixed().bodies:
             self._write(body)
 
-    def orphan(self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: Body) -> None:
-        """A stored message that no queue needs."""
-        self._write(body)
+    def orphan(self, orphan: Orphan) -> None:
+        """A stored message that no entry of a queue tells of."""
+        self._write(orphan.body)
 
     def record(self, position: int, record: Record) -> None:
         """A record of a topic."""

@@ -34,6 +34,7 @@ from warren.salvage.queue_directory import (
     SegmentColumns,
     StoredMessage,
     Summary,
+    UntoldMessage,
 )
 from warren.salvage.queue_reader import messages_of
 
@@ -126,6 +127,9 @@ class ClassicConvertingDirectory(ClassicDirectory):
 
     def knows_references(self) -> bool:
         return self.v2.knows_references()
+
+    def untold_messages(self) -> Iterator[UntoldMessage]:
+        return self.v2.untold_messages()
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"

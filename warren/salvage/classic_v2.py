@@ -15,7 +15,7 @@ from warren.salvage import classic_v2_findings
 from warren.salvage.classic_v2_index import ClassicV2Index
 from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference
-from warren.salvage.queue_directory import Extent, Finding, SegmentColumns, Summary
+from warren.salvage.queue_directory import Extent, Finding, SegmentColumns, Summary, UntoldMessage
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v2"
@@ -69,6 +69,9 @@ class ClassicV2Directory(ClassicV2Index):
 
     def knows_references(self) -> bool:
         return all(segment.problem is None for segment in self.segments())
+
+    def untold_messages(self) -> Iterator[UntoldMessage]:
+        return classic_v2_findings.untold(self)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v2_findings.of_directory(self)

@@ -28,7 +28,7 @@ from warren.queue_index.record_format import Bools
 from warren.queue_index.recovery_terms import v2_index_state
 from warren.salvage.classic_v2_index import ClassicV2Index
 from warren.salvage.needed_body import Reference
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, UntoldMessage
 from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below
 from warren.salvage.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of
@@ -72,6 +72,13 @@ def of_directory(queue: ClassicV2Index) -> Iterator[Finding | Reference]:
         columns = queue.columns_of(one)
         is_told = columns.live & (columns.stored | columns.embedded | columns.persistent)
         yield from compared(columns.rows(np.flatnonzero(is_told)), is_durable=is_durable)
+
+
+def untold(queue: ClassicV2Index) -> Iterator[UntoldMessage]:
+    """Messages in a queue's store that no entry tells of, those without an index at all among them."""
+    for segment in queue.segments():
+        if segment.store.has_bytes_behind(0):
+            yield from (one for one in _chain(segment) if isinstance(one, UntoldMessage))
 
 
 def _index_name(number: int) -> str:
@@ -139,6 +146,18 @@ def _store_alone(segment: SegmentV2) -> Iterator[Finding]:
 
 
 def _records(segment: SegmentV2) -> Iterator[Finding]:
+    """What is wrong with records, and how many messages no entry tells of."""
+    first, count = 0, 0
+    for one in _chain(segment):
+        if isinstance(one, Finding):
+            yield one
+        else:
+            first, count = first or one.offset, count + 1
+    if count:
+        yield orphan_records(segment.store.path, first, count)
+
+
+def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
     """Records one behind the other. Where the chain breaks reading goes on at the next one of which an entry says the
     same.
 
@@ -146,7 +165,6 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
     """
     store, known = segment.store, _known_records(segment)
     told = set(segment.entries["offset"][segment.here].tolist())
-    untold: list[int] = []
     said = set(segment.entries["offset"][segment.live & segment.here].tolist())
     contradicted = set(segment.entries["offset"][segment.inside].tolist()) - set(known)
     at = v2.HEADER_SIZE
@@ -165,10 +183,8 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
             if not isinstance(found, bytes):
                 yield _damage("damaged record", store.path, at, f"of no message that is left: {found}")
             elif at not in told:
-                untold.append(at)
+                yield UntoldMessage(found, store.path, at)
         at = end
-    if untold:
-        yield orphan_records(store.path, untold[0], len(untold))
 
 
 def orphan_records(path: str, offset: int, count: int) -> Finding:

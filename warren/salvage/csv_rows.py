@@ -18,6 +18,7 @@ from warren.msg_store.commit_log_format import Record
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import Body, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
+from warren.salvage.orphans import Orphan
 from warren.salvage.rocketmq.message_lines import body_text, record_fields
 
 MESSAGE_COLUMNS: Final = (
@@ -61,10 +62,16 @@ class CsvRows:
             self._rows.writerow({**known, **self._content(row.envelope, row.body)})
         self.flush()
 
-    def orphan(self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: Body) -> None:
-        """A stored message that no queue needs."""
-        known = {"vhost": as_text(to_text(vhost)), "msg_id": msg_id.hex(), "persistent": _word(persistent)}
-        self._rows.writerow({**known, "orphan": _word(True), **self._content(envelope, body)})
+    def orphan(self, orphan: Orphan) -> None:
+        """A stored message that no entry of a queue tells of."""
+        known = {
+            "vhost": as_text(to_text(orphan.vhost)),
+            "queue": None if orphan.queue is None else as_text(to_text(orphan.queue)),
+            "msg_id": orphan.msg_id.hex(),
+            "persistent": _word(orphan.persistent),
+            "orphan": _word(True),
+        }
+        self._rows.writerow({**known, **self._content(orphan.envelope, orphan.body)})
         self.flush()
 
     def record(self, position: int, record: Record) -> None:

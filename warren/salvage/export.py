@@ -3,9 +3,9 @@
 A line or a row for each: :mod:`warren.salvage.json_lines` says what stands in it.
 
 Queues come in the order of their names, vhost by vhost. The levels of a priority queue come under its bare name, the
-highest first, each with seq_ids of its own. An *orphan* is a message in a store that no unacked message of any queue
-refers to; it belongs to no queue, and nothing is known of its delivery (``queue``, ``seq_id``, ``redelivered`` and
-``expiry_us`` are null).
+highest first, each with seq_ids of its own. An *orphan* is a message in a vhost's store that no unacked message of any
+queue refers to, and belongs to no queue; or one in the store of a queue of version 2 that its index does not tell of.
+Nothing is known of its delivery (``seq_id``, ``redelivered`` and ``expiry_us`` are null, and ``queue`` of the former).
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 
 from warren.msg_store.commit_log_format import Record
-from warren.salvage.envelopes import Envelope, Envelopes
 from warren.salvage.json_lines import JsonLines, Write
 from warren.salvage.message_batches import Batcher, MessageBatch
 from warren.salvage.names import from_text, split_level, to_text
-from warren.salvage.needed import NeededBodies
+from warren.salvage.orphans import Orphan, orphans_of
 from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.read_only import below
 from warren.salvage.source import Source
-from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
-from warren.storage.errors import DataError, MessageError, WarrenError
+from warren.salvage.vhost import Vhost
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.salvage.rocketmq.selecting import SavedRecord
@@ -127,9 +125,8 @@ def export_to(
             for directory in directories:
                 if not exporter.is_done:
                     exporter.messages(vhost.name, name, directory.message_runs(include_acked=selection.include_acked))
-        if selection.orphans and vhost.knows_needs and not exporter.is_done:
-            for store in STORES:
-                _orphans(exporter, vhost, store)
+        if selection.orphans and not exporter.is_done:
+            _orphans(exporter, vhost, selection)
         for problem in problems_of(vhost, selection.queues):
             exporter.problem(problem)
     writer.flush()
@@ -193,10 +190,8 @@ class MessageWriter(RecordWriter, Protocol):
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
         """Some of the messages of a queue."""
 
-    def orphan(
-        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
-    ) -> None:
-        """A stored message that no queue needs."""
+    def orphan(self, orphan: Orphan) -> None:
+        """A stored message that no entry of a queue tells of."""
 
 
 @attrs.define
@@ -264,19 +259,23 @@ class Exporter:
     def _limited(self, batch: MessageBatch) -> MessageBatch:
         return batch if self.limit is None else batch.first(self.limit - self.exported.messages)
 
-    def orphan(
-        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
-    ) -> None:
-        """A stored message that no queue needs."""
+    def orphan(self, orphan: Orphan) -> None:
+        """A stored message that no entry of a queue tells of."""
         if self.where is not None:
             from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
 
-            known = {"vhost": to_text(vhost), "msg_id": msg_id.hex(), "persistent": persistent, "orphan": True}
-            if not Selector(self.where).wants(envelope, body, known):
+            known = {
+                "vhost": to_text(orphan.vhost),
+                "queue": None if orphan.queue is None else to_text(orphan.queue),
+                "msg_id": orphan.msg_id.hex() or None,
+                "persistent": orphan.persistent,
+                "orphan": True,
+            }
+            if not Selector(self.where).wants(orphan.envelope, orphan.body, known):
                 return
         self.exported.messages += 1
-        self.exported.payload_bytes += len(body)
-        self.writer.orphan(vhost, msg_id, persistent, envelope, body)
+        self.exported.payload_bytes += len(orphan.body)
+        self.writer.orphan(orphan)
 
     def record(self, record: Record) -> None:
         """The next record of a topic store."""
@@ -298,16 +297,11 @@ class Exporter:
             self._report(finding)
 
 
-def _orphans(exporter: Exporter, vhost: Vhost, store_name: str) -> None:
-    """The bodies that nobody needs."""
-    store, envelopes = vhost.store(store_name), Envelopes()
-    for file, record in NeededBodies.of(vhost, store_name).orphans(store):
-        try:
-            envelope, body = envelopes.split(store.read(record.msg_id))
-        except (DataError, MessageError) as error:
-            path = below(below(vhost.path, store_name), file)
-            exporter.problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
-            continue
-        exporter.orphan(vhost.name, record.msg_id, store_name == PERSISTENT_STORE, envelope, body)
+def _orphans(exporter: Exporter, vhost: Vhost, selection: Selection) -> None:
+    for found in orphans_of(vhost, chosen_queues(vhost, selection.queues)):
+        if isinstance(found, Finding):
+            exporter.problem(found)
+        else:
+            exporter.orphan(found)
         if exporter.is_done:
             return

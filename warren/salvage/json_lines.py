@@ -37,6 +37,7 @@ from warren.msg_store.commit_log_format import Record
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
 from warren.salvage.names import to_json, to_text
+from warren.salvage.orphans import Orphan
 from warren.salvage.rocketmq.message_lines import body_text, record_line
 
 Text = npt.NDArray[np.uint8]
@@ -78,14 +79,14 @@ class JsonLines:
         else:
             self._mixed(head, batch.mixed())
 
-    def orphan(
-        self, vhost: bytes, msg_id: bytes, persistent: bool, envelope: Envelope, body: bytes | memoryview
-    ) -> None:
-        """A stored message that no queue needs; it has no position."""
-        head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost))
-        flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[persistent]
+    def orphan(self, orphan: Orphan) -> None:
+        """A stored message that no entry of a queue tells of; it has no position."""
+        names = [None if name is None else to_text(name) for name in (orphan.vhost, orphan.queue)]
+        msg_id = orphan.msg_id.hex() or None
+        head = b'{"vhost": %b, "queue": %b, "seq_id": null, "msg_id": %b' % (*map(to_json, names), to_json(msg_id))
+        flags = b', "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[orphan.persistent]
         end = b'", "orphan": true}\n'
-        for piece in json_line((head, hexlify(msg_id), flags), envelope, body, end, with_text=self._with_text):
+        for piece in json_line((head, flags), orphan.envelope, orphan.body, end, with_text=self._with_text):
             self._write(piece)
 
     def record(self, position: int, record: Record) -> None:

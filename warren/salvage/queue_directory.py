@@ -64,6 +64,16 @@ class StoredMessage(NamedTuple):
     """How often it came back, of a quorum queue; ``None``: the format counts no deliveries."""
 
 
+class UntoldMessage(NamedTuple):
+    """A message in a queue's own store that no entry of its index tells of, acked or not."""
+
+    encoded: bytes
+    """The message: see :mod:`warren.queue_index.message_format`."""
+    path: str
+    """The file that has it, and where."""
+    offset: int
+
+
 @attrs.frozen(eq=False, repr=False)
 class MessageRun:
     """Many messages whose encoded forms have one length, as columns. All are persistent and none is acked."""

@@ -30,6 +30,7 @@ from warren.salvage.queue_directory import (
     SegmentColumns,
     StoredMessage,
     Summary,
+    UntoldMessage,
     missing_body,
     one_by_one,
 )
@@ -85,6 +86,10 @@ class QueueDirectory(Protocol):
     def own_findings(self) -> Iterator[Finding | Reference]:
         """All that is damaged or left over in this directory by its own files, and what unacked messages need of the
         store."""
+
+    def untold_messages(self) -> Iterator[UntoldMessage]:
+        """What its own store has beside the messages that its index tells of. Nothing: it has no such store."""
+        return iter(())
 
     # ── what follows from it ─────────────────────────────────────────────────────────────────────────────────────────
 
