@@ -196,6 +196,8 @@ def check(
         few += len(erased)
         here = int((erased["location"] == v2.IN_QUEUE_STORE).sum())
         assert untold_records(place) >= here - FEW + untold_records(archive), said  # an acked one tells of its record
+        saved = {body for *_, body in messages(warren(*command, place, "--orphans"))}
+        assert len({body for *_, body in missing} - saved) <= few - here, said
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
     is_moved = kind in ("insert", "cut out")  # what settles, and what does not, cannot be told of what stands behind
