@@ -141,10 +141,10 @@ class Link(Sending):
         call_later(later)
 
     def break_off(self, error: WarrenError) -> None:
-        """What is on its way fails, the socket is given up, and the next one who asks makes another."""
+        """The socket is given up, what was on its way fails, and the next one who asks makes another."""
         later: Later = []
         with self._lock:
-            self._give_up(error, later)
+            self.lose(LinkLostError(str(error)), later)
         call_later(later)
         self.fail(error)
 
