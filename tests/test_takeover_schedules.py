@@ -29,7 +29,7 @@ from warren.server import Server
 
 
 def test_no_order_of_takeovers_breaks_a_promise(tried: Count) -> None:
-    first, count = new_seed() if EFFORT == "nightly" else 0, times(200, quick=4, nightly=4000)
+    first, count = new_seed() if EFFORT == "nightly" else 0, times(200, quick=4, nightly=10_000)
     hosts = deaths = 0
     for seed in range(first, first + count):
         schedule = drawn_schedule(seed)
