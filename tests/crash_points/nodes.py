@@ -349,8 +349,8 @@ def assert_kept(found: Found, promises: Promises) -> None:
             assert waiting[one.body] == one.due_ms, "it comes at another time"
             assert not one.gone, "called back, and it waits"
     bodies = [body for body, _ in promises.appended]
-    confirmed = max((at + 1 for at, (_, safe) in enumerate(promises.appended) if safe), default=0)
-    assert found.topic[:confirmed] == bodies[:confirmed], "a record that was confirmed is lost"
+    confirmed = {body for body, safe in promises.appended if safe}  # one ahead of them may have died with its process
+    assert confirmed <= set(found.topic), "a record that was confirmed is lost"
     assert set(found.topic) <= set(bodies), "a record that nobody appended"
     assert found.topic == sorted(found.topic, key=bodies.index), "records out of order"
     assert promises.committed <= found.read <= promises.read, (

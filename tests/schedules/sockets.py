@@ -103,6 +103,7 @@ class Processes:
 def _hang_up(number: int) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copied:
         if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            copied.setblocking(False)  # its process may have died before it did so
             with contextlib.suppress(BlockingIOError):  # those who have come, and were not let in
                 while True:
                     copied.accept()[0].close()
