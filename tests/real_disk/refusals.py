@@ -40,7 +40,8 @@ BLOCK_BYTES: Final = 4096
 """Of the ext4: with smaller ones a write below the loop device may be refused in part, which that one says is well."""
 SIZES: Final = (30, 6000)
 """Of bodies: in the queue's index, and in the message store."""
-AT_ONCE: Final = 12
+AT_ONCE: Final = 11
+"""Most things that a place is asked to keep together; while all are waited for it is one, or the disk would be full."""
 PATIENCE_S: Final = 100.0
 """What is down is tried again after waits of up to 64 seconds."""
 
@@ -89,28 +90,33 @@ class Kept:
     rng: random.Random
     confirmed: list[tuple[int, str, str]] = attrs.Factory(list)
     refused: int = 0
+    last: dict[str, WarrenError] = attrs.Factory(dict)
+    """Why something was refused last, by its place."""
     _numbers: itertools.count[int] = attrs.Factory(itertools.count)
 
     def text(self, place: str) -> str:
         mark = REFUSED.decode() if self.rng.random() < 0.3 else ""
         return f"{next(self._numbers)};{mark}".ljust(self.rng.choice(SIZES) if place != "names" else 0, ".")
 
-    def work(self, places: dict[str, Place]) -> bool:
+    def work(self, places: dict[str, Place], at_once: int = AT_ONCE) -> bool:
         """Keep some more in each place; whether all of it was confirmed."""
         before = self.refused
+        self.last.clear()
         for name in self.rng.sample(sorted(places), len(places)):
             waiting: list[tuple[str, Confirm | None]] = []
-            for text in [self.text(name) for _ in range(self.rng.randrange(1, AT_ONCE))]:
+            for text in [self.text(name) for _ in range(self.rng.randint(1, at_once))]:
                 try:
                     waiting.append((text, places[name].keep(text)))
-                except WarrenError:
+                except WarrenError as error:
                     self.refused += 1
+                    self.last[name] = error
             for text, confirm in waiting:
                 try:
                     if confirm is not None:
                         confirm.wait(PATIENCE_S)
-                except WarrenError:
+                except WarrenError as error:
                     self.refused += 1
+                    self.last[name] = error
                 else:
                     self.confirmed.append((self.counter.value, name, text))
         return self.refused == before
@@ -133,11 +139,12 @@ def work(directory: Path, refused: Path, kept: Kept, rounds: int) -> None:
                 kept.work(places)
             refused.unlink()
             deadline = time.monotonic() + PATIENCE_S
-            while not kept.work(places):
+            while not kept.work(places, at_once=1):
                 if time.monotonic() > deadline:
-                    raise TimeoutError("it does not go on")
+                    raise TimeoutError(f"it does not go on: {kept.last}, {node.stats()}")
                 time.sleep(0.1)
-        assert not kept.missing(places, kept.counter.value)
+        missing = kept.missing(places, kept.counter.value)
+        assert not missing, missing
         assert node.failed_queues == {}
 
 
