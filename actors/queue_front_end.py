@@ -191,7 +191,7 @@ class QueueFrontEnd(FrontEnd):
         return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self.actor_inbox.line)
 
     def _give_early(self) -> bool:
-        """Give what waits in the inbox to the one consumer, where nothing stands before it; whether that was done."""
+        """Give what waits in the inbox to the one consumer, where nothing stands before it; whether all of it went."""
         waiting: list[Future] = []
         with self.actor_inbox.lock:
             batch = self._early_batch()
@@ -201,14 +201,15 @@ class QueueFrontEnd(FrontEnd):
             while batch.waits:
                 consumer = self._process.lone_consumer(batch.delivered - batch.gone)
                 if consumer is None:
-                    return False
+                    break
                 delivered = batch.deliver(consumer.channel, consumer.tag, self._process.tags(consumer.channel))
                 if delivered is None:
-                    return False
+                    break
                 waiting += deliveries.add(delivered)
+            all_went = not batch.waits
         for future in waiting:
             future.set()
-        return True
+        return all_went
 
     def _early_batch(self) -> EarlyBatch | None:
         """What waits in the inbox and may go out early. The inbox's lock is held."""

@@ -353,6 +353,23 @@ def test_a_consumer_gets_no_more_than_its_prefetch_early() -> None:
     scene.node.close()
 
 
+def test_a_consumer_that_waits_is_told_though_it_has_no_room_for_all_that_came_together() -> None:
+    """It was not, and slept beside what it had been given, for as long as nothing else came."""
+    scene, queue = about_to_sync()
+    consumer = queue.consume(prefetch=2)
+    scene.run()
+    told, actor = waits(consumer), actor_of(queue)
+    with actor._turn_lock:  # as another thread's turn that is about to end
+        for number in range(3):
+            queue.publish(b"%d" % number)
+    assert not told
+    assert not actor._give_early()
+    assert told == [True]
+    assert [one.body for one in taken_now(consumer)] == [b"0", b"1"]
+    consumer.close()
+    scene.node.close()
+
+
 def test_an_ack_that_makes_room_lets_the_next_one_through() -> None:
     scene, queue = about_to_sync()
     consumer = queue.consume(prefetch=1)
