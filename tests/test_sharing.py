@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from pamqp import commands as c
@@ -29,6 +29,7 @@ from warren.actors.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
+from warren.client import link as link_module
 from warren.client import shared_directory
 from warren.client.calls import NotFromOutsideError
 from warren.client.queue_verbs import CREDIT_BYTES
@@ -619,6 +620,31 @@ def test_a_failure_that_nobody_expected_is_told_to_who_waits_and_the_next_one_ge
     assert "the reading of a connection failed" in caplog.text
     queue.publish(b"2").wait(60)
     assert bodies(queue, 10) == [b"0", b"2"]
+
+
+def test_a_channel_that_is_left_while_a_guest_connects_anew_is_given_to_one_other_only(
+    guest: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could be given before its closing was answered ("channel 3 is open"), and then once more."""
+    queue, link = guest.queue("q"), link_of(guest)
+    queue.publish(b"0").wait()
+    before = set(link._channels)
+    consumer = queue.consume(prefetch=1)
+    [number] = set(link._channels) - before
+    known = link_module.shake_hands
+
+    def leave_and_shake_hands(*arguments: Any) -> Any:
+        link.leave(link._channels[number])
+        return known(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link_module, "shake_hands", leave_and_shake_hands)
+        hang_up(guest)
+        queue.publish(b"1").wait(60)
+    wait_until(lambda: number in link._free_numbers, "its closing is not answered")
+    assert len(queue) == 2
+    assert sorted([*link._free_numbers, *link._channels]) == list(range(1, link._last_number + 1))
+    assert consumer.take_now() is None
 
 
 def test_whoever_has_a_message_from_a_get_can_settle_it_no_more(guest: Node) -> None:

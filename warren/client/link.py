@@ -115,7 +115,8 @@ class Link(Sending):
                 return
             self.engine = engine = hands.done()
             self.watch(connection)
-            self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in self._channels]
+            known = {*numbers, *self._channels}  # one that is closed below is free once that is answered
+            self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in known]
             for number in numbers:
                 if number in self._channels:
                     self._channels[number].rejoin(engine)
