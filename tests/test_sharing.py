@@ -8,6 +8,7 @@ import functools
 import gc
 import json
 import os
+import select
 import socket
 import threading
 import time
@@ -32,6 +33,7 @@ from warren.amqp.states import Side, State
 from warren.client import link as link_module
 from warren.client import shared_directory
 from warren.client.calls import NotFromOutsideError
+from warren.client.link import Link
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
     AccessRefusedError,
@@ -645,6 +647,40 @@ def test_a_channel_that_is_left_while_a_guest_connects_anew_is_given_to_one_othe
     assert len(queue) == 2
     assert sorted([*link._free_numbers, *link._channels]) == list(range(1, link._last_number + 1))
     assert consumer.take_now() is None
+
+
+def test_who_leads_before_it_is_told_that_there_is_a_connection_does_not_wait_for_ever(
+    guest: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told by the thread that had connected, and went on waiting at the socket, where nothing came."""
+    link: Link = guest._opened.new_remote("/").link  # type: ignore[union-attr]
+    asked, polled = threading.Event(), threading.Event()
+    shake_hands, call_later, poll = link_module.shake_hands, link_module.call_later, select.poll
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = poll()
+            self.register, self.modify = self._poll.register, self._poll.modify
+
+        def poll(self, timeout_ms: float | None) -> list[tuple[int, int]]:
+            polled.set()
+            return self._poll.poll(timeout_ms)
+
+    def once_asked(*arguments: Any) -> Any:
+        asked.wait()
+        return shake_hands(*arguments)
+
+    def once_polled(later: Any) -> None:
+        polled.wait()
+        call_later(later)
+
+    monkeypatch.setattr(link_module, "shake_hands", once_asked)
+    monkeypatch.setattr(select, "poll", Poll)
+    monkeypatch.setattr(link_module, "call_later", once_polled)
+    ready = link.ready()
+    asked.set()
+    wait_until(lambda: link.is_up, "it does not connect")
+    together(ready.settled)
 
 
 def test_whoever_has_a_message_from_a_get_can_settle_it_no_more(guest: Node) -> None:

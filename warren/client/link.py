@@ -128,6 +128,7 @@ class Link(Sending):
                 self._receive_event(event, later)
             self.flush()
         call_later(later)
+        self.wake()  # somebody may lead by now, and wait at the socket for what this thread has just told
 
     def fail(self, error: WarrenError) -> None:
         """Nobody is there, and nobody can be: say so to all who wait. The next one who asks tries again."""
