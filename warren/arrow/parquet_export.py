@@ -109,11 +109,11 @@ class ParquetRows:
 
     def orphan(self, orphan: Orphan) -> None:
         """A stored message that no entry of a queue tells of."""
-        envelope, body = orphan.envelope, orphan.body
+        (vhost, queue), envelope, body = orphan.names, orphan.envelope, orphan.body
         fields = {
             "node": self._node,
-            "vhost": as_text(to_text(orphan.vhost)),
-            "queue": None if orphan.queue is None else as_text(to_text(orphan.queue)),
+            "vhost": as_text(vhost),
+            "queue": None if queue is None else as_text(queue),
             "msg_id": orphan.msg_id.hex() or None,
             "persistent": orphan.persistent,
             "size": len(body),

@@ -64,9 +64,10 @@ class CsvRows:
 
     def orphan(self, orphan: Orphan) -> None:
         """A stored message that no entry of a queue tells of."""
+        vhost, queue = orphan.names
         known = {
-            "vhost": as_text(to_text(orphan.vhost)),
-            "queue": None if orphan.queue is None else as_text(to_text(orphan.queue)),
+            "vhost": as_text(vhost),
+            "queue": None if queue is None else as_text(queue),
             "msg_id": orphan.msg_id.hex(),
             "persistent": _word(orphan.persistent),
             "orphan": _word(True),

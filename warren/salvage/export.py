@@ -264,9 +264,10 @@ class Exporter:
         if self.where is not None:
             from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
 
+            vhost, queue = orphan.names
             known = {
-                "vhost": to_text(orphan.vhost),
-                "queue": None if orphan.queue is None else to_text(orphan.queue),
+                "vhost": vhost,
+                "queue": queue,
                 "msg_id": orphan.msg_id.hex() or None,
                 "persistent": orphan.persistent,
                 "orphan": True,

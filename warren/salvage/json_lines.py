@@ -81,9 +81,8 @@ class JsonLines:
 
     def orphan(self, orphan: Orphan) -> None:
         """A stored message that no entry of a queue tells of; it has no position."""
-        names = [None if name is None else to_text(name) for name in (orphan.vhost, orphan.queue)]
         msg_id = orphan.msg_id.hex() or None
-        head = b'{"vhost": %b, "queue": %b, "seq_id": null, "msg_id": %b' % (*map(to_json, names), to_json(msg_id))
+        head = b'{"vhost": %b, "queue": %b, "seq_id": null, "msg_id": %b' % tuple(map(to_json, (*orphan.names, msg_id)))
         flags = b', "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[orphan.persistent]
         end = b'", "orphan": true}\n'
         for piece in json_line((head, flags), orphan.envelope, orphan.body, end, with_text=self._with_text):

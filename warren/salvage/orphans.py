@@ -8,6 +8,7 @@ import attrs
 
 from warren.queue_index.message_format import message_facts
 from warren.salvage.envelopes import Envelope, Envelopes
+from warren.salvage.names import to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import Finding
 from warren.salvage.queue_reader import QueueDirectory
@@ -28,6 +29,11 @@ class Orphan:
     persistent: bool
     envelope: Envelope
     body: bytes | memoryview
+
+    @property
+    def names(self) -> tuple[str, str | None]:
+        """Vhost and queue as text."""
+        return to_text(self.vhost), None if self.queue is None else to_text(self.queue)
 
 
 def orphans_of(vhost: Vhost, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]]]) -> Iterator[Orphan | Finding]:
