@@ -294,6 +294,9 @@ class QueueActor(QueueOutput):
             self.actor_inbox.lighten(len(items) - entry.gone)
             try:
                 self._take_in(entry)
+            except BaseException as error:
+                entry.confirm.fail(error)
+                raise
             finally:  # what of it went on to a store is on the way there now
                 self._context.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
             return
@@ -307,6 +310,9 @@ class QueueActor(QueueOutput):
             self._publish(
                 message.envelope, ids, message.bodies, message.expiration_ms, message.priority, message.confirm
             )
+        except BaseException as error:
+            message.confirm.fail(error)
+            raise
         finally:
             self._context.gate.leave(message.reserved_bytes)
 
@@ -318,13 +324,9 @@ class QueueActor(QueueOutput):
             self.queue_turn.enter_written(key.envelope, batch.early_written())
         early = batch.early()
         if early is not None:
-            try:
-                self._check_files()
-                ids = self.msg_ids.many(len(early.bodies) - early.bodies.count(None))
-                self.queue_turn.publish_delivered(key.envelope, ids, early, None if bodies else batch.confirm)
-            except WarrenError as error:
-                batch.confirm.fail(error)
-                raise
+            self._check_files()
+            ids = self.msg_ids.many(len(early.bodies) - early.bodies.count(None))
+            self.queue_turn.publish_delivered(key.envelope, ids, early, None if bodies else batch.confirm)
         elif not bodies:  # whoever has it joined while his message was being written
             batch.confirm.offer(None)
         if bodies:
@@ -396,12 +398,8 @@ class QueueActor(QueueOutput):
     def _publish(  # noqa: PLR0917
         self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
     ) -> None:
-        try:
-            self._check_files()
-            self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
-        except WarrenError as error:
-            confirm.fail(error)
-            raise
+        self._check_files()
+        self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
 
     # ── messages with keys ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -429,6 +427,9 @@ class QueueActor(QueueOutput):
                 message.priority,
                 message.confirm,
             )
+        except BaseException as error:
+            message.confirm.fail(error)
+            raise
         finally:
             self._context.gate.leave(message.reserved_bytes)
 
@@ -442,12 +443,8 @@ class QueueActor(QueueOutput):
         priority: int,
         confirm: Future,
     ) -> None:
-        try:
-            self._check_files()
-            self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
-        except WarrenError as error:
-            confirm.fail(error)
-            raise
+        self._check_files()
+        self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
 
     # ── consumers, and the whole queue ──────────────────────────────────────────────────────────────────────────
 

@@ -221,6 +221,10 @@ PROMISES: Final = (
         ),
         Shown("permission lost and given back", "real_disk_faults::permission_to_make_files_is_lost_and_given_back"),
         Shown(
+            "whoever waits is answered, whichever operation of the disk fails",
+            "everybody_answered::whoever_waits_is_answered_whichever_operation_fails",
+        ),
+        Shown(
             "no storm of restarts",
             "disk_faults::a_full_disk_does_not_open_the_topics_anew_again_and_again",
             "full_disk::nothing_is_tried_again_and_again_on_a_full_disk",

@@ -16,7 +16,7 @@ from warren import Consumer, Delivery, Queue
 from warren.actors.early_deliveries import MOST_EARLY
 from warren.actors.handing_over import SettleKey
 from warren.actors.messages import SetDurationTarget
-from warren.errors import DirectoryLostError, DiskFullError, QueueDownError, UnknownTagError
+from warren.errors import DirectoryLostError, DiskFullError, QueueDownError, StorageError, UnknownTagError
 
 
 def about_to_sync(name: str = "q", **declared: object) -> tuple[HandNode, Queue]:
@@ -656,6 +656,21 @@ def test_a_full_disk_is_met_as_ever_and_nothing_that_was_safe_is_lost() -> None:
     files = scene.kill()
     scene = hand_node(files)
     assert [body[:1] for body in bodies(scene.node.queue("q"))] == [b"1", b"2", b"3"]
+    scene.node.close()
+
+
+def test_who_joins_what_was_written_is_told_where_that_cannot_be_taken_in() -> None:
+    scene = hand_node(queue_index_max_journal_entries=2)
+    queue = scene.node.queue("q")
+    safe(queue)
+    for _ in range(3):
+        queue.publish(b"written").wait()
+    scene.files.fail("append", "*.idx")
+    joined = queue.publish(BIG)
+    with pytest.raises(StorageError, match="append failed on purpose"):
+        joined.wait()
+    scene.advance(1.0)
+    assert bodies(queue)[-3:] == [b"written"] * 3
     scene.node.close()
 
 
