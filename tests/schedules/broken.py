@@ -12,6 +12,7 @@ from typing import Any, Final
 from warren.actors import future as futures
 from warren.actors.future import Future
 from warren.actors.pool import PooledActor, ThreadPool
+from warren.actors.queue_front_end import QueueFrontEnd
 
 
 def _end_turn(actor: Any) -> None:
@@ -58,12 +59,34 @@ def _settle(future: Any, state: int, result: Any, *, only_first: bool = False) -
         callback(future)
 
 
+def _give_early(actor: Any) -> bool:
+    """Where more waits than the consumer has room for, it is not told of what it got."""
+    waiting: list[Future] = []
+    with actor.actor_inbox.lock:
+        batch = actor._early_batch()
+        if batch is None or actor._process is None or len(actor.deliveries) != 1:
+            return False
+        (deliveries,) = actor.deliveries.values()
+        while batch.waits:
+            consumer = actor._process.lone_consumer(batch.delivered - batch.gone)
+            if consumer is None:
+                return False
+            delivered = batch.deliver(consumer.channel, consumer.tag, actor._process.tags(consumer.channel))
+            if delivered is None:
+                return False
+            waiting += deliveries.add(delivered)
+    for future in waiting:
+        future.set()
+    return True
+
+
 BUGS: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
     "what came during a turn is forgotten": (PooledActor, "end_turn", _end_turn),
     "an actor stands in line twice or not at all": (ThreadPool, "_run_turn", _run_turn),
     "an answer is missed by who begins to wait": (Future, "_wait", _wait),
     "an actor that ends leaves questions unanswered": (PooledActor, "_drain", _drain),
     "an answer is given without a lock": (Future, "_settle", _settle),
+    "a consumer sleeps beside what it was given": (QueueFrontEnd, "_give_early", _give_early),
 }
 
 

@@ -1,8 +1,7 @@
 """A node under a scheduler: one program, one order of its threads' steps, and what is owed then.
 
 The node is production code on production's :class:`~warren.actors.pool.ThreadPool`; its disk is in memory, its clock
-the
-scheduler's. Lines of the actors, and of what users' threads run, are steps.
+is the scheduler's. Lines of the actors, and of what users' threads run, are steps.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from tests.schedules.scheduler import Scheduler
 from tests.schedules.shrinking import shrunk
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.runtime_tools import DATA, forget_actors, hand_node
+from warren import Queue
 from warren.actors.handing_over import QueueDownError
 from warren.actors.pool import ThreadPool
 from warren.config import Config
@@ -131,6 +131,7 @@ class NodeSchedule:
         program, machine = self.program, Machine()
         clock = SteppedClock(scheduler)
         nodes: list[Node] = []
+        handles: dict[str, Queue] = {}
 
         def open_node() -> None:
             self._running = RunningNode(
@@ -146,14 +147,21 @@ class NodeSchedule:
             self._running.gate._lock = Lock(scheduler)  # type: ignore[assignment]
             nodes.append(Node(self._running))
             for name in QUEUES:
-                nodes[0].queue(name, arguments=program.arguments[name])
+                handles[name] = nodes[0].queue(name, arguments=program.arguments[name])
 
         scheduler.spawn("open", open_node, needed=True)
         scheduler.run()
         scheduler.begin()
         for number, steps in enumerate(program.users):
             user = User(
-                number, nodes[0], self.owed, scheduler.wait, scheduler.progress, machine, arguments=program.arguments
+                number,
+                nodes[0],
+                self.owed,
+                scheduler.wait,
+                scheduler.progress,
+                machine,
+                arguments=program.arguments,
+                queues=handles if program.shares_handles else {},
             )
             scheduler.spawn(f"user {number}", lambda user=user, steps=steps: user.run(steps), needed=True)  # type: ignore[misc]
         scheduler.run()
@@ -202,15 +210,19 @@ class NodeSchedule:
             hand.forget()
 
 
-def drawn_schedule(seed: int) -> NodeSchedule:
+Draw = Callable[[random.Random], Program]
+"""Draws a program."""
+
+
+def drawn_schedule(seed: int, draw_program: Draw = draw) -> NodeSchedule:
     """The program and the order of a seed."""
     rng = random.Random(seed)
-    return NodeSchedule(draw(rng), drawn(rng))
+    return NodeSchedule(draw_program(rng), drawn(rng))
 
 
-def again(seed: int, choices: Choices) -> NodeSchedule:
+def again(seed: int, choices: Choices, draw_program: Draw = draw) -> NodeSchedule:
     """The program of a seed, in this order."""
-    return NodeSchedule(draw(random.Random(seed)), Chosen(choices))
+    return NodeSchedule(draw_program(random.Random(seed)), Chosen(choices))
 
 
 def outcome(schedule: Any) -> str:

@@ -55,6 +55,8 @@ class Program:
     user closes it."""
     patience_s: float = 0.9
     """Of the clock: somebody who waits for longer was not woken."""
+    shares_handles: bool = False
+    """Whether all users have the same handle of a queue, so that what they publish can join; else each his own."""
 
 
 def draw_step(rng: random.Random, *, with_topics: bool) -> Step:
@@ -80,7 +82,21 @@ def draw_step(rng: random.Random, *, with_topics: bool) -> Step:
 
 def draw(rng: random.Random) -> Program:
     """A short program: anything, or messages that are handed from some threads to others."""
-    return draw_anything(rng) if rng.random() < 0.6 else draw_handing_over(rng)
+    kind = rng.random()
+    if kind < 0.6:
+        return draw_anything(rng)
+    return draw_handing_over(rng) if kind < 0.9 else draw_to_one_consumer(rng)
+
+
+def draw_to_one_consumer(rng: random.Random) -> Program:
+    """Publishers with one handle who do not wait, and one consumer who has room for few."""
+    name, counts = QUEUES[0], [rng.randint(1, 3) for _ in range(rng.randint(2, 4))]
+    users: list[list[Step]] = [[("publish", name, 0, False)] * count for count in counts]
+    users.append([(rng.choice(["take", "loop take"]), name, sum(counts), rng.choice([1, 2, 2, 3]), False)])
+    arguments: dict[str, dict[str, Any]] = {one: {} for one in QUEUES}
+    return Program(
+        rng.choice([1, 2]), rng.choice(["os", "group"]), arguments, users, "close", 0.02, shares_handles=True
+    )
 
 
 def draw_handing_over(rng: random.Random) -> Program:
