@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.support.work_counts import COUNTED, Cost, complaints, costs, kept
+from tests.support.work_counts import COUNTED, Cost, complaints, costs_alone, kept
 
 QUICK = {"W1", "W2", "W3", "W4", "W10"}
 """The rows of a quick run, by the beginnings of their names."""
@@ -22,7 +22,7 @@ COST = Cost(calls=100.0, peak_bytes=1000.0, blocks=10.0, writes=1.0, written_byt
     "row", [pytest.param(row, marks=() if row.split(",")[0] in QUICK else pytest.mark.slow) for row in COUNTED]
 )
 def test_a_message_costs_no_more_than_the_table_says(row: str, tmp_path: Path) -> None:
-    said = complaints(row, kept()[row], costs(COUNTED[row], tmp_path))
+    said = complaints(row, kept()[row], costs_alone(COUNTED[row], tmp_path))
     assert not said, "\n".join(said)
 
 

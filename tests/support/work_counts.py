@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import sys
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -98,6 +100,12 @@ def costs(counted: Counted, directory: Path) -> dict[str, Cost]:
         for name, amount in calls.amounts.items()
         if amount
     }
+
+
+def costs_alone(counted: Counted, directory: Path) -> dict[str, Cost]:
+    """:func:`costs` in a process of its own, where no other thread's memory is counted with it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(costs, counted, directory).result()
 
 
 # ── a node by hand ───────────────────────────────────────────────────────────────────────────────────────────────────
