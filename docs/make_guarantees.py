@@ -246,6 +246,10 @@ PROMISES: Final = (
             "fuzz::a_fuzzer_that_watches_branches_finds_nothing",
         ),
         Shown(
+            "any other value in any one place of a sound file",
+            "fuzz_places::any_value_in_any_place_is_refused_or_read",
+        ),
+        Shown(
             "links, FIFOs, devices, directories in a file's place",
             "hostile_files::whatever_stands_in_a_files_place_nothing_hangs_or_fills_the_memory",
         ),

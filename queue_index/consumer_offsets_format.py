@@ -37,7 +37,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warren.storage.errors import WarrenError
+from warren.storage.errors import WarrenError, shortly, shown
 
 Offsets = dict[int, int]
 """Of each queue (each delay level), the queue offset of the next message."""
@@ -145,7 +145,7 @@ def _table(text: str) -> dict[str, Any]:
 
 def _offsets(name: str, offsets: object) -> Offsets:
     if not isinstance(offsets, dict):
-        raise OffsetTextError(f"{name}: no table of offsets")
+        raise OffsetTextError(f"{shortly(name)}: no table of offsets")
     return {_number(name, key, QUEUE_IDS): _number(name, value, QUEUE_OFFSETS) for key, value in offsets.items()}
 
 
@@ -153,5 +153,5 @@ def _number(name: str, value: object, allowed: range) -> int:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
-        raise OffsetTextError(f"{name}: {value!r} is no number that may stand there")
+        raise OffsetTextError(f"{shortly(name)}: {shown(value)} is no number that may stand there")
     return value

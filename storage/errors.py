@@ -19,11 +19,23 @@ def shortly(said: object, most: int = SAID_CHARACTERS) -> str:
     Text stands there as it is, but with escapes for what cannot be printed; anything else, and an exception too, as
     ``repr`` has it. An ellipsis says that there is more.
     """
-    text = said if isinstance(said, str) else repr(said)
-    shown = text[: most + 1]
-    if not shown.isprintable():
-        shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+    text = said if isinstance(said, str) else _repr(said)
+    line = text[: most + 1]
+    if not line.isprintable():
+        line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def shown(value: object) -> str:
+    """How a wrong value stands in an error's text: as ``repr`` has it, :func:`shortly`."""
+    return shortly(_repr(value))
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes; nested without end
+        return f"a very large {type(value).__name__}"
 
 
 class WarrenError(Exception):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, shown
 
 REL_SEQ_BITS = 14
 """A segment record numbers its message in 14 bits: a segment cannot hold more than 16384."""
@@ -28,7 +28,7 @@ Check: TypeAlias = "Callable[[object, attrs.Attribute[Any], Any], None]"
 def whole(name: str, value: object, least: int) -> int:
     """``value``, a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingsError(f"{name} must be a whole number, not {value!r}")
+        raise SettingsError(f"{name} must be a whole number, not {shown(value)}")
     if value < least:
         raise SettingsError(f"{name} must be at least {least}, not {value}")
     return value
@@ -48,7 +48,7 @@ def one_of(*choices: str) -> Check:
 
     def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if value not in choices:
-            raise SettingsError(f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+            raise SettingsError(f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not {shown(value)}")
 
     return check
 
@@ -56,7 +56,7 @@ def one_of(*choices: str) -> Check:
 def yes_or_no(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """True or False."""
     if not isinstance(value, bool):
-        raise SettingsError(f"{attribute.name} must be True or False, not {value!r}")
+        raise SettingsError(f"{attribute.name} must be True or False, not {shown(value)}")
 
 
 @attrs.frozen(kw_only=True)

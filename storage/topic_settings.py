@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 
 import attrs
 
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, shown
 from warren.storage.settings import at_least, one_of
 
 CONSUME_QUEUE_ENTRY_BYTES: Final = 20
@@ -29,7 +29,7 @@ def _is_address(_: object, attribute: attrs.Attribute[str], value: str) -> None:
     try:
         ipaddress.ip_address(value)
     except ValueError:
-        raise SettingsError(f"{attribute.name} must be an IPv4 or IPv6 address, not {value!r}") from None
+        raise SettingsError(f"{attribute.name} must be an IPv4 or IPv6 address, not {shown(value)}") from None
 
 
 def _is_port(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -47,7 +47,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     for word in text.split():
         match = re.fullmatch(r"(\d+)([smhd])", word)
         if match is None:
-            raise SettingsError(f"message_delay_level: {word!r} is no time like 10s, 5m, 2h or 1d")
+            raise SettingsError(f"message_delay_level: {shown(word)} is no time like 10s, 5m, 2h or 1d")
         delays.append(int(match[1]) * _UNIT_MS[match[2]])
     return tuple(delays)
 
@@ -120,7 +120,7 @@ class TopicSettings:
         self.delay_levels_ms()
         for hour in self.delete_when.split(";"):
             if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
-                raise SettingsError(f"delete_when: {hour!r} is no hour of the day")
+                raise SettingsError(f"delete_when: {shown(hour)} is no hour of the day")
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         """Milliseconds of each delay level; the first is level 1."""
@@ -135,7 +135,7 @@ class TopicSettings:
 def _our_name(name: str) -> str:
     ours = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     if ours not in _TYPES:
-        raise SettingsError(f"there is no setting {name!r}")
+        raise SettingsError(f"there is no setting {shown(name)}")
     return ours
 
 
@@ -143,13 +143,13 @@ def _parsed(name: str, text: str) -> int | bool | str:
     kind = _TYPES[name]
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise SettingsError(f"{name} must be true or false, not {text!r}")
+            raise SettingsError(f"{name} must be true or false, not {shown(text)}")
         return text.lower() == "true"
     if kind is int:
         try:
             return int(text)
         except ValueError:
-            raise SettingsError(f"{name} must be a whole number, not {text!r}") from None
+            raise SettingsError(f"{name} must be a whole number, not {shown(text)}") from None
     return text
 
 

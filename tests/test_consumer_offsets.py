@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from warren.queue_index.consumer_offsets_format import (
     OffsetTextError,
     decode_consumer_offsets,
     decode_delay_offsets,
+    decode_local_offsets,
     encode_consumer_offsets,
     encode_delay_offsets,
 )
@@ -141,6 +143,23 @@ def test_delay_offsets_have_one_level() -> None:
 def test_what_is_no_table_is_refused(text: str) -> None:
     with pytest.raises(OffsetTextError):
         decode_consumer_offsets(text)
+
+
+@pytest.mark.parametrize(
+    ("decode", "text"),
+    [
+        (decode_consumer_offsets, '{"offsetTable":{"%s":{0:"x"}}}' % ("t" * 9999)),
+        (decode_consumer_offsets, '{"offsetTable":{"%s":[]}}' % ("t" * 9999)),
+        (decode_consumer_offsets, '{"offsetTable":{"t":{0:"%s"}}}' % ("1" * 9999)),
+        (decode_delay_offsets, '{"offsetTable":{1:"%s"}}' % ("x" * 9999)),
+        (decode_local_offsets, '{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:%s}}' % ("1" * 9999)),
+        (decode_local_offsets, '{"offsetTable":{{"brokerName":"b","queueId":9,"topic":"%s"}:x}}' % ("t" * 9999)),
+    ],
+)
+def test_an_error_is_a_line_and_not_the_file(decode: Callable[[str], object], text: str) -> None:
+    with pytest.raises(OffsetTextError) as refusal:
+        decode(text)
+    assert len(str(refusal.value)) < 500
 
 
 tables = st.dictionaries(

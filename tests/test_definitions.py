@@ -671,6 +671,12 @@ def test_a_log_cut_anywhere_holds_the_whole_records_before_the_cut() -> None:
         (lambda files: edit(files, checksum="00000000"), "the checksum is wrong"),
         (lambda files: edit(files, definitions={}), "the checksum is wrong"),
         (lambda files: edit(files, generation=True), "the checksum is wrong"),
+        (lambda files: edit_sound(files, permissions=None), "permissions: no list of definitions"),
+        (lambda files: edit_sound(files, bindings={"a": 1}), "bindings: no list of definitions"),
+        (lambda files: edit_sound(files, queues=["q"]), "queues: no list of definitions"),
+        (lambda files: edit_sound(files, queues=[{"vhost": "/"}]), "a definition without its 'name'"),
+        (lambda files: edit_sound(files, parameters=[{"vhost": []}]), "a definition without its 'component'"),
+        (lambda files: edit_sound(files, users=[{"name": []}]), "definitions that contradict each other"),
     ],
 )
 def test_files_that_cannot_be_are_said_and_left_as_they_are(
@@ -694,12 +700,17 @@ def edit(files: MemoryFileSystem, **changes: Any) -> None:
     replace(files, FILE, json.dumps(json.loads(files.read(FILE)) | changes).encode())
 
 
+def edit_sound(files: MemoryFileSystem, **parts: Any) -> None:
+    """Let the file say something else, and its checksum be right."""
+    document = json.loads(files.read(FILE))
+    snapshot = document["definitions"] | parts
+    edit(files, definitions=snapshot, checksum=definitions_file._checksum(document["generation"], snapshot))
+
+
 def test_a_log_of_a_later_generation_than_its_file_is_damage() -> None:
     files, _ = damaged_disk()
     document = json.loads(files.read(FILE))
-    document["generation"] = 0
-    document["checksum"] = definitions_file._checksum(0, document["definitions"])
-    replace(files, FILE, json.dumps(document).encode())
+    edit(files, generation=0, checksum=definitions_file._checksum(0, document["definitions"]))
     with pytest.raises(DataError, match="begins with"):
         Definitions.open(files, DIRECTORY, bytes)
 

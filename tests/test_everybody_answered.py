@@ -1,4 +1,7 @@
-"""Whoever waits for a confirm gets an answer, whichever operation of the disk fails: alone, or with all that follow."""
+"""Whoever waits gets an answer, whichever operation of the disk fails: alone, or with all that follow.
+
+A node without threads: an answer that nobody is left to give is an error there (``pykka.Timeout``), no wait for ever.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ STEPS: Final = 30
 
 
 @attrs.define
-class Publishers:
-    """Some that publish in one thread, as a seed says: each waits for its confirm at once, or later."""
+class Users:
+    """Some that use a node in one thread, as a seed says: who publishes waits for its confirm at once, or later."""
 
     scene: HandNode
     draw: random.Random
@@ -38,21 +41,24 @@ class Publishers:
         self.scene.advance(1.0)
 
     def step(self) -> None:
-        step = self.draw.choices(
-            [
-                self.single,
-                self.one_by_one,
-                self.several,
-                self.with_a_key,
-                self.delayed,
-                self.append,
-                self.take,
-                self.look,
-                self.time,
-            ],
-            [8, 4, 2, 2, 1, 3, 4, 1, 1],
-        )[0]
-        step()
+        often: dict[Callable[[], None], int] = {
+            self.single: 8,
+            self.one_by_one: 4,
+            self.several: 2,
+            self.with_a_key: 2,
+            self.delayed: 1,
+            self.append: 3,
+            self.transaction: 1,
+            self.read: 1,
+            self.take: 4,
+            self.consume: 2,
+            self.retry: 1,
+            self.look: 1,
+            self.sync: 1,
+            self.purge: 1,
+            self.time: 1,
+        }
+        self.draw.choices(list(often), list(often.values()))[0]()
 
     def queue(self) -> warren.Queue:
         name = self.draw.choice(["q", "q", "q", "levels", "keyed"])
@@ -90,9 +96,32 @@ class Publishers:
     def append(self) -> None:
         self.later(self.scene.node.topic("t", queues=2).append(self.body(), key="k", block=False))
 
+    def transaction(self) -> None:
+        self.later(self.scene.node.topic("t", queues=2).prepare(self.body()).commit())
+
+    def read(self) -> None:
+        list(self.scene.node.topic("t", queues=2).read("group", max_records=2))
+
     def take(self) -> None:
         for message in self.queue().get_many(self.draw.randrange(1, 5)):
             self.draw.choice([message.ack, message.ack, message.nack])()
+
+    def consume(self) -> None:
+        with self.queue().consume(prefetch=2) as consumer:
+            while (delivery := consumer.take_now()) is not None:
+                delivery.ack()
+
+    def retry(self) -> None:
+        queue = self.scene.node.queue("retried", retry=warren.Retry(delay=0.2))
+        self.later(queue.publish(self.body(), block=False))
+        if (message := queue.get()) is not None:
+            message.retry()
+
+    def sync(self) -> None:
+        self.queue().sync()
+
+    def purge(self) -> None:
+        self.queue().purge()
 
     def look(self) -> None:
         len(self.queue())
@@ -101,7 +130,7 @@ class Publishers:
         self.scene.advance(self.draw.choice([0.01, 0.3]))
 
 
-def scene_of(seed: int) -> Publishers:
+def scene_of(seed: int) -> Users:
     draw = random.Random(seed)
     drawn: dict[str, Any] = {
         "segment_entry_count": draw.choice([4, 8]),
@@ -109,10 +138,10 @@ def scene_of(seed: int) -> Publishers:
         "sync": draw.choice(["group", "group", "always", "os"]),
     }
     scene = hand_node(MemoryFileSystem(random.Random(seed)), seed=seed, **SMALL | drawn)
-    publishers = Publishers(scene, draw)
+    users = Users(scene, draw)
     for name in ("q", "levels", "keyed"):  # what is made at the first use is there
         scene.node.queue(name, arguments={"x-max-priority": 2} if name == "levels" else {})
-    return publishers
+    return users
 
 
 def one_fails(files: MemoryFileSystem, operation: int, error: type[StorageError]) -> None:
@@ -135,23 +164,23 @@ def test_whoever_waits_is_answered_whichever_operation_fails(fault: str, tried: 
     first = new_seed() if EFFORT == "nightly" else 0
     rounds = times(60, quick=4, nightly=240)
     for seed in range(first, first + rounds):
-        publishers = scene_of(seed)
-        before = publishers.scene.files.operations
-        publishers.work()
-        total = publishers.scene.files.operations - before
-        for confirm in publishers.confirms:
+        users = scene_of(seed)
+        before = users.scene.files.operations
+        users.work()
+        total = users.scene.files.operations - before
+        for confirm in users.confirms:
             confirm.wait()
-        publishers.scene.kill()
+        users.scene.kill()
         for operation in random.Random(seed).sample(range(1, total + 1), 10):
             for error in (StorageError, DiskFullError):
-                publishers = scene_of(seed)
-                FAULTS[fault](publishers.scene.files, operation, error)
+                users = scene_of(seed)
+                FAULTS[fault](users.scene.files, operation, error)
                 where = f"seed {seed}, operation {operation} of {total}, {error.__name__}"
                 try:
-                    publishers.work()
+                    users.work()
                 except Exception as unexpected:
                     raise AssertionError(where) from unexpected
-                waiting = [confirm for confirm in publishers.confirms if not confirm.done]
+                waiting = [confirm for confirm in users.confirms if not confirm.done]
                 assert not waiting, f"{where}: {len(waiting)} wait for ever"
-                publishers.scene.kill()
+                users.scene.kill()
     tried(Tried.DISK_FAULTS, 20 * rounds)

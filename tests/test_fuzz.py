@@ -23,7 +23,7 @@ from warren.storage import erlang_terms
 EXAMPLES = times(40, quick=1, nightly=300)
 ENDS_WITHIN_S = 600
 """A run of the fuzzer, with the imports of all that is watched."""
-SLOW_EXAMPLES = times(3, quick=0, nightly=20)
+SLOW_EXAMPLES = times(3, quick=1, nightly=20)
 QUICK = [name for name, target in TARGETS.items() if not target.is_slow]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name, target in TARGETS.items() if target.is_slow]
 

@@ -251,6 +251,29 @@ def test_a_file_that_is_wrong_is_refused_by_path_key_and_reason(text: str, reaso
         load(text)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[node]\nthreads = ",
+        "[node]\nsync = ",
+        "[node]\nrecord = ",
+        "[node]\nvm_memory_high_watermark = ",
+        "[node]\nrestart_limit = ",
+        "[engine]\nprofile = ",
+        "[engine]\nsegment_entry_count = ",
+        "[engine]\nmsg_store_credit_disc_bound = ",
+        "[topics]\nbroker_ip1 = ",
+        "[topics]\nmessage_delay_level = ",
+        "[topics]\ndelete_when = ",
+        "[topics]\nmax_index_num = ",
+    ],
+)
+def test_an_error_is_a_line_and_not_the_file(line: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load(f'{line}"{"x" * 9999}"')
+    assert len(str(refusal.value)) < 500
+
+
 def test_a_file_that_is_no_text_is_refused() -> None:
     with pytest.raises(SettingsError, match=rf"^{PATH}: no TOML: 'utf-8' codec can't decode byte 0xff"):
         load_settings(b"[node]\n# \xff", PATH, Settings())

@@ -137,10 +137,11 @@ class Definitions:
         """Whether it has a text that is none, or belongs to something that has."""
         if not isinstance(definition, dict):
             return False
-        gone = {(one.get("vhost"), one.get("name")) for part, one in self._passed_over if part == "exchanges"}
-        gone |= {(one.get("vhost"), one.get("name")) for part, one in self._passed_over if part == "queues"}
-        ends = {(definition.get("vhost"), definition.get(end)) for end in ("source", "destination")}
-        return not is_text(definition) or not ends.isdisjoint(gone)
+        gone = [
+            (one.get("vhost"), one.get("name")) for part, one in self._passed_over if part in ("exchanges", "queues")
+        ]
+        ends = [(definition.get("vhost"), definition.get(end)) for end in ("source", "destination")]
+        return not is_text(definition) or any(end in gone for end in ends)
 
     @property
     def passed_over(self) -> list[str]:

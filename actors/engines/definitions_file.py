@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 
@@ -128,7 +128,7 @@ class DefinitionsFile:
             if is_ours and (rest_bytes := len(log) - whole_bytes):
                 self.torn = DataError(self.log_path, whole_bytes, f"{rest_bytes} bytes behind the last record")
             if records and is_ours:
-                snapshot = _replay(snapshot, records[1:], self.log_path)
+                snapshot = _replay(snapshot, _by_key(snapshot, self.path), records[1:], self.log_path)
                 self._log_bytes = whole_bytes
         return snapshot
 
@@ -303,6 +303,9 @@ def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
         raise DataError(path, 0, "the checksum is wrong: damaged, or edited; definitions are changed by importing them")
     if not isinstance(snapshot, dict) or not FIRST_PARTS <= snapshot.keys() <= KINDS.keys():
         raise DataError(path, 0, "definitions that lack a part, or have one too many")
+    for part, definitions in snapshot.items():
+        if not isinstance(definitions, list) or not all(isinstance(one, dict) for one in definitions):
+            raise DataError(path, 0, f"{part}: no list of definitions")
     return generation, cast(Snapshot, snapshot)
 
 
@@ -327,9 +330,19 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
     return records, position if torn is None else torn
 
 
-def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Snapshot:
+Found: TypeAlias = dict[tuple[Kind, str], dict[str, Any]]
+"""Definitions by their kinds and keys."""
+
+
+def _by_key(snapshot: Snapshot, path: str) -> Found:
+    try:
+        return {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
+    except KeyError as error:
+        raise DataError(path, 0, f"a definition without its {error}") from error
+
+
+def _replay(snapshot: Snapshot, found: Found, records: list[tuple[int, Any]], path: str) -> Snapshot:
     """What the definitions have become."""
-    found = {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
     known = {KINDS[part] for part in snapshot}
     parts = {kind: part for part, kind in KINDS.items()}
     for position, changes in records:

@@ -34,12 +34,14 @@ from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.queue_index.amqp_tables import table_to_json
+from warren.storage.errors import shortly
 
 BROKER_VERSION: Final = "3.10.8"
 """In an export: whose definitions these could be. A broker takes the shape of some parts from it."""
 
 NODE_PARTS: Final = frozenset({"vhosts", "users", "permissions", "topic_permissions", "global_parameters"})
 """What only a whole node's definitions have."""
+_PROBLEM_CHARACTERS: Final = 500
 OWN_PARTS: Final = NODE_PARTS | {"policies", "parameters", "exchanges", "queues", "bindings"}
 
 
@@ -47,7 +49,7 @@ class DefinitionsError(PreconditionFailedError):
     """Definitions that cannot be imported; nothing of them was. ``problems`` has a sentence for each reason."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(shortly(problem, _PROBLEM_CHARACTERS) for problem in problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:

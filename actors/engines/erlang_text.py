@@ -35,7 +35,10 @@ def erlang_pairs(table: Mapping[str, Any]) -> str:
 
 
 def _binary(text: str) -> str:
-    data = text.encode("utf-8", "surrogateescape")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # it stands for no bytes, and is said all the same
+        data = text.encode("utf-8", "surrogatepass")
     shown = data.decode("latin-1")
     if all(character.isprintable() or character in "\n\r\t" for character in shown):
         return f'<<"{_escaped(shown)}">>' if data else "<<>>"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, shown
 
 _BYTES_OF_UNIT: Final = (
     dict.fromkeys(("k", "K", "kiB", "KiB", "kib", "KIB"), 1 << 10)
@@ -33,6 +33,6 @@ def parse_information_unit(key: str, value: object) -> int:
     matched = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if matched is None or matched[2] not in _BYTES_OF_UNIT:
         raise SettingsError(
-            f"{key} must be a number of bytes, or one with a unit such as '2GB' or '512MiB', not {value!r}"
+            f"{key} must be a number of bytes, or one with a unit such as '2GB' or '512MiB', not {shown(value)}"
         )
     return int(matched[1]) * _BYTES_OF_UNIT[matched[2]]

@@ -18,7 +18,7 @@ from warren.actors.engines.alarms import MemRelative
 from warren.actors.engines.information_units import parse_information_unit
 from warren.actors.engines.memory_monitor import DEFAULT_PAGING_RATIO
 from warren.actors.engines.memory_readings import HIGHEST_WATERMARK
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, shown
 from warren.storage.settings import at_least, one_of, whole, yes_or_no
 
 MemoryStrategy = Literal["rss", "allocated"]
@@ -45,7 +45,7 @@ def default_threads(cpu_count: int | None) -> int:
 
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND_NUMBERS:
-        raise SettingsError(f"{key} must be a number, not {value!r}")
+        raise SettingsError(f"{key} must be a number, not {shown(value)}")
     return float(value)
 
 
@@ -55,13 +55,13 @@ def _pair(key: str, value: object, names: tuple[str, str]) -> tuple[object, obje
         return value[names[0]], value[names[1]]
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
         return value[0], value[1]
-    raise SettingsError(f"{key} must be ({names[0]}, {names[1]}), not {value!r}")
+    raise SettingsError(f"{key} must be ({names[0]}, {names[1]}), not {shown(value)}")
 
 
 def _only_item(key: str, value: Mapping[str, object], names: tuple[str, ...]) -> tuple[str, object]:
     """The one entry of a table with one entry, whose name is one of ``names``."""
     if len(value) != 1 or not set(value) <= set(names):
-        raise SettingsError(f"{key} must hold one of {', '.join(names)}, not {dict(value)!r}")
+        raise SettingsError(f"{key} must hold one of {', '.join(names)}, not {shown(dict(value))}")
     [(name, inner)] = value.items()
     return name, inner
 
@@ -130,10 +130,10 @@ def _record(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or not isinstance(os.fspath(value), str):
-        raise SettingsError(f"record must be the path of a file, such as 'run.parquet', not {value!r}")
+        raise SettingsError(f"record must be the path of a file, such as 'run.parquet', not {shown(value)}")
     path = str(os.fspath(value))
     if not path.endswith(".parquet") or "\0" in path:
-        raise SettingsError(f"record must be the path of a .parquet file, not {value!r}")
+        raise SettingsError(f"record must be the path of a .parquet file, not {shown(value)}")
     return path
 
 

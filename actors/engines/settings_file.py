@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from warren.actors.engines.node_settings import NodeSettings
-from warren.storage.errors import SettingsError, shortly
+from warren.storage.errors import SettingsError, shortly, shown
 from warren.storage.settings import PROFILES, Settings
 from warren.storage.topic_settings import TopicSettings
 
@@ -99,7 +99,7 @@ def engine_settings(table: Mapping[str, Any], base: Settings | None = None) -> S
     """
     profile = table.get(_PROFILE, "default")
     if not isinstance(profile, str) or profile not in PROFILES:
-        raise SettingsError(f"{_PROFILE} must be one of {', '.join(map(repr, PROFILES))}, not {profile!r}")
+        raise SettingsError(f"{_PROFILE} must be one of {', '.join(map(repr, PROFILES))}, not {shown(profile)}")
     before = PROFILES[profile] if base is None or _PROFILE in table else base
     hints = typing.get_type_hints(Settings)
     values = {key: _of_kind(key, hints[key], value) for key, value in table.items() if key != _PROFILE}
@@ -122,10 +122,10 @@ def _of_kind(key: str, kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)
         if not isinstance(value, list) or len(value) != len(inner):
-            raise SettingsError(f"{key} must be a list of {len(inner)} values, not {value!r}")
+            raise SettingsError(f"{key} must be a list of {len(inner)} values, not {shown(value)}")
         return tuple(_of_kind(key, each, part) for each, part in zip(inner, value, strict=True))
     if kind is float and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise SettingsError(f"{key} must be {_KINDS[kind]}, not {value!r}")
+        raise SettingsError(f"{key} must be {_KINDS[kind]}, not {shown(value)}")
     return value

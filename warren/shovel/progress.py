@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import attrs
+from attrs.validators import deep_iterable, instance_of
 
 from warren.salvage.names import Json, to_json, to_text
 from warren.shovel.errors import ShovelError
@@ -31,16 +32,16 @@ from warren.storage.filesystem import FileSystem, write_file
 _KIND: Final = "shovel progress 1"
 
 
-@attrs.define
+@attrs.define(on_setattr=attrs.setters.NO_OP)
 class Reach:
-    """How far one queue's directory is copied."""
+    """How far one queue's directory is copied. Raises ``TypeError`` for what a file may not say."""
 
-    vhost: str
-    directory: str
-    to: str
-    messages: int = 0
-    next_seq_id: int = 0
-    beyond: set[int] = attrs.field(factory=set)
+    vhost: str = attrs.field(validator=instance_of(str))
+    directory: str = attrs.field(validator=instance_of(str))
+    to: str = attrs.field(validator=instance_of(str))
+    messages: int = attrs.field(default=0, validator=instance_of(int))
+    next_seq_id: int = attrs.field(default=0, validator=instance_of(int))
+    beyond: set[int] = attrs.field(factory=set, validator=deep_iterable(instance_of(int)))
 
     def has(self, seq_id: int) -> bool:
         """Whether that message is safe at the destination."""

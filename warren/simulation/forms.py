@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar, cast, get_args
 import attrs
 import numpy as np
 
-from warren.simulation.units import ScenarioError, shown
+from warren.simulation.units import ScenarioError
+from warren.storage.errors import shown
 
 T = TypeVar("T")
 MOST: Final = 1 << 53

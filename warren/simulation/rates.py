@@ -27,7 +27,8 @@ from warren.simulation.forms import (
     record_file,
     table_with,
 )
-from warren.simulation.units import DAY_S, ScenarioError, clock, period, shown
+from warren.simulation.units import DAY_S, ScenarioError, clock, period
+from warren.storage.errors import shown
 
 Arrivals = Literal["constant", "poisson"]
 Floats = npt.NDArray[np.float64]

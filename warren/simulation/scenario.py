@@ -25,7 +25,8 @@ from warren.simulation.forms import by, formed, inside, named, number, one_of, p
 from warren.simulation.node_spec import INSTANT_DISK, RABBITMQ_MEMORY, Disk, MessageMemory, NodeSpec, Profile, watermark
 from warren.simulation.rates import Arrivals, Bursts, Constant, Rate, per_second, rate_of
 from warren.simulation.sizes import ConstantSize, Size, size_of
-from warren.simulation.units import DAY_S, ScenarioError, clock, moment, period, shown
+from warren.simulation.units import DAY_S, ScenarioError, clock, moment, period
+from warren.storage.errors import shown
 
 __all__ = [
     "INSTANT_DISK",
@@ -262,7 +263,7 @@ class Scenario:
         for key in ("publishers", "consumers", "events"):
             for index, spec in enumerate(getattr(self, key)):
                 if not self.queues_of(spec.queue):
-                    raise ScenarioError(f"{key}[{index}].queue: there is no queue {spec.queue!r}")
+                    raise ScenarioError(f"{key}[{index}].queue: there is no queue {shown(spec.queue)}")
         self._check_spans()
         self._check_work()
 
@@ -276,7 +277,7 @@ class Scenario:
         names.update(spec.name for spec in self.queues if spec.count > 1)
         [(name, times)] = names.most_common(1)
         if times > 1:
-            raise ScenarioError(f"queues: {name!r} is there twice")
+            raise ScenarioError(f"queues: {shown(name)} is there twice")
         memory = self.node.memory_of_messages
         idle = count * min(memory.queue_asleep, memory.queue_awake)
         if idle + memory.node > self.node.limit_bytes:

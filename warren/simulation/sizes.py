@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.simulation.forms import by, each, formed, inside, named, number, only_key, pairs, table_with
-from warren.simulation.units import ScenarioError, amount, shown
+from warren.simulation.units import ScenarioError, amount
+from warren.storage.errors import shown
 
 Sizes = npt.NDArray[np.int64]
 EXACT_BELOW: Final = 1000

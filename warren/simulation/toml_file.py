@@ -39,8 +39,9 @@ from warren.simulation.node_spec import NodeSpec
 from warren.simulation.rates import Bursts, Constant, Daily
 from warren.simulation.scenario import QueueSpec, Scenario
 from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
-from warren.simulation.units import ScenarioError, shown
+from warren.simulation.units import ScenarioError
 from warren.simulation.whatif import merged
+from warren.storage.errors import shown
 
 Table = dict[str, Any]
 EXAMPLE: Final = (resources.files("warren.data") / "scenario.toml").read_text(encoding="utf-8")
@@ -279,5 +280,5 @@ _Step = tuple[str, int | None]
 def _step(step: str, key: str) -> _Step:
     matched = _KEY.fullmatch(step)
     if matched is None:
-        raise ScenarioError(f"{key!r} is no key such as 'node.paging_ratio' or 'publishers[0].rate'")
+        raise ScenarioError(f"{shown(key)} is no key such as 'node.paging_ratio' or 'publishers[0].rate'")
     return matched[1], None if matched[2] is None else int(matched[2])

@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 
 from warren.simulation.forms import inside, line, one_of
 from warren.simulation.rates import Trace, per_second
-from warren.simulation.units import LONGEST_S, ScenarioError, shown
+from warren.simulation.units import LONGEST_S, ScenarioError
+from warren.storage.errors import shown
 
 Gaps = Literal["error", "hold", "zero"]
 TIME: Final = "time"
@@ -125,7 +126,7 @@ def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
     if name in frame.columns:
         found = frame[name]
         if isinstance(found, pd.DataFrame):
-            raise ScenarioError(f"there are {found.shape[1]} columns {name!r}")
+            raise ScenarioError(f"there are {found.shape[1]} columns {shown(name)}")
         return found
     names = [shown(str(each)) for each in frame.columns[:_MOST_NAMES]]
     others = " …" if len(frame.columns) > _MOST_NAMES else ""

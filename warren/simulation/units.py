@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from warren.actors.engines.information_units import parse_information_unit
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, shown
 
 NS: Final = 1_000_000_000
 DAY_S: Final = 86_400.0
@@ -24,15 +24,6 @@ _BEYOND: Final = 1e300  # infinities, what is no number, and whole numbers too l
 
 class ScenarioError(SettingsError):
     """A scenario that cannot be: which key, and why."""
-
-
-def shown(value: object) -> str:
-    """Return a wrong value for an error: its beginning, if it is long."""
-    try:
-        said = repr(value)
-    except (ValueError, RecursionError):  # a number of more digits than Python writes; nested without end
-        return f"a very large {type(value).__name__}"
-    return said if len(said) <= 100 else f"{said[:97]}..."
 
 
 def period(value: object) -> float:
