@@ -41,8 +41,10 @@ BROKER_VERSION: Final = "3.10.8"
 
 NODE_PARTS: Final = frozenset({"vhosts", "users", "permissions", "topic_permissions", "global_parameters"})
 """What only a whole node's definitions have."""
-_PROBLEM_CHARACTERS: Final = 500
 OWN_PARTS: Final = NODE_PARTS | {"policies", "parameters", "exchanges", "queues", "bindings"}
+
+_PROBLEM_CHARACTERS: Final = 500
+"""A sentence with four names of 127 characters each is told whole."""
 
 
 class DefinitionsError(PreconditionFailedError):
