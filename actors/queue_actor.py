@@ -47,7 +47,7 @@ from warren.storage.errors import NoRoomError, StorageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.tails import Tails
-    from warren.actors.unique_publisher import Key, PublishUnique, UniquePublisher
+    from warren.actors.unique_publisher import Key, UniquePublisher
 
 
 QUICK_MESSAGES: Final = 64
@@ -285,7 +285,7 @@ class QueueActor(QueueOutput):
 
         if not isinstance(message, PublishUnique):
             raise RuntimeError(f"a queue cannot handle {message!r}")  # noqa: TRY004 - a mistake of ours
-        self._on_publish_unique(message)
+        self._on_publish(message, message.keys)
         return None
 
     def on_batch(self, entry: PendingBatch) -> None:
@@ -303,13 +303,15 @@ class QueueActor(QueueOutput):
         settle: SettleKey = entry.key  # type: ignore[assignment]
         self.queue_turn.settle(settle.channel, settle.outcome, tag_ranges(items))
 
-    def _on_publish(self, message: m.Publish) -> None:
+    def _on_publish(self, message: m.Publish, keys: Sequence[Key | None] | None = None) -> None:
         self.actor_inbox.lighten(len(message.bodies))
         ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
+        how = message.expiration_ms, message.priority, message.confirm
         try:
-            self._publish(
-                message.envelope, ids, message.bodies, message.expiration_ms, message.priority, message.confirm
-            )
+            if keys is None:
+                self._publish(message.envelope, ids, message.bodies, *how)
+            else:
+                self._publish_unique(message.envelope, ids, message.bodies, keys, *how)
         except BaseException as error:
             message.confirm.fail(error)
             raise
@@ -413,25 +415,6 @@ class QueueActor(QueueOutput):
 
         self._unique = UniquePublisher.open(self, self._context, self._keys_path)
         return self._unique
-
-    def _on_publish_unique(self, message: PublishUnique) -> None:
-        self.actor_inbox.lighten(len(message.bodies))
-        ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
-        try:
-            self._publish_unique(
-                message.envelope,
-                ids,
-                message.bodies,
-                message.keys,
-                message.expiration_ms,
-                message.priority,
-                message.confirm,
-            )
-        except BaseException as error:
-            message.confirm.fail(error)
-            raise
-        finally:
-            self._context.gate.leave(message.reserved_bytes)
 
     def _publish_unique(  # noqa: PLR0917
         self,

@@ -19,6 +19,7 @@ from tests.support.disk_fault_tools import (
     SMALL,
     EverythingAtWork,
     FaultAt,
+    ReadOnly,
     counted_events,
     kind_of_file,
 )
@@ -27,7 +28,6 @@ from tests.support.runtime_tools import DATA, HandNode, bodies, hand_node
 from tests.support.tried import Count, Tried
 from warren.actors.clock import HandClock
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
-from warren.storage.faults import OPERATIONS
 from warren.storage.memory import MemoryFileSystem
 
 FOR_EVER = 1_000_000
@@ -171,22 +171,13 @@ def test_a_fault_that_lasts_or_passes(fault: str, tried: Count) -> None:
     tried(Tried.DISK_FAULTS, 1)
 
 
-@attrs.define(kw_only=True)
-class ReadOnly(FaultAt):
-    """A file system that was mounted anew for reading only."""
-
-    def takes(self, kind: str, path: str) -> bool:
-        self.struck += kind in OPERATIONS - {"lock"}
-        return kind in OPERATIONS - {"lock"}
-
-
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_a_file_system_that_is_read_only_for_a_while_is_read_and_written_again(seconds: float, tried: Count) -> None:
     scene, work = everything()
     queue, topic = scene.node.queue("q"), scene.node.topic("topic")
     reader = topic.reader("stays")
     before = bodies(queue)
-    failure = ReadOnly(kind="", path_pattern="", error=StorageError, skip=0, times=1)
+    failure = ReadOnly(error=StorageError)
     with counted_events() as events:
         scene.files.plan.failures.append(failure)
         assert reader.read(3), "what is there is read"

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 import warren
-from tests.support.disk_fault_tools import SMALL
+from tests.support.disk_fault_tools import SMALL, ReadOnly
 from tests.support.effort import EFFORT, new_seed, times
 from tests.support.runtime_tools import BIG, HandNode, hand_node
 from tests.support.tried import Count, Tried
@@ -60,8 +60,8 @@ class Users:
         }
         self.draw.choices(list(often), list(often.values()))[0]()
 
-    def queue(self) -> warren.Queue:
-        name = self.draw.choice(["q", "q", "q", "levels", "keyed"])
+    def queue(self, name: str = "") -> warren.Queue:
+        name = name or self.draw.choice(["q", "q", "q", "levels", "keyed"])
         return self.scene.node.queue(name, arguments={"x-max-priority": 2} if name == "levels" else {})
 
     def body(self) -> bytes:
@@ -88,7 +88,7 @@ class Users:
 
     def with_a_key(self) -> None:
         key = b"%d" % self.draw.randrange(20)
-        self.later(self.scene.node.queue("keyed").publish(self.body(), unique=key, block=False))
+        self.later(self.queue("keyed").publish(self.body(), unique=key, block=False))
 
     def delayed(self) -> None:
         self.later(self.queue().publish(self.body(), delay=self.draw.choice([0.5, 60]), block=False))
@@ -140,7 +140,7 @@ def scene_of(seed: int) -> Users:
     scene = hand_node(MemoryFileSystem(random.Random(seed)), seed=seed, **SMALL | drawn)
     users = Users(scene, draw)
     for name in ("q", "levels", "keyed"):  # what is made at the first use is there
-        scene.node.queue(name, arguments={"x-max-priority": 2} if name == "levels" else {})
+        users.queue(name)
     return users
 
 
@@ -149,13 +149,12 @@ def one_fails(files: MemoryFileSystem, operation: int, error: type[StorageError]
 
 
 def all_fail(files: MemoryFileSystem, operation: int, error: type[StorageError]) -> None:
-    for kind in ("create", "append", "pwrite", "rename", "sync", "sync_directory", "truncate", "make_directory"):
-        files.fail(kind, error=error, skip=operation, times=1_000_000)
+    files.plan.failures.append(ReadOnly(error=error, skip=operation - 1))
 
 
 FAULTS: Final[dict[str, Callable[[MemoryFileSystem, int, type[StorageError]], None]]] = {
     "one operation": one_fails,
-    "all that write": all_fail,
+    "it and all that follow": all_fail,
 }
 
 

@@ -19,7 +19,7 @@ import attrs
 import warren
 from tests.support.runtime_tools import BIG, HandNode
 from warren.storage.errors import WarrenError
-from warren.storage.faults import Failure
+from warren.storage.faults import OPERATIONS, Failure
 
 SMALL: Final[dict[str, Any]] = {
     "segment_entry_count": 8,
@@ -58,6 +58,26 @@ class FaultAt(Failure):
             self.skip -= 1
             return False
         self.times -= 1
+        self.struck += 1
+        return True
+
+
+@attrs.define(kw_only=True)
+class ReadOnly(Failure):
+    """A file system that is mounted anew for reading only, when ``skip`` operations have passed."""
+
+    kind: str = ""
+    path_pattern: str = ""
+    skip: int = 0
+    times: int = 1
+    struck: int = 0
+
+    def takes(self, kind: str, path: str) -> bool:
+        if kind not in OPERATIONS - {"lock"}:
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
         self.struck += 1
         return True
 
