@@ -36,7 +36,7 @@ from warren.msg_store.commit_log_expiry import Hold, expired_files
 from warren.msg_store.commit_log_format import (
     BLANK_HEADER_BYTES,
     BLANK_MAGIC,
-    MESSAGE_MAGIC,
+    MESSAGE_MAGICS,
     STORE_TIMESTAMP_STOP,
     Blank,
     Record,
@@ -265,7 +265,7 @@ class CommitLog:
         found, magic = peek(data, 0)
         if magic == BLANK_MAGIC:
             raise self._error(physical_offset, "a blank record, and no message")
-        if magic != MESSAGE_MAGIC:
+        if magic not in MESSAGE_MAGICS:
             raise self._error(physical_offset, f"no record begins here: its magic is 0x{magic:08X}")
         if size is not None and found != size:
             raise self._error(physical_offset, f"the record's size is {found}, and not {size}")

@@ -8,11 +8,13 @@
     ..  reconsume times 4 | prepared transaction offset 8
     ..  body length 4, body | topic length 1, topic | properties length 2, properties
 
-All integers big-endian. A host is an address and a port; its width is told by a system flag. At the end of a file
-stands a *blank record*: 4 bytes of what is left of the file, 4 bytes magic 0xCBD43194.
+All integers are big-endian. A host is an address and a port; a system flag gives its width. Version 2 of the format,
+which RocketMQ 5 writes for topics of more than 127 bytes, has the magic 0xDAA320AB and a topic length of 2 bytes. It is
+read, and never written for a new message. The end of a file is a *blank record*: 4 bytes with the number of bytes left
+in the file, and 4 bytes magic 0xCBD43194.
 
-Properties are ``name \\x01 value`` joined by ``\\x02``, in an order that nobody can make anew: their bytes are kept as
-they came.
+Properties are ``name \\x01 value`` joined by ``\\x02``. Their order cannot be reconstructed, so their bytes are kept as
+they are.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from warren.storage.java_hash import java_text
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
-MESSAGE_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+MESSAGE_MAGIC_V2: Final = 0xDAA320AB
+MESSAGE_MAGICS: Final = (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
+MESSAGE_MAGIC_PREFIX: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
+"""What the magics of all versions have in common."""
 BLANK_MAGIC_BYTES: Final = BLANK_MAGIC.to_bytes(4, "big")
 BLANK_HEADER_BYTES: Final = 8
 """Of a blank record, and what a file always has left for one."""
@@ -50,6 +55,7 @@ BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
 
 MAX_TOPIC_BYTES: Final = 127
+MAX_TOPIC_BYTES_V2: Final = 32767
 MAX_PROPERTIES_BYTES: Final = 32767
 
 NAME_VALUE_SEPARATOR: Final = b"\x01"
@@ -143,6 +149,8 @@ class Record:
     body_crc: int
     body: bytes
     properties: bytes
+    magic: int = MESSAGE_MAGIC
+    """Of the version in which the record is stored: one of :data:`MESSAGE_MAGICS`."""
 
     @property
     def crc_ok(self) -> bool:
@@ -220,14 +228,20 @@ def header_bytes(sys_flag: int) -> int:
     return FIXED_BYTES - 3 + extra
 
 
+def topic_length_bytes(magic: int) -> int:
+    """The width of a record's topic length."""
+    return 2 if magic == MESSAGE_MAGIC_V2 else 1
+
+
 def encode(record: Record) -> bytes:
     """A record's bytes; ``size`` and ``body_crc`` are taken from what it holds."""
     topic = record.topic.encode("utf-8")
     body, properties = record.body, record.properties
-    size = header_bytes(record.sys_flag) + len(body) + 1 + len(topic) + 2 + len(properties)
+    topic_size = len(topic).to_bytes(topic_length_bytes(record.magic), "big")
+    size = header_bytes(record.sys_flag) + len(body) + len(topic_size) + len(topic) + 2 + len(properties)
     head = _HEAD.pack(
         size,
-        MESSAGE_MAGIC,
+        record.magic,
         body_crc(body),
         record.queue_id,
         record.flag,
@@ -244,7 +258,7 @@ def encode(record: Record) -> bytes:
             record.store_host.packed,
             _TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(body)),
             body,
-            bytes((len(topic),)),
+            topic_size,
             topic,
             len(properties).to_bytes(2, "big"),
             properties,
@@ -263,9 +277,10 @@ def peek(data: bytes | memoryview, position: int) -> tuple[int, int]:
     return (size - (1 << 32) if size >> 31 else size), magic
 
 
-Located = tuple[int, int, int, int, int, int, int, int]
-"""Size, body CRC, queue id, queue offset, system flags; and positions: where the body begins, its size, where the
-properties begin. The topic ends 2 bytes ahead of these. (A plain tuple, for one is made of every message read.)"""
+Located = tuple[int, int, int, int, int, int, int, int, int]
+"""Size, body CRC, queue id, queue offset, system flags, start and size of the body, start of the topic, start of the
+properties. The topic ends 2 bytes before the properties. (A plain tuple, because each message that is read makes
+one.)"""
 
 
 def locate(data: bytes | memoryview, position: int = 0) -> Located:
@@ -280,20 +295,26 @@ def locate(data: bytes | memoryview, position: int = 0) -> Located:
         if sys_flag & _HOST_FLAGS:
             body_start = position + _FIXED_BYTES[sys_flag & _HOST_FLAGS]
             (body_size,) = _INT.unpack_from(data, body_start - 4)
-        topic_start = body_start + (body_size if body_size > 0 else 0) + 1
-        (topic_size,) = _BYTE.unpack_from(data, topic_start - 1)
+        body_stop = body_start + body_size if body_size > 0 else body_start
+        if magic == MESSAGE_MAGIC_V2:
+            topic_start = body_stop + 2
+            (topic_size,) = _SHORT.unpack_from(data, body_stop)
+        else:
+            topic_start = body_stop + 1
+            (topic_size,) = _BYTE.unpack_from(data, body_stop)
         properties_start = topic_start + topic_size + 2
         (properties_size,) = _SHORT.unpack_from(data, properties_start - 2)
     except struct.error:
         raise RecordError("its fields do not fit into the file") from None
     stop = properties_start + (properties_size if properties_size > 0 else 0)
-    if magic != MESSAGE_MAGIC or topic_size < 0 or stop - position != size or stop > len(data):
+    if magic not in MESSAGE_MAGICS or topic_size < 0 or stop - position != size or stop > len(data):
         raise RecordError(_what_is_wrong(magic, topic_size, stop - position, size))
-    return size, crc, queue_id, queue_offset, sys_flag, body_start, topic_start - 1 - body_start, properties_start
+    body_size = body_stop - body_start
+    return size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, topic_start, properties_start
 
 
 def _what_is_wrong(magic: int, topic_size: int, found: int, size: int) -> str:
-    if magic != MESSAGE_MAGIC:
+    if magic not in MESSAGE_MAGICS:
         return f"its magic is 0x{magic:08X}"
     if size < 0:
         return f"its size is {size}"
@@ -306,12 +327,13 @@ def _what_is_wrong(magic: int, topic_size: int, found: int, size: int) -> str:
 
 def decode(data: bytes | memoryview, position: int = 0) -> Record:
     """The record that begins at ``position`` of ``data``; raises as :func:`locate` does."""
-    size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, properties_start = locate(data, position)
+    located = size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, _, _ = locate(data, position)
+    topic_start, properties_start = located[-2:]
     fields = _FIXED[sys_flag & _HOST_FLAGS].unpack_from(data, position)
-    _, _, _, _, flag, _, physical_offset, _, born_timestamp, born_host, store_timestamp, store_host = fields[:12]
+    _, magic, _, _, flag, _, physical_offset, _, born_timestamp, born_host, store_timestamp, store_host = fields[:12]
     reconsume_times, prepared_transaction_offset, _ = fields[12:]
     return Record(
-        topic=topic_text(data, body_start + body_size + 1, properties_start - 2),
+        topic=topic_text(data, topic_start, properties_start - 2),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
@@ -327,6 +349,7 @@ def decode(data: bytes | memoryview, position: int = 0) -> Record:
         body_crc=crc,
         body=bytes(data[body_start : body_start + body_size]),
         properties=bytes(data[properties_start : position + size]),
+        magic=magic,
     )
 
 

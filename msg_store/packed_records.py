@@ -16,7 +16,7 @@ from warren.msg_store.body_crcs import body_crcs
 from warren.msg_store.commit_log_format import (
     CRC_MASK,
     FIXED_BYTES,
-    MESSAGE_MAGIC,
+    MESSAGE_MAGICS,
     Located,
     Record,
     RecordError,
@@ -88,7 +88,8 @@ class PackedRecords:
     def properties(self, row: int = 0) -> bytes:
         """In their stored form."""
         start = self._start(row)
-        size, _, _, _, _, _, _, properties_start = self._located(row)
+        located = self._located(row)
+        size, properties_start = located[0], located[-1]
         return self._data[properties_start : start + size]
 
     def topic_and_properties(self, row: int = 0) -> tuple[str, bytes]:
@@ -96,8 +97,8 @@ class PackedRecords:
         start, located = self._starts[row], self._first
         if located is None or row:
             located = locate(self._data, start)
-        size, _, _, _, _, body_start, body_size, properties_start = located
-        topic = topic_text(self._data, body_start + body_size + 1, properties_start - 2)
+        size, _, _, _, _, _, _, topic_start, properties_start = located
+        topic = topic_text(self._data, topic_start, properties_start - 2)
         return topic, self._data[properties_start : start + size]
 
     def store_timestamp(self, row: int = 0) -> int:
@@ -123,7 +124,7 @@ def _packed(data: bytes, starts: Sequence[int]) -> PackedRecords:
     bodies: list[bytes] = []
     queue_offsets: list[int] = []
     for start in starts:
-        _, _, _, queue_offset, _, body_start, body_size, _ = locate(data, start)
+        _, _, _, queue_offset, _, body_start, body_size, _, _ = locate(data, start)
         bodies.append(data[body_start : body_start + body_size])
         queue_offsets.append(queue_offset)
     return PackedRecords(data, starts, bodies, queue_offsets)
@@ -134,7 +135,7 @@ def pack_unchecked(data: bytes) -> tuple[PackedRecords, bool]:
 
     Raises :class:`RecordError` where it is not all there, or its parts do not add up to its size.
     """
-    located = size, crc, _, queue_offset, _, body_start, body_size, _ = locate(data)
+    located = size, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data)
     body = data[body_start : body_start + body_size]
     is_sound = not body or crc32(body) & CRC_MASK == crc
     return PackedRecords(data[:size], (0,), [body], [queue_offset], located), is_sound
@@ -156,7 +157,7 @@ def sound_records(data: bytes, starts: Longs, sizes: Longs) -> PackedRecords:
         return PackedRecords(data, (), [], [])
     heads = spans.read(spans.starts, _HEAD)
     bodies = spans.bodies()
-    good = (heads["size"] == spans.sizes) & (heads["magic"] == MESSAGE_MAGIC)
+    good = (heads["size"] == spans.sizes) & np.isin(heads["magic"], MESSAGE_MAGICS)
     good &= (heads["crc"] == body_crcs(bodies)) | (spans.body_sizes == 0)
     count = len(bodies) if good.all() else int(good.argmin())
     offsets: list[int] = heads["queue_offset"][:count].tolist()
@@ -168,7 +169,7 @@ def _few_sound_records(data: bytes, starts: list[int], sizes: list[int]) -> Pack
     queue_offsets: list[int] = []
     for start, size in zip(starts, sizes, strict=True):
         try:
-            found, crc, _, queue_offset, _, body_start, body_size, _ = locate(data, start)
+            found, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data, start)
         except RecordError:
             break
         body = data[body_start : body_start + body_size]

@@ -25,7 +25,7 @@ from warren.msg_store.commit_log_format import (
     CRC_AT,
     HEAD_BYTES,
     IPV6_EXTRA_BYTES,
-    MESSAGE_MAGIC,
+    MESSAGE_MAGICS,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
     SYS_FLAG_AT,
@@ -34,6 +34,7 @@ from warren.msg_store.commit_log_format import (
     decode_properties,
     header_bytes,
     peek,
+    topic_length_bytes,
 )
 
 Read = Callable[[int, int], bytes]
@@ -75,7 +76,7 @@ def check(read: Read, at: int, end: int, *, check_crc: bool = False) -> RecordHe
         size, magic = peek(_exactly(read, at, BLANK_HEADER_BYTES, end), 0)
         if magic == BLANK_MAGIC:
             return Blank(at, size)
-        if magic != MESSAGE_MAGIC:
+        if magic not in MESSAGE_MAGICS:
             return Failure(at, f"its magic is 0x{magic:08X}", None)
         if size < 0:
             return Failure(at, f"its size is {size}", None)
@@ -93,8 +94,9 @@ def _check_message(read: Read, at: int, end: int, size: int, check_crc: bool) ->
     _fits_into_size(widest_host, size)
     (body_size,) = struct.unpack(">i", _exactly(read, body_start - 4, 4, end))
     body_size = max(body_size, 0)
-    topic_start = body_start + body_size + 1
-    (topic_size,) = struct.unpack(">b", _exactly(read, topic_start - 1, 1, end))
+    topic_length = _exactly(read, body_start + body_size, topic_length_bytes(peek(head, 0)[1]), end)
+    topic_start = body_start + body_size + len(topic_length)
+    topic_size = int.from_bytes(topic_length, "big", signed=True)
     if topic_size < 0:
         raise RecordError(f"its topic's length is {topic_size}")
     _fits_into_size(topic_size, size)

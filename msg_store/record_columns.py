@@ -281,10 +281,10 @@ def _columns_of_few(data: bytes, base: int, starts: list[int], request: ColumnRe
     topic_of: list[int] = []
     for start in starts:
         try:
-            located = size, crc, _, _, sys_flag, body_start, body_size, properties_start = locate(data, start)
+            located = size, crc, _, _, sys_flag, body_start, body_size, _, properties_start = locate(data, start)
             if request.check_crc and body_size and body_crc(data[body_start : body_start + body_size]) != crc:
                 break
-            topic = topic_text(data, body_start + body_size + 1, properties_start - 2)
+            topic = topic_text(data, located[-2], properties_start - 2)
             properties = data[properties_start : start + size]
             code = None
             if topic == SCHEDULE_TOPIC:

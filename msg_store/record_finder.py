@@ -20,7 +20,7 @@ from warren.msg_store.commit_log_format import (
     BLANK_HEADER_BYTES,
     BLANK_MAGIC_BYTES,
     MAGIC_AT,
-    MESSAGE_MAGIC_BYTES,
+    MESSAGE_MAGIC_PREFIX,
     PHYSICAL_OFFSET_AT,
     decode_physical_offset,
 )
@@ -68,7 +68,7 @@ class RecordFinder:
     def is_sound(self, at: int) -> bool:
         """Whether the position is sound."""
         head = self._bytes(at, PHYSICAL_OFFSET_AT + 8)
-        if head[MAGIC_AT : MAGIC_AT + 4] == MESSAGE_MAGIC_BYTES:
+        if head.startswith(MESSAGE_MAGIC_PREFIX, MAGIC_AT):
             if len(head) < PHYSICAL_OFFSET_AT + 8 or decode_physical_offset(head) != at:
                 return False
             return isinstance(check(self._bytes, at, self.end), RecordHeader)
@@ -77,12 +77,12 @@ class RecordFinder:
 
     def _magics(self, block: bytes, start: int, limit: int) -> Iterator[int]:
         """Places from ``start`` on and before ``limit`` that have a magic where a record has it."""
-        message = _find(block, MESSAGE_MAGIC_BYTES, start, limit)
+        message = _find(block, MESSAGE_MAGIC_PREFIX, start, limit)
         blank = limit if self.blank_end is None else _find(block, BLANK_MAGIC_BYTES, start, limit)
         while (found := min(message, blank)) < limit:
             yield found
             if found == message:
-                message = _find(block, MESSAGE_MAGIC_BYTES, found + 1, limit)
+                message = _find(block, MESSAGE_MAGIC_PREFIX, found + 1, limit)
             else:
                 blank = _find(block, BLANK_MAGIC_BYTES, found + 1, limit)
 

@@ -23,7 +23,7 @@ import attrs
 
 from warren.msg_store.commit_log_format import (
     MAX_PROPERTIES_BYTES,
-    MAX_TOPIC_BYTES,
+    MAX_TOPIC_BYTES_V2,
     Blank,
     header_bytes,
 )
@@ -34,7 +34,7 @@ from warren.msg_store.record_scan import WINDOW_BYTES, read_columns
 
 _FIRST_WINDOW_BYTES: Final = 1 << 16
 """Read behind a failure, and twice as much whenever that was good."""
-_HEADROOM_BYTES: Final = header_bytes(-1) + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES + 3
+_HEADROOM_BYTES: Final = header_bytes(-1) + MAX_TOPIC_BYTES_V2 + MAX_PROPERTIES_BYTES + 4
 
 
 def lookback_bytes(max_message_bytes: int) -> int:

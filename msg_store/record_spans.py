@@ -31,7 +31,9 @@ from warren.msg_store.commit_log_format import (
     HEAD_BYTES,
     HOST_BYTES,
     IPV6_EXTRA_BYTES,
-    MESSAGE_MAGIC,
+    MAGIC_AT,
+    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
     SYS_FLAG_AT,
@@ -45,7 +47,9 @@ from warren.storage.strided import Ints, Longs, Mask, equal_run, every, gather
 _START = struct.Struct(">II")
 _INT: Final = np.dtype(">i4")
 _LONG: Final = np.dtype(">i8")
+_MAGIC: Final = np.dtype(">u4")
 _TOPIC_SIZE: Final = np.dtype(">i1")
+_TOPIC_SIZE_V2: Final = np.dtype(">i2")
 _PROPERTIES_SIZE: Final = np.dtype(">i2")
 
 _RUN: Final = 8
@@ -60,7 +64,7 @@ def record_starts(data: bytes, at: int, limit: int) -> tuple[Longs, int]:
     last, unpack, add = limit - FIXED_BYTES, _START.unpack_from, single.append
     while at <= last:
         size, magic = unpack(data, at)
-        if magic != MESSAGE_MAGIC or size < FIXED_BYTES or size > limit - at:
+        if magic not in MESSAGE_MAGICS or size < FIXED_BYTES or size > limit - at:
             break
         add(at)
         at += size
@@ -92,8 +96,9 @@ class RecordSpans:
     body_starts: Longs
     body_sizes: Longs
     """A negative length counts as none, here and of properties."""
+    topic_starts: Longs
     properties_starts: Longs
-    """Behind their length; the topic ends ahead of that."""
+    """After their length; the topic ends before it."""
     is_uniform: bool
     """They lie one behind the other, and all sizes are equal, those of the parts included."""
 
@@ -118,7 +123,7 @@ class RecordSpans:
     def of(cls, data: bytes, base: int, starts: Sequence[int], found: Sequence[Located]) -> Self:
         """Of records that were located one by one."""
         lines = np.array(found, np.int64)
-        sizes, _, _, _, sys_flags, body_starts, body_sizes, properties_starts = lines.T
+        sizes, _, _, _, sys_flags, body_starts, body_sizes, topic_starts, properties_starts = lines.T
         return cls(
             data,
             base,
@@ -127,6 +132,7 @@ class RecordSpans:
             sys_flags.astype(np.int32),
             body_starts,
             body_sizes,
+            topic_starts,
             properties_starts,
             is_uniform=len(found) == 1,
         )
@@ -140,13 +146,14 @@ class RecordSpans:
         if int(starts[-1]) - start != size * (count - 1):
             return None
         try:
-            _, _, _, _, sys_flag, body_start, body_size, properties_start = locate(data, start)
+            _, _, _, _, sys_flag, body_start, body_size, topic_start, properties_start = locate(data, start)
         except RecordError:
             return None
         lengths = (
+            (start + MAGIC_AT, _MAGIC),
             (start + SYS_FLAG_AT, _INT),
             (body_start - _INT.itemsize, _INT),
-            (body_start + body_size, _TOPIC_SIZE),
+            (topic_start - _TOPIC_SIZE.itemsize, _TOPIC_SIZE),
             (properties_start - _PROPERTIES_SIZE.itemsize, _PROPERTIES_SIZE),
         )
         for at, kind in lengths:
@@ -162,6 +169,7 @@ class RecordSpans:
             np.full(count, sys_flag, np.int32),
             ahead + body_start,
             np.full(count, body_size, np.int64),
+            ahead + topic_start,
             ahead + properties_start,
             is_uniform=True,
         )
@@ -175,15 +183,30 @@ class RecordSpans:
         good = body_starts <= stops
         body_sizes = gather(data, _believed(body_starts - _INT.itemsize, good, starts), _INT).astype(np.int64)
         body_sizes = np.maximum(body_sizes, 0)
-        topic_starts = body_starts + body_sizes + _TOPIC_SIZE.itemsize
+        is_v2 = gather(data, starts + MAGIC_AT, _MAGIC) == MESSAGE_MAGIC_V2
+        topic_starts = body_starts + body_sizes + _TOPIC_SIZE.itemsize + is_v2
         good &= topic_starts <= stops
         topic_sizes = gather(data, _believed(topic_starts - _TOPIC_SIZE.itemsize, good, starts), _TOPIC_SIZE)
+        if is_v2.any():
+            wide = gather(data, _believed(topic_starts - _TOPIC_SIZE_V2.itemsize, good, starts), _TOPIC_SIZE_V2)
+            topic_sizes = np.where(is_v2, wide, topic_sizes)
         properties_starts = topic_starts + topic_sizes + _PROPERTIES_SIZE.itemsize
         good &= (topic_sizes >= 0) & (properties_starts <= stops)
         ahead = _believed(properties_starts - _PROPERTIES_SIZE.itemsize, good, starts)
         good &= properties_starts + np.maximum(gather(data, ahead, _PROPERTIES_SIZE), 0) == stops
-        found = cls(data, base, starts, sizes, sys_flags, body_starts, body_sizes, properties_starts, is_uniform=False)
-        return found if good.all() else found.take(slice(int(good.argmin())))
+        spans = cls(
+            data,
+            base,
+            starts,
+            sizes,
+            sys_flags,
+            body_starts,
+            body_sizes,
+            topic_starts,
+            properties_starts,
+            is_uniform=False,
+        )
+        return spans if good.all() else spans.take(slice(int(good.argmin())))
 
     def take(self, rows: slice | Longs) -> Self:
         """Some of them."""
@@ -195,6 +218,7 @@ class RecordSpans:
             sys_flags=self.sys_flags[rows],
             body_starts=self.body_starts[rows],
             body_sizes=self.body_sizes[rows],
+            topic_starts=self.topic_starts[rows],
             properties_starts=self.properties_starts[rows],
             is_uniform=self.is_uniform and whole,
         )
@@ -203,10 +227,6 @@ class RecordSpans:
     def stop(self) -> int:
         """The physical offset behind the last."""
         return self.base + int(self.starts[-1] + self.sizes[-1])
-
-    @property
-    def topic_starts(self) -> Longs:
-        return self.body_starts + self.body_sizes + _TOPIC_SIZE.itemsize
 
     @property
     def topic_sizes(self) -> Longs:

@@ -19,7 +19,8 @@ from tests.support.rocketmq_golden import settings as golden_settings
 from warren.msg_store import record_scan
 from warren.msg_store.commit_log_format import (
     BORN_HOST_V6,
-    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGICS,
     PREPARED,
     ROLLBACK,
     SCHEDULE_TOPIC,
@@ -219,7 +220,7 @@ def one_by_one(data: bytes, base: int, *, check_crc: bool) -> Iterator[Row | Bla
 
 
 def assert_no_good_record(data: bytes, position: int, check_crc: bool) -> None:
-    if len(data) - position < 8 or peek(data, position)[1] != MESSAGE_MAGIC:
+    if len(data) - position < 8 or peek(data, position)[1] not in MESSAGE_MAGICS:
         return
     try:
         read = decode(data, position)
@@ -343,6 +344,7 @@ templates = st.builds(
     born_host=hosts,
     store_host=hosts,
     sys_flag=st.sampled_from([0, 1, PREPARED, ROLLBACK]),
+    magic=st.sampled_from(MESSAGE_MAGICS),
     reconsume_times=ints,
     prepared_transaction_offset=longs,
     body=st.binary(max_size=30),
@@ -397,6 +399,23 @@ def test_damaged_bytes_are_failures_or_right(
 
 
 # --- named situations ---
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_topics_that_only_version_2_can_hold(count: int) -> None:
+    """Among records of version 1 with the same sizes, and alone."""
+    long = [record(topic="t" * 300 + "é", magic=MESSAGE_MAGIC_V2, queue_offset=number) for number in range(count)]
+    short = record(body=bytes(len(encode(long[0])) - len(encode(record(body=b"")))))
+    data = log(*long, *[short] * count, *long)
+    (columns,) = Reader(data).columns()
+    assert isinstance(columns, RecordColumns)
+    assert [columns.topics[number] for number in columns.topic_of[[0, count, -1]]] == [
+        long[0].topic,
+        "events",
+        long[0].topic,
+    ]
+    assert_like_one_by_one(data, check_crc=False)
+    assert encode(decode(encode(long[0]))) == encode(long[0])
 
 
 def field(data: bytes, position: int, value: bytes) -> bytes:

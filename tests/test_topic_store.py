@@ -12,7 +12,7 @@ from tests.support import rocketmq_golden as golden
 from warren.actors.engines.topics.reading import read_records
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Host, header_bytes
+from warren.msg_store.commit_log_format import MESSAGE_MAGIC_V2, Host, encode, header_bytes
 from warren.storage.errors import DataError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.topic_settings import TopicSettings
@@ -134,6 +134,40 @@ def test_whole_messages_survive_a_crash() -> None:
     assert store.commit_log.end > last
     assert store.queues["events", 0].max_offset == 3
     assert store.query("events", "order-1002") == [last]
+
+
+def crashed_store_with(**changes: Any) -> TopicStore:
+    """The store, with another record of the same size in place of its second."""
+    store, _ = crashed_store(0)
+    log = store.commit_log
+    second = log.record(log.record(0).size)
+    log.mapped.write(second.physical_offset, encode(attrs.evolve(second, **changes)))
+    return store
+
+
+def reopened(store: TopicStore) -> TopicStore:
+    settings = attrs.evolve(store.settings, rebuild_after_crash=True)
+    reopened_store = TopicStore.load(store.files, "/store", settings, new_index_name=lambda: "4" * 17)
+    reopened_store.start()
+    return reopened_store
+
+
+def test_a_record_of_version_2_is_kept_by_a_recovery() -> None:
+    store = reopened(crashed_store_with(magic=MESSAGE_MAGIC_V2, body=b"tw"))
+    while store.dispatch():
+        pass
+    entries = store.queues["events", 0].entries(0, 3)
+    assert [record.body for record in read_records(store.commit_log, entries)] == [b"one", b"tw", b"three"]
+
+
+def test_a_record_of_an_unknown_format_refuses_the_store_before_anything_is_cut() -> None:
+    store = crashed_store_with(magic=0xDAA320AF)
+    path = "/store/commitlog/00000000000000000000"
+    before = store.files.open_read(path).pread(4096, 0)
+    with pytest.raises(DataError, match=r"unknown format \(magic 0xDAA320AF\)") as failure:
+        reopened(store)
+    assert (failure.value.path, failure.value.offset) == (path, 107)
+    assert store.files.open_read(path).pread(4096, 0) == before
 
 
 def test_a_body_that_is_not_what_was_stored_is_an_error_when_it_is_read() -> None:

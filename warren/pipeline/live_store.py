@@ -203,7 +203,7 @@ def _walked(log: CommitLog, start: int, wanted: int, *, look_for_torn: bool) -> 
     for item in log.columns(start, wanted, check_crc=check_crc, with_keys=False, with_codes=False):
         match item:
             case RecordColumns():
-                if look_for_torn and (torn := first_torn(log.mapped, item)) is not None:
+                if look_for_torn and (torn := first_torn(item)) is not None:
                     return torn
                 end = item.stop
             case Blank():

@@ -26,9 +26,17 @@ import attrs
 import numpy as np
 
 from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
-from warren.msg_store.commit_log_format import MESSAGE_MAGIC, STORE_TIMESTAMP_STOP, Blank, decode_store_timestamp, peek
+from warren.msg_store.commit_log_format import (
+    BLANK_HEADER_BYTES,
+    MESSAGE_MAGICS,
+    STORE_TIMESTAMP_STOP,
+    Blank,
+    decode_store_timestamp,
+    peek,
+)
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_finder import RecordFinder
 from warren.queue_index.index_recovery import recover as recover_index
 from warren.storage.errors import DataError
 
@@ -39,7 +47,6 @@ if TYPE_CHECKING:
     from warren.actors.engines.topics.topic_store import TopicStore
     from warren.msg_store.record_check import Read
     from warren.queue_index.consume_queue import ConsumeQueue
-    from warren.storage.mapped_files import MappedFiles
     from warren.storage.topic_settings import TopicSettings
 
 _CLEAN_FILES: Final = 3
@@ -81,23 +88,22 @@ def reading_start(
 def _is_safe_before(read: Read, base: int, bound_ms: int) -> bool:
     """Whether everything before this file is known to be safe, and dispatched."""
     data = read(base, STORE_TIMESTAMP_STOP)
-    if len(data) < STORE_TIMESTAMP_STOP or peek(data, 0)[1] != MESSAGE_MAGIC:
+    if len(data) < STORE_TIMESTAMP_STOP or peek(data, 0)[1] not in MESSAGE_MAGICS:
         return False
     stored_ms = decode_store_timestamp(data)
     return stored_ms != 0 and stored_ms <= bound_ms
 
 
-def first_torn(mapped: MappedFiles, columns: RecordColumns) -> int | None:
-    """Where the first of these records lies of which the end never came to the disk: zeros stand there.
+def first_torn(columns: RecordColumns) -> int | None:
+    """The position of the first record whose end was never written to the disk: zeros are there instead.
 
-    The CRC covers the body alone; of what comes behind it, nothing that is whole ends in a zero. A record that says
-    that it lies elsewhere is no better.
+    The CRC covers only the body; neither a topic nor properties that are complete end in a zero. A record whose own
+    physical offset differs from its position counts as torn, too.
     """
-    octets = np.frombuffer(mapped.read(columns.start, columns.stop - columns.start), np.uint8)
-    ends = columns.positions + columns.sizes - columns.start
-    topic_sizes = columns.body_starts + columns.body_sizes - columns.start
-    topic_ends = topic_sizes + 1 + octets[topic_sizes]
-    has_topic, has_properties = octets[topic_sizes] > 0, ends > topic_ends + 2
+    spans = columns.spans
+    octets = np.frombuffer(spans.data, np.uint8)
+    ends, topic_ends = spans.starts + spans.sizes, spans.topic_starts + spans.topic_sizes
+    has_topic, has_properties = spans.topic_sizes > 0, spans.properties_sizes > 0
     zeros = (has_topic & (octets[topic_ends - 1] == 0)) | (has_properties & (octets[ends - 1] == 0))
     torn = np.flatnonzero(zeros | (columns.positions != columns.physical_offsets))
     return int(columns.positions[torn[0]]) if len(torn) else None
@@ -174,7 +180,7 @@ class Recovery:
         for item in records:
             match item:
                 case RecordColumns():
-                    if rebuilding and (torn := first_torn(bounds, item)) is not None:
+                    if rebuilding and (torn := first_torn(item)) is not None:
                         self._note_failure(
                             Failure(torn, "a record that ends in zeros was not written to its end", None)
                         )
@@ -193,9 +199,32 @@ class Recovery:
                         return item.physical_offset
                     end = following
                 case Failure():
+                    if self._is_own:
+                        self._refuse_unknown_format(item.physical_offset)
                     self._note_failure(item)
                     return item.physical_offset
         return end
+
+    def _refuse_unknown_format(self, physical_offset: int) -> None:
+        """Raise :class:`DataError` if a record of an unknown format is there: the log must not be cut at it.
+
+        Its magic is unknown, and a sound record begins exactly where it ends by its size. Neither a torn write nor the
+        old bytes that RocketMQ leaves after the end of its log look like that.
+        """
+        mapped = self.store.commit_log.mapped
+        base = mapped.holding(physical_offset)
+        head = mapped.read(physical_offset, BLANK_HEADER_BYTES)
+        if base is None or len(head) < BLANK_HEADER_BYTES:
+            return
+        size, magic = peek(head, 0)
+        finder = RecordFinder(read=mapped.read, end=base + mapped.file_size, blank_end=base + mapped.file_size)
+        if magic not in MESSAGE_MAGICS and size > 0 and finder.is_sound(physical_offset + size):
+            raise DataError(
+                mapped.path(base),
+                physical_offset - base,
+                f"a record of an unknown format (magic 0x{magic:08X}), with sound records after it; the store was not"
+                " opened, because that would cut the log here; `warren topic scan` reads the other records",
+            )
 
     def _note_failure(self, failure: Failure) -> None:
         """A failure is the usual end, unless something stands there."""

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from warren.actors.engines.topics.store_recovery import reading_start
 from warren.msg_store.commit_log_format import (
     MAGIC_AT,
-    MESSAGE_MAGIC_BYTES,
+    MESSAGE_MAGIC_PREFIX,
     PREPARED,
     ROLLBACK,
     STORE_TIMESTAMP_STOP,
@@ -306,7 +306,7 @@ class VerifiedCommitLog:
         return decode_store_timestamp(self.read(physical_offset, STORE_TIMESTAMP_STOP)) >= self._last_ms
 
     def _what_lies_at(self, at: int, index: int, *, is_sum: bool) -> Literal["zeros", "record", "bytes"]:
-        if is_sum or self.read(at + MAGIC_AT, len(MESSAGE_MAGIC_BYTES)) == MESSAGE_MAGIC_BYTES:
+        if is_sum or self.read(at + MAGIC_AT, len(MESSAGE_MAGIC_PREFIX)) == MESSAGE_MAGIC_PREFIX:
             return "record"
         return "zeros" if self._is_zero(at, self.files[index]) else "bytes"
 
