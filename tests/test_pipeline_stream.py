@@ -251,6 +251,12 @@ def test_where_a_query_begins(timed: Store, options: dict[str, object], expected
     assert reader_of(timed.directory, **options).initialOffset() == {timed.directory: {"orders": expected}}
 
 
+def test_a_query_cannot_begin_after_the_end_of_a_queue(timed: Store) -> None:
+    reader = reader_of(timed.directory, startingOffsets='{"orders": {"1": 6}}')
+    with pytest.raises(WarrenError, match=r"startingOffsets: .*: topic orders, queue 1 ends at message 5, before 6"):
+        reader.initialOffset()
+
+
 def test_where_one_node_of_several_begins(timed: Store, tmp_path: Path) -> None:
     other = str(tmp_path / "copy")
     shutil.copytree(timed.directory, other)
@@ -437,9 +443,10 @@ def test_entries_that_are_built_anew_are_waited_for(store: Store, monkeypatch: p
     reader = reader_of(store.directory)
     end = reader.latestOffset({}, ALL)
     kept = f"{store.directory}/consumequeue"
+    monkeypatch.setattr(stream_reader.time, "sleep", lambda _: os.rename(f"{kept}.away", kept))
     os.rename(kept, f"{kept}.away")
     assert reader.latestOffset(end, ALL) == end
-    monkeypatch.setattr(stream_reader.time, "sleep", lambda _: os.rename(f"{kept}.away", kept))
+    os.rename(kept, f"{kept}.away")
     assert len(rows_of(reader, {}, end)) == 10
     os.rename(kept, f"{kept}.away")
     monkeypatch.setattr(stream_reader.time, "sleep", lambda _: None)
@@ -448,6 +455,54 @@ def test_entries_that_are_built_anew_are_waited_for(store: Store, monkeypatch: p
         WarrenError, match="topic orders, queue 0, messages 0 to 9: the entries that were there are gone"
     ):
         reader.partitions({}, end)
+
+
+def made_again(store: Store, count: int) -> None:
+    """The store's files, with the same topic and ``count`` messages in each of its two queues."""
+    store.store.abandon()
+    shutil.rmtree(store.directory)
+    os.makedirs(f"{store.directory}/commitlog")
+    store.open()
+    for queue_id in range(2):
+        store.append(queue_id, count)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_topic_that_was_made_again_stops_the_query(store: Store, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "PATIENCE_S", 0)
+    store.append(0, 10)
+    reader = reader_of(store.directory)
+    start = reader.latestOffset({}, ALL)
+    made_again(store, count)
+    error = (
+        f"topic orders, queue 0: the query is at message 10, but the queue ends at {count}: the topic was made again"
+    )
+    with pytest.raises(WarrenError, match=error):
+        reader_of(store.directory).latestOffset(start, ALL)
+    available_now = reader_of(store.directory)
+    available_now.prepareForTriggerAvailableNow()
+    with pytest.raises(WarrenError, match=error):
+        available_now.latestOffset(start, ALL)
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_a_topic_that_was_made_again_is_read_from_its_first_message(
+    store: Store, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is planned again has the same messages."""
+    monkeypatch.setattr(stream_reader, "PATIENCE_S", 0)
+    store.append(0, 10)
+    lax = reader_of(store.directory, failOnDataLoss="false", maxRecordsPerTrigger=most)
+    offset = lax.latestOffset({}, ALL)
+    made_again(store, 3)
+    rows: list[dict[str, Any]] = []
+    while (following := lax.latestOffset(offset, lax.getDefaultReadLimit())) != offset:
+        rows += (batch := rows_of(lax, offset, following))
+        assert rows_of(reader_of(store.directory, failOnDataLoss="false"), offset, following) == batch
+        offset = following
+    assert numbers(rows) == {("orders", 0): [0, 1, 2], ("orders", 1): [0, 1, 2]}
+    store.append(0, 2)
+    assert numbers(rows_of(lax, offset, lax.latestOffset(offset, ALL))) == {("orders", 0): [3, 4]}
 
 
 def test_what_is_handed_out_is_synced_before(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

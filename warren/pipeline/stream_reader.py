@@ -12,8 +12,10 @@ once has each message once.
 each queue the messages that lie in its part of the log, reads that part once, and its rows are in physical order, which
 keeps each queue's.
 
-*Messages that expired* before they were read stop the query, or are passed over (``failOnDataLoss``). A queue whose
-entries are being built anew, after the node's crash, is waited for.
+*Messages that expired* before they were read stop the query, or are passed over (``failOnDataLoss``). So does a queue
+that ends before the place where the query is: its topic was deleted and made again, or it lost messages. With
+``failOnDataLoss=false`` such a queue is read from its first message; the offset of the batch is then lower than the one
+before it. First, though, the query waits, because a node that crashed rebuilds the entries of its queues.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ from warren.tables.places import Node, find_nodes
 Offsets = dict[str, dict[str, dict[str, int]]]
 """By node, topic and queue id: the number of the next message."""
 
+QueuePlace = tuple[str, str, str]
+"""A node, a topic and a queue id."""
+
 _Found = TypeVar("_Found")
 
 LEAST_TASK_BYTES: Final = 4 << 20
@@ -55,7 +60,7 @@ _TASKS: Final = 16
 _LOOKS: Final = 3
 _POLL_S: Final = 0.05
 PATIENCE_S: Final = 60.0
-"""So long a batch waits for entries that were there before; a recovery of a large store takes a while."""
+"""How long a batch waits for entries that were there before; the recovery of a large store takes a while."""
 
 
 @attrs.frozen
@@ -104,6 +109,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with store.view(self._options.topics) as view:
                 for key, ends in sorted(store.ends_of(view).items()):
                     number = _placed(self._options.starting, name, key, ends, view)
+                    if number is not None and number > ends[1]:
+                        raise PipelineError(
+                            f"option startingOffsets: {name}: topic {key[0]}, queue {key[1]} ends at message {ends[1]},"
+                            f" before {number}"
+                        )
                     found[name].setdefault(key[0], {})[str(key[1])] = ends[0] if number is None else number
         return found
 
@@ -112,9 +122,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        self._latest = _insisting(self._available) if self._target is None else self._target
+        available, restarted = self._seen(start)
+        self._latest = available if self._target is None else self._target
+        begin: Offsets = {node: {t: dict(queues) for t, queues in topics.items()} for node, topics in start.items()}
+        for node, topic, queue in restarted:
+            begin[node][topic][queue] = 0
         waiting = {
-            (node, topic, queue): number - _number(start, node, topic, queue)
+            (node, topic, queue): number - _number(begin, node, topic, queue)
             for node, topics in self._latest.items()
             for topic, queues in topics.items()
             for queue, number in queues.items()
@@ -122,29 +136,63 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = {place: count for place, count in waiting.items() if count > 0}
         if isinstance(limit, ReadMaxRows):
             waiting = rationed(waiting, limit.max_rows)
-        end: Offsets = {node: {t: dict(queues) for t, queues in topics.items()} for node, topics in start.items()}
+        end = begin
         for (node, topic, queue), count in waiting.items():
-            end.setdefault(node, {}).setdefault(topic, {})[queue] = _number(start, node, topic, queue) + count
+            end.setdefault(node, {}).setdefault(topic, {})[queue] = _number(begin, node, topic, queue) + count
         return end
+
+    def _seen(self, start: Offsets) -> tuple[Offsets, list[QueuePlace]]:
+        """Up to where messages are available, and the queues that end before the query's place in them.
+
+        Such a queue gets time, because its node may be rebuilding its entries. Raises :class:`PipelineError` if it
+        still ends early then and ``failOnDataLoss`` is set.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            available, ends = _insisting(self._look)
+            early = [place for place in self._queues_of(start) if _number(start, *place) > _number(ends, *place)]
+            if not early or time.monotonic() > until:
+                break
+            time.sleep(_POLL_S)
+        if early and self._options.fail_on_data_loss:
+            node, topic, queue = place = early[0]
+            raise PipelineError(
+                f"{node}: topic {topic}, queue {queue}: the query is at message {_number(start, *place)}, but the "
+                f"queue ends at {_number(ends, *place)}: the topic was made again, or it lost messages; with "
+                "failOnDataLoss=false the stream goes on with the queue's first message"
+            )
+        return available, early
+
+    def _queues_of(self, offsets: Offsets) -> Iterator[QueuePlace]:
+        """The queues in ``offsets`` whose nodes and topics this query reads."""
+        chosen = self._options.topics
+        for node, topics in offsets.items():
+            for topic, queues in topics.items():
+                if node in self._nodes() and (chosen is None or topic in chosen):
+                    yield from ((node, topic, queue) for queue in queues)
 
     def reportLatestOffset(self) -> Offsets | None:
         return self._latest
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = _insisting(self._available)
+        self._target, _ = _insisting(self._look)
 
-    def _available(self) -> Offsets:
-        """Where queues end, or where the query is to end; queues that never had a message are not named."""
-        found: Offsets = {}
+    def _look(self) -> tuple[Offsets, Offsets]:
+        """Up to where messages are available, by ``endingOffsets`` too, and where the queues end.
+
+        Queues that never had a message are left out.
+        """
+        available: Offsets = {}
+        ends: Offsets = {}
         for name, store in self._nodes().items():
-            found[name] = {}
+            available[name], ends[name] = {}, {}
             with store.view(self._options.topics) as view:
-                for key, (first, end) in sorted(store.ends_of(view).items()):
-                    limit = _placed(self._options.ending, name, key, (first, end), view)
+                for (topic, queue_id), (first, end) in sorted(store.ends_of(view).items()):
+                    limit = _placed(self._options.ending, name, (topic, queue_id), (first, end), view)
                     if end:
-                        last = end if limit is None else min(end, limit)
-                        found[name].setdefault(key[0], {})[str(key[1])] = last
-        return found
+                        available[name].setdefault(topic, {})[str(queue_id)] = end if limit is None else min(end, limit)
+                        ends[name].setdefault(topic, {})[str(queue_id)] = end
+        return available, ends
 
     def _nodes(self) -> dict[str, LiveStore]:
         if self._stores is None:
@@ -169,10 +217,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, topics in end.items():
             if name in stores:
                 ranges = [
-                    OffsetRange(topic, int(queue), begin, stop)
+                    OffsetRange(topic, int(queue), begin if begin < stop else 0, stop)
                     for topic, queues in topics.items()
                     for queue, stop in queues.items()
-                    if (begin := _number(start, name, topic, queue)) < stop
+                    if (begin := _number(start, name, topic, queue)) != stop and stop
                 ]
                 tasks += _insisting(functools.partial(self._tasks, stores[name], ranges))
             elif self._options.fail_on_data_loss:
