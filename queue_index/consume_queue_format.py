@@ -6,7 +6,8 @@
 
 All integers big-endian and signed. Entry n of a queue is the message with queue offset n, and stands at logical byte
 20 n of the queue's mapped files. The *tags code* is Java's hash of the message's tags (0 without); in the topic of
-delayed messages it is the time at which the message is due.
+delayed messages it is the time at which the message is due. In a store with ``enableConsumeQueueExt`` it can be the
+address of an entry in the extension files, which are not read: a number below all hashes.
 
 *Filler* stands ahead of the first message's entry in a queue whose first file does not begin with it. It points at no
 message, yet counts as good when a queue is recovered.
@@ -30,6 +31,7 @@ MAX_QUEUE_OFFSET: Final = (2**63 - 1) // ENTRY_BYTES - 1
 """The entry of a message beyond it would have no place that 64 bits can tell."""
 
 FILLER_SIZE: Final = 0x7FFFFFFF
+_LEAST_HASH: Final = -(1 << 31)
 FILLER: Final = np.array([(0, FILLER_SIZE, 0)], ENTRY).tobytes()
 
 if not ENTRY.itemsize == _ENTRY.size == ENTRY_BYTES:
@@ -67,6 +69,12 @@ def are_good(entries: Entries) -> Bools:
     """Which entries recovery takes for entries; zeros, for one, it does not."""
     good: Bools = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
     return good
+
+
+def are_extension_addresses(tags_codes: Longs) -> Bools:
+    """Which tags codes are addresses in the extension files, and say nothing about the tags."""
+    addresses: Bools = tags_codes < _LEAST_HASH
+    return addresses
 
 
 def physical_stops(physical_offsets: Longs, sizes: Ints) -> Longs:

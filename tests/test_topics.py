@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import random
+import struct
 from typing import Any
 
 import attrs
@@ -29,6 +30,7 @@ from warren.actors.node_context import BlockedError
 from warren.actors.node_errors import TopicsDownError
 from warren.actors.pool import ActorStoppedError
 from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.queue_index.key_index import KeyIndex
 from warren.steps import run
 from warren.storage.errors import DirectoryLockedError, DiskFullError, MessageError, StorageError
@@ -479,6 +481,20 @@ def test_tags_choose_by_the_tag_itself_and_not_by_its_hash() -> None:
     broadcast = topic.reader("l", broadcast=True, tags="c")
     assert len(broadcast.read()) == 4
     assert broadcast.positions == {0: 20, 1: 0}
+
+
+def test_tags_are_matched_if_an_entry_has_an_extension_address_in_place_of_their_hash() -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=1)
+    topic.append_many(numbered(4), tags=["a", "b", None, "a"]).wait()
+    assert len(list(topic.read("all"))) == 4
+    queue = hand.node._running.topics_now().store.queues["t", 0]
+    addresses = [number * 32 - (1 << 63) for number in range(4)]
+    entries = [(int(entry["physical_offset"]), int(entry["size"])) for entry in queue.entries(0, 4)]
+    for number, (entry, address) in enumerate(zip(entries, addresses, strict=True)):
+        queue.mapped.write(number * ENTRY_BYTES, struct.pack(">qiq", *entry, address))
+    assert bodies(topic.read("g", tags="a")) == [b"0", b"3"]
+    assert bodies(topic.read("h", tags=["b", "c"])) == [b"1"]
 
 
 @pytest.mark.parametrize("crash", [False, True])

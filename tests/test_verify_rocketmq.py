@@ -514,6 +514,17 @@ def test_a_scheduled_message_that_recovery_gave_the_code_of_its_tags_is_sound() 
         assert told(scenario, findings(scenario, files)) == expected
 
 
+def test_an_extension_address_in_place_of_a_tags_code_is_no_damage() -> None:
+    scenario = "basic-clean"
+    (queue, *_) = [one for one in golden.manifest(scenario)["store"]["consumeQueues"] if len(one["entries"]) > 1]
+    path = f"consumequeue/{queue['topic']}/{queue['queueId']}/00000000000000000000"
+    sound = told(scenario, findings(scenario, golden.overlay(scenario)))
+    for code, expected in ((32 - (1 << 63), set()), (-(1 << 31), {("wrong tags code", path, 20)})):
+        files = golden.overlay(scenario)
+        long(path, 32, code)(files, golden.directory(scenario))
+        assert told(scenario, findings(scenario, files)) - sound == expected
+
+
 def test_far_away_names_cost_no_time() -> None:
     scenario = "index-rollover-collide"
     files = golden.overlay(scenario)

@@ -22,7 +22,7 @@ from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import decode_properties, parse_message_id
 from warren.msg_store.packed_records import PackedRecords
 from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.consume_queue_format import ENTRY_BYTES, are_extension_addresses
 from warren.salvage.rocketmq.message_lines import has_key
 from warren.storage.errors import DataError, StorageError
 from warren.storage.java_hash import index_hash, java_hash
@@ -195,7 +195,8 @@ def read_taken(
         first = max(queue.mapped.min_offset // ENTRY_BYTES, taken.queue_offset)
         entries = queue.entries(first, max(taken.end - first, 0))
     if tags.codes and not is_retry:
-        entries = entries[[code in tags.codes for code in entries["tags_code"].tolist()]]
+        codes = entries["tags_code"].astype(np.int64)
+        entries = entries[np.isin(codes, list(tags.codes)) | are_extension_addresses(codes)]
     for records in read_packed(running.store.commit_log, entries):
         if not tags.tags:
             yield records

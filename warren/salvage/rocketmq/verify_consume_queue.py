@@ -22,7 +22,15 @@ import numpy.typing as npt
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES
 from warren.msg_store.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
 from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.consume_queue_format import ENTRY, ENTRY_BYTES, FILLER_SIZE, Entries, are_good, decode
+from warren.queue_index.consume_queue_format import (
+    ENTRY,
+    ENTRY_BYTES,
+    FILLER_SIZE,
+    Entries,
+    are_extension_addresses,
+    are_good,
+    decode,
+)
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.store_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog, has_entry
@@ -169,12 +177,9 @@ class VerifiedQueue:
         return np.concatenate([self.entries(number, number + 1) for number in numbers.tolist()])
 
     def _fields(self, messages: Messages, entries: Entries, matched: Rows) -> Iterator[Finding]:
-        said = entries["physical_offset"].astype(np.int64)
-        wrong = (
-            (said != messages.positions)
-            | (entries["size"] != messages.sizes)
-            | (entries["tags_code"] != messages.tags_codes)
-        )
+        said, codes = entries["physical_offset"].astype(np.int64), entries["tags_code"].astype(np.int64)
+        codes = np.where(are_extension_addresses(codes), messages.tags_codes, codes)
+        wrong = (said != messages.positions) | (entries["size"] != messages.sizes) | (codes != messages.tags_codes)
         for row in matched[wrong[matched]].tolist():
             position, entry = int(messages.positions[row]), entries[row]
             number = int(messages.queue_offsets[row])
@@ -184,7 +189,7 @@ class VerifiedQueue:
             if int(entry["size"]) != int(messages.sizes[row]):
                 detail = f"it says {int(entry['size'])} bytes, the message has {int(messages.sizes[row])}"
                 yield from self._entry("wrong size", number, detail)
-            code, expected = int(entry["tags_code"]), int(messages.tags_codes[row])
+            code, expected = int(codes[row]), int(messages.tags_codes[row])
             if code != expected and not self._is_hash_of_tags(position, code):
                 yield from self._entry("wrong tags code", number, f"it says {code}, the message's is {expected}")
 
