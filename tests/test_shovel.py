@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,18 @@ def test_a_copy_that_is_run_again_copies_nothing_twice(tmp_path: Path) -> None:
     assert numbers(tmp_path / "data") == list(range(1000))
     os.remove(last["state"])
     assert shovel(tmp_path / "source", tmp_path / "data")["messages"] == 1000
+
+
+def test_a_copy_says_so_if_its_source_was_replaced_by_a_shorter_one(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 10)
+    state = shovel(tmp_path / "source", tmp_path / "data")["state"]
+    shutil.rmtree(tmp_path / "source")
+    fill(tmp_path / "source", 3)
+    result = warren("shovel", tmp_path / "source", tmp_path / "data")
+    assert result.exit_code == 1
+    assert f"it ends at message 2, but {state} says that messages up to 9 are copied" in " ".join(result.stderr.split())
+    os.remove(state)
+    assert shovel(tmp_path / "source", tmp_path / "data")["messages"] == 3
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_copied(tmp_path: Path) -> None:

@@ -196,15 +196,27 @@ class _CopiedQueue:
                 yield letter
 
     def _messages(self, directory: QueueDirectory, reach: Reach) -> Iterator[StoredMessage]:
+        copied_until, last = reach.next_seq_id, None
         for found in directory.message_runs():
             if isinstance(found, Finding):
                 if found.severity == "damage":
                     self._report(found)
             elif isinstance(found, MessageRun):
-                if int(found.seq_ids[-1]) >= reach.next_seq_id:
+                last = int(found.seq_ids[-1])
+                if last >= reach.next_seq_id:
                     yield from (message for message in found.messages() if not reach.has(message.seq_id))
-            elif not reach.has(found.seq_id):
-                yield found
+            else:
+                last = found.seq_id
+                if not reach.has(found.seq_id):
+                    yield found
+        # A quorum queue that is declared again gets another directory.
+        if last is not None and last + 1 < copied_until and not isinstance(directory, QuorumDirectory):
+            detail = (
+                f"it ends at message {last}, but {self._progress.path} says that messages up to {copied_until - 1} are"
+                " copied: the queue was emptied and filled again, or the directory replaced; delete that file to copy"
+                " the queue from its first message"
+            )
+            self._report(Finding("queue behind its progress", "damage", directory.path, None, detail))
 
     def settle(self, positions: Sequence[Position]) -> None:
         for part, (reach, handed_out) in enumerate(zip(self._reaches, self._open, strict=True)):
