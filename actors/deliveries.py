@@ -42,6 +42,9 @@ class Deliveries:
         """Set by the queue for a consumer without a prefetch: to be called when half of the buffer is taken."""
         self.acks_unseen = False
         """Set by the queue: whether what the consumer gets needs no ack, so that it may come past the queue."""
+        self.in_order = False
+        """Whether other consumers of the channel get messages of the same queue, and all of these are sent in the order
+        of their delivery tags: so none may come past the queue, without a tag."""
         self.buffered = 0
         """Messages that lie here."""
         self.lapsed: set[int] | None = None
@@ -105,6 +108,17 @@ class Deliveries:
     def waiting(self) -> bool:
         """Whether a consumer waits right now."""
         return bool(self._waiting)
+
+    def peek_tag(self) -> int | None:
+        """The first delivery tag of the next batch, 0 if it has none; ``None`` if there is no batch.
+
+        For the thread that takes them. Raises what ended the deliveries by error.
+        """
+        if self._batches:
+            return self._batches[0].first_tag
+        if self._error is not None:
+            raise self._error
+        return None
 
     def take_now(self) -> Delivered | None:
         """The next batch, if there is one; raises what ended the deliveries by error."""

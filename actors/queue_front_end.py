@@ -292,7 +292,7 @@ class QueueFrontEnd(FrontEnd):
 
     def _give(self, delivered: Delivered) -> bool:
         deliveries = self.deliveries.get(delivered.consumer or "")
-        return deliveries is not None and deliveries.give(delivered)
+        return deliveries is not None and not deliveries.in_order and deliveries.give(delivered)
 
     def publish_many(
         self,

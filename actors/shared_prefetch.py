@@ -57,6 +57,10 @@ class SharedPrefetch:
             was_full = self.limit and self._taken >= self.limit
             self._taken = max(self._taken - count, 0)
             wakes = was_full and self._taken < self.limit
-        if wakes:
-            for wake in list(self.queues.values()):
-                wake()
+            waiting = list(self.queues.items()) if wakes else []
+            if waiting:  # the others come first next time
+                first, wake = waiting[0]
+                del self.queues[first]
+                self.queues[first] = wake
+        for _, wake in waiting:
+            wake()

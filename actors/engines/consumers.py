@@ -4,7 +4,8 @@ A consumer has *room* while fewer messages than its prefetch are unacked with it
 with others, if it does; one that acks nothing, or has no prefetch, always has. Consumers stand in one ring for each
 priority. The next message goes to the first one of the highest ring, which then goes to the end of it. One that has no
 room when it is its turn leaves its ring, and comes back to the end when an ack makes room; one that has room again
-before its turn has kept its place.
+before its turn has kept its place. Consumers that left because what they share was used up come back together, in the
+order in which they left, so that none of them gets everything.
 
 *Exclusive*: the only consumer, while it is there. *Single active consumer*: the first one that came gets everything;
 when it goes, the next one of the rings does. It does not lose its place because it has no room, nor to one of higher
@@ -74,6 +75,8 @@ class ConsumerState:
     unacked: int = 0
     ringing: bool = False
     """Whether it stands in its ring."""
+    left: int = 0
+    """A number that is higher the later it left its ring because what it shares was used up; 0 in all other cases."""
     gone: bool = False
 
     @property
@@ -116,6 +119,8 @@ class Consumers:
     """The single active consumer that was cancelled, while its successor waits for what it has unacked."""
     had_one: bool = False
     """Whether there ever was a consumer."""
+    _times_left: int = 0
+    """How often a consumer has left its ring because what it shares was used up."""
 
     # ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,14 +176,18 @@ class Consumers:
         state = self._by_tag.get(tag) if self._by_tag else None
         if state is None:
             return
-        state.consumer = attrs.evolve(state.consumer, prefetch=prefetch, shared=shared)
+        state.consumer, state.left = attrs.evolve(state.consumer, prefetch=prefetch, shared=shared), 0
         if state.room and not state.ringing:
             self._enter_ring(state)
 
     def resume(self, shared: Shared) -> None:
-        """There is room again in what consumers share."""
-        for state in self._by_tag.values() if self._by_tag else ():
-            if state.consumer.shared is shared and state.room and not state.ringing:
+        """There is room again in what consumers share. If it is used up already, another call will follow."""
+        if not self._by_tag or not shared.room:
+            return
+        waiting = [state for state in self._by_tag.values() if state.consumer.shared is shared and not state.ringing]
+        for state in sorted(waiting, key=lambda state: state.left):
+            state.left = 0
+            if state.room:
                 self._enter_ring(state)
 
     def set_room(self, tag: str, room: int) -> None:
@@ -213,6 +222,10 @@ class Consumers:
             ring = self._rings[0][1]
             if room := ring[0].room:
                 return ring[0], room if len(ring) == 1 else 1
+            shared = ring[0].consumer.shared
+            if shared is not None and not shared.room:
+                self._times_left += 1
+                ring[0].left = self._times_left
             self._leave_ring(ring[0])
         return None
 
@@ -303,7 +316,7 @@ class Consumers:
     def _enter_ring(self, state: ConsumerState) -> None:
         rings = self._rings = self._rings if self._rings is not None else []
         priority = state.consumer.priority
-        state.ringing = True
+        state.ringing, state.left = True, 0
         for at, (other, ring) in enumerate(rings):
             if other == priority:
                 ring.append(state)
@@ -363,7 +376,7 @@ class Consumers:
             state = run.owner
             if state is not None:
                 state.unacked -= run.count
-                if not state.ringing and not state.gone and state.room:
+                if not state.ringing and not state.left and not state.gone and state.room:
                     self._enter_ring(state)
         return runs
 
@@ -409,7 +422,11 @@ class Consumers:
                     f"{state.consumer.tag}: {state.unacked} unacked counted, {counted.get(id(state), 0)} there"
                 )
             stands = any(state is one for one in ringing)
-            if state.ringing != stands or (state.room and not stands and state.consumer.shared is None):
+            if (
+                state.ringing != stands
+                or (stands and state.left)
+                or (state.room and not stands and state.consumer.shared is None)
+            ):
                 problems.append(f"{state.consumer.tag} has room for {state.room}, and stands in its ring: {stands}")
         if self.active is not None and not any(self.active is state for state in states):
             problems.append("the active consumer is gone")

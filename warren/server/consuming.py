@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -79,6 +80,36 @@ Settler: TypeAlias = "Channel | StreamConsumer"
 Unacked: TypeAlias = TagRun[Settler]
 
 
+class _Line:
+    """The consumers of one queue on one channel, which are sent its messages in the order of their tags."""
+
+    __slots__ = ("consumers", "current")
+
+    def __init__(self) -> None:
+        self.consumers: list[ServerConsumer] = []
+        self.current: ServerConsumer | None = None
+        """The one whose batch is being sent, or was sent last."""
+
+    def prepare(self, deliveries: Deliveries) -> None:
+        """Get ready for another consumer, before its queue knows of it."""
+        for one in self.consumers:
+            one.deliveries.in_order = deliveries.in_order = True
+            self.current = self.current or one
+
+    def remove(self, consumer: ServerConsumer) -> None:
+        """Let a consumer go; what is left of its batch is not sent."""
+        self.consumers.remove(consumer)
+        if self.current is consumer:
+            self.current = None
+
+    def advance(self) -> ServerConsumer | None:
+        """The consumer whose batch comes next, when the last one has been sent. Raises what ended the deliveries."""
+        for _ in range(2):  # the second pass sees everything that came before the batch that the first one found
+            heads = [(tag, one) for one in self.consumers if (tag := one.deliveries.peek_tag()) is not None]
+            self.current = min(heads, key=operator.itemgetter(0))[1] if heads else None
+        return self.current
+
+
 @attrs.define(eq=False)
 class ServerConsumer:
     """A consumer of a client."""
@@ -94,6 +125,7 @@ class ServerConsumer:
     name: str
     """By which the queue knows it."""
     deliveries: Deliveries
+    line: _Line
     arrival: Future | None = None
     sending: Iterator[Content | None] = attrs.field(factory=lambda: iter(()))
     """What is left of a batch that is being sent."""
@@ -148,6 +180,7 @@ class ChannelConsumers:
         self.prefetch = 0
         self.together = SharedPrefetch()
         self._through: dict[QueueActor, Channel] = {}
+        self._lines: dict[Channel, _Line] = {}
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -278,6 +311,8 @@ class ChannelConsumers:
             ack_timeout_ms=_ack_timeout_ms(entry.declaration, arguments),
         )
         deliveries = Deliveries(through.name, actor)
+        if credit is None and through in self._lines:
+            self._lines[through].prepare(deliveries)
         try:
             await bridge.answer(ask(actor, m.Subscribe(declaration, deliveries)))
         except AccessRefusedError:
@@ -292,8 +327,10 @@ class ChannelConsumers:
             through=through,
             name=known_as,
             deliveries=deliveries,
+            line=_Line() if credit is not None else self._lines.setdefault(through, _Line()),
             credit=credit,
         )
+        consumer.line.consumers.append(consumer)
         self.by_tag[tag] = consumer
         if not method.nowait:
             channel.send(c.Basic.ConsumeOk(tag))
@@ -322,8 +359,8 @@ class ChannelConsumers:
         return {"prefetch": own, "shared": self.together if together else None}
 
     def _pump(self, consumer: ServerConsumer) -> None:
-        """Send what there is for a consumer, as far as the client takes it."""
-        connection = self._channel.connection
+        """Send what there is for a consumer, as far as the client takes it; what others have before it goes first."""
+        connection, line = self._channel.connection, consumer.line
         consumer.arrival = None
         for _ in range(_PIECES_AT_A_TIME):
             if consumer.gone or not self._channel.may_send:
@@ -334,29 +371,32 @@ class ChannelConsumers:
             if consumer.credit is not None and consumer.credit <= 0:
                 consumer.held = True
                 return
-            piece = next(consumer.sending, _SENT)
+            one = line.current or consumer
+            piece = next(one.sending, _SENT)
             if not isinstance(piece, _Sent):
                 try:
-                    self._deliver(consumer, piece)
+                    self._deliver(one, piece)
                 except MessageError as error:  # it does not fit into a frame
                     self._channel.refuse(error)
                     return
                 connection.flush()
                 continue
             try:
-                delivered = consumer.deliveries.take_now()
+                next_one = line.advance() if consumer.deliveries.in_order else consumer
+                delivered = None if next_one is None else next_one.deliveries.take_now()
             except WarrenError:
                 consumer.gone = True
                 self.lost(consumer)
                 return
-            if delivered is None:
+            if next_one is None or delivered is None:
                 break
-            if consumer.no_ack and delivered.first_tag:
-                consumer.through.settle_all("ack", delivered.tags)
-            consumer.unsent = range(0) if consumer.no_ack else delivered.tags
-            consumer.redelivered = delivered.fetched.redelivered
+            one = next_one
+            if one.no_ack and delivered.first_tag:
+                one.through.settle_all("ack", delivered.tags)
+            one.unsent = range(0) if one.no_ack else delivered.tags
+            one.redelivered = delivered.fetched.redelivered
             contents = self._contents_of(delivered.fetched)
-            consumer.sending = contents if delivered.count == 1 else pieces(contents)
+            one.sending = contents if delivered.count == 1 else pieces(contents)
         else:
             connection.server.post(functools.partial(self._pump, consumer))
             return
@@ -436,6 +476,10 @@ class ChannelConsumers:
 
     def _not_sent(self, consumer: ServerConsumer) -> list[range]:
         """The queue's tags of what lies here for a consumer that is gone, which others may have now."""
+        line = consumer.line
+        line.remove(consumer)
+        if not line.consumers:
+            self._lines.pop(consumer.through, None)
         tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
         if not consumer.no_ack:
             self.together.give_back(sum(map(len, tags)))
@@ -530,14 +574,14 @@ class ChannelConsumers:
             parts.setdefault(run.owner, []).append(run.seq_ids)
             if traffic is not None and outcome == "ack":
                 traffic.acked += len(run.seq_ids)
+        if self.together.limit:  # first, so that other queues are not always behind the one that gets its message back
+            self.together.give_back(sum(run.count for run in runs if run.level == _CONSUMED))
         for through, ranges in parts.items():
             if not isinstance(through, Channel):
                 through.settle_ranges(outcome, ranges)
                 continue
             with _UNLESS_GONE:
                 through.settle_ranges(outcome, ranges)
-        if self.together.limit:
-            self.together.give_back(sum(run.count for run in runs if run.level == _CONSUMED))
 
     def roll_back(self) -> None:
         """Forget what was held back: it is unacked again."""

@@ -1,0 +1,65 @@
+"""What stands on the wire, byte by byte: the same conversation with a real RabbitMQ 3.10.8 and with this server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands as c
+
+from tests.support.amqp_differential import own_server, real_server
+from tests.support.broker import requires_broker
+from tests.support.wire import Wire, method
+from warren.amqp.framing import PUBLISH, contents
+from warren.amqp.methods import encode_arguments, method_of
+
+SERVERS = ["warren", pytest.param("rabbitmq", marks=requires_broker)]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    server = real_server if request.param == "rabbitmq" else own_server
+    with server(tmp_path_factory.mktemp("server") / "node") as side:
+        yield side.port
+
+
+def publishes(routing_key: str, *bodies: bytes) -> bytes:
+    publish = encode_arguments(method_of(c.Basic.Publish, exchange="", routing_key=routing_key))
+    return contents(1, PUBLISH, (publish, b""), b"\0\0", list(bodies), frame_max=131072)
+
+
+def next_delivery(wire: Wire) -> tuple[str, int]:
+    """The tag of the consumer that gets the next message, and the delivery tag."""
+    [consumer] = re.findall(r"'consumer_tag': '(\w+)'", delivery := wire.read_to("1 Basic.Deliver"))
+    [tag] = re.findall(r"'delivery_tag': (\d+)", delivery)
+    return consumer, int(tag)
+
+
+def test_consumers_of_one_queue_on_one_channel_get_its_messages_in_its_order(port: int) -> None:
+    with Wire(port) as wire:
+        wire.log_in()
+        wire.send(method(c.Queue.Declare(queue="in turn", auto_delete=True)))
+        for tag in "AB":
+            wire.send(method(c.Basic.Consume(queue="in turn", consumer_tag=tag)))
+            wire.read_to("1 Basic.ConsumeOk")
+        wire.send(publishes("in turn", *(b"m%d" % n for n in range(40))))
+        delivered = [(next_delivery(wire)[0], wire.read_to("1 body")) for _ in range(40)]
+    assert delivered == [("AB"[n % 2], f"1 body {b'm%d' % n!r}") for n in range(40)]
+
+
+@pytest.mark.parametrize("queues", [["one", "one"], ["a", "b", "c"]], ids=["one queue", "three queues"])
+def test_consumers_that_share_a_prefetch_take_turns(port: int, queues: list[str]) -> None:
+    with Wire(port) as wire:
+        wire.log_in()
+        for queue in dict.fromkeys(queues):
+            wire.send(method(c.Queue.Declare(queue=queue, auto_delete=True)), publishes(queue, *[b"m"] * 40))
+        wire.send(method(c.Basic.Qos(0, 1, True)))
+        for at, queue in enumerate(queues):
+            wire.send(method(c.Basic.Consume(queue=queue, consumer_tag=f"c{at}")))
+        turns = []
+        for _ in range(40):
+            consumer, tag = next_delivery(wire)
+            turns.append(consumer)
+            wire.send(method(c.Basic.Ack(tag)))
+    assert min(turns.count(f"c{at}") for at in range(len(queues))) >= 2, turns
