@@ -20,7 +20,7 @@ both are dispatched anew from there. In RocketMQ's way, entries of messages that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import numpy as np
@@ -56,6 +56,9 @@ _LOOK_BYTES: Final = 16 << 20
 _ZEROS: Final = bytes(1 << 20)
 
 
+Missing = Literal["messages", "entries"] | None
+
+
 @attrs.frozen
 class Cut:
     """Something that was there and does not count: where, from which byte of its file on, and why."""
@@ -63,6 +66,8 @@ class Cut:
     path: str
     file_offset: int | None
     what: str
+    missing: Missing = None
+    """What a clean stop had left, and is missing now: files were deleted or cut since."""
 
     def __str__(self) -> str:
         where = self.path if self.file_offset is None else f"{self.path}, offset {self.file_offset}"
@@ -142,8 +147,10 @@ class Recovery:
                 self._take_back(start)
             elif furthest >= end:
                 self._cut_queues(end)
-            if self._is_own and store.was_clean:
-                self._look_for_losses(furthest, early)
+            if store.was_clean:
+                self._note_missing_entries(early)
+                if self._is_own:
+                    self._rebuild_missing_entries(furthest, early)
         elif self._is_own and furthest >= 0:
             what = (
                 "holds no file, but there are entries of its messages; does it lie elsewhere (store_path_commit_log)?"
@@ -187,7 +194,7 @@ class Recovery:
                         return torn
                     if dispatching:
                         store.dispatch_columns(item)
-                    if self._is_own and store.was_clean:
+                    if store.was_clean:
                         stops = item.positions + item.sizes
                         self._last_stops |= {key: int(stops[rows][-1]) for key, rows in rows_of_queues(item)}
                     store.last_stored_ms = max(store.last_stored_ms, int(item.store_timestamps[-1]))
@@ -256,11 +263,14 @@ class Recovery:
 
     def _cut_queues(self, end: int) -> None:
         for queue in self.store.queues.values():
-            before = queue.max_offset
+            before, furthest = queue.max_offset, queue.max_physical_offset
             queue.truncate(end)
             if queue.max_offset < before:
                 count = before - queue.max_offset
-                self._note(queue.mapped.directory, None, f"{count:,} entries of messages behind the end do not count")
+                what = f"{count:,} entries of messages after the end of the CommitLog do not count"
+                # RocketMQ's own recovery can leave entries of messages in its last file.
+                is_missing = self.store.was_clean and furthest > self.store.commit_log.mapped.file_end
+                self._note(queue.mapped.directory, None, what, missing="messages" if is_missing else None)
 
     def _delete_queues(self) -> None:
         for queue in self.store.queues.values():
@@ -292,14 +302,22 @@ class Recovery:
             if not file.is_full:
                 file.write_anew()
 
-    def _look_for_losses(self, furthest: int, early: list[ConsumeQueue]) -> None:
-        """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""
+    def _note_missing_entries(self, early: list[ConsumeQueue]) -> None:
+        """After a clean stop entries are missing only if files were deleted or cut since."""
+        queues = self.store.queues
+        empty = [queues[key] for key in self._last_stops if key in queues and not queues[key].mapped.bases]
+        for queue in [*early, *empty]:
+            what = f"entries are missing from number {queue.max_offset} on, after a clean stop"
+            if self._is_own:
+                what += "; they are rebuilt"
+            self._note(queue.mapped.directory, None, what, missing="entries")
+
+    def _rebuild_missing_entries(self, furthest: int, early: list[ConsumeQueue]) -> None:
+        """Dispatch from the end of the first queue that ends early."""
         store, log = self.store, self.store.commit_log
         store.dispatched = min(max(furthest, log.min_offset), log.end)
         for queue in early:
             queue.settle(log.end)
-            what = f"entries are missing from number {queue.max_offset} on, after a clean stop; they are built anew"
-            self._note(queue.mapped.directory, None, what)
             store.dispatched = min(store.dispatched, max(queue.max_physical_offset, log.min_offset))
         if not store.index.index_files:
             store.indexed = log.min_offset
@@ -307,8 +325,8 @@ class Recovery:
             self._take_back_index(log.end)
 
     def _ends_early(self, key: QueueKey, queue: ConsumeQueue) -> bool:
-        """Whether a queue has lost entries since a clean stop: some stand behind its end, or it ends before the log."""
-        if not (self._is_own and self.store.was_clean and queue.mapped.bases):
+        """Whether a queue has lost entries since a clean stop: there are some after its end, or it ends early."""
+        if not (self.store.was_clean and queue.mapped.bases):
             return False
         return queue.entries_behind() > 0 or queue.max_physical_offset < self._last_stops.get(key, -1)
 
@@ -325,5 +343,5 @@ class Recovery:
         except DataError:
             return None
 
-    def _note(self, path: str, file_offset: int | None, what: str) -> None:
-        self.store.cuts.append(Cut(path, file_offset, what))
+    def _note(self, path: str, file_offset: int | None, what: str, *, missing: Missing = None) -> None:
+        self.store.cuts.append(Cut(path, file_offset, what, missing))

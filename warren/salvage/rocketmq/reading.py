@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Literal
 
+import numpy as np
+
+from warren.actors.engines.topics.queue_rows import rows_of_queues
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import Blank, Record, RecordError, decode
+from warren.msg_store.record_columns import RecordColumns
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.salvage.queue_directory import Finding, Severity
@@ -55,7 +60,9 @@ def queue_entries(
 def queue_messages(
     opened: RocketmqStore, queue: ConsumeQueue, queue_offset: int | None, limit: int | None
 ) -> Iterator[Record | Finding]:
-    """One queue's messages; neighbouring entries whose records cannot be had make one finding."""
+    """One queue's messages; neighbouring entries whose records cannot be read make one finding."""
+    if queue_offset is None or queue_offset < queue.mapped.min_offset // ENTRY_BYTES:
+        yield from _missing_head(opened, queue)
     lost = _Lost(queue.mapped.directory)
     for entry in queue_entries(queue, queue_offset, limit):
         if isinstance(entry, Finding):
@@ -70,6 +77,37 @@ def queue_messages(
         else:
             yield from lost.add(number, *found)
     yield from lost.end()
+    yield from (found for found in _missing(opened, "entries") if found.path == queue.mapped.directory)
+    yield from (found for found in _missing(opened, "messages") if found.path == queue.mapped.directory)
+
+
+def _missing_head(opened: RocketmqStore, queue: ConsumeQueue) -> Iterator[Finding]:
+    """The messages before the queue's first entry that the CommitLog still has: RocketMQ deletes no entry of theirs."""
+    log, number = opened.store.commit_log, queue.mapped.min_offset // ENTRY_BYTES
+    entries = queue.entries(number, 1)
+    stop = int(entries["physical_offset"][0]) if number and len(entries) else log.min_offset
+    if stop <= log.min_offset:
+        return
+    before: list[int] = []
+    for item in log.columns(log.min_offset, min(stop, log.end), with_keys=False, with_codes=False):
+        if isinstance(item, RecordColumns):
+            before += (
+                int(item.queue_offsets[row])
+                for key, rows in rows_of_queues(item)
+                if key == (queue.topic, queue.queue_id)
+                for row in np.arange(len(item))[rows]
+                if item.queue_offsets[row] < number
+            )
+    if before:
+        what = f"queue offset {min(before)} to {number - 1}: the file with the entries is missing"
+        yield Finding("no entries", "damage", queue.mapped.directory, None, what)
+
+
+def _missing(opened: RocketmqStore, what: Literal["messages", "entries"]) -> Iterator[Finding]:
+    """What is missing although the store was closed."""
+    for cut in opened.store.cuts:
+        if cut.missing == what:
+            yield Finding(f"missing {what}", "damage", cut.path, cut.file_offset, cut.what)
 
 
 def _message(log: CommitLog, physical_offset: int, size: int) -> Record | tuple[Severity, str]:
@@ -105,8 +143,9 @@ class _Lost:
 
 
 def scan_records(opened: RocketmqStore) -> Iterator[Record | Blank | Finding]:
-    """All of the CommitLog in physical order."""
-    return walk_records(opened.store.commit_log)
+    """All of the CommitLog in physical order, and what is missing of it although the store was closed."""
+    yield from walk_records(opened.store.commit_log)
+    yield from _missing(opened, "messages")
 
 
 def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicSettings) -> Iterator[Record | Finding]:

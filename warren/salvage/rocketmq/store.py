@@ -109,7 +109,7 @@ def opened_store(
         store = TopicStore.load(files, directory, settings, new_index_name=index_names(), good_until=good_until)
         if start:
             store.start()
-        notes = [*guesses, *map(str, store.cuts)]
+        notes = [*guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
         has_checkpoint = below.exists(f"{directory}/{CHECKPOINT}")
         opened = RocketmqStore(path, directory, below, files, settings, inferred, notes, store, has_checkpoint)
         yield opened
