@@ -271,6 +271,8 @@ def test_a_part_of_a_queue() -> None:
     assert warren("topic", "read", *where, "--offset", 3, "--max", 4).lines == whole[3:7]
     assert warren("topic", "read", *where, "--offset", 18, "--max", 4).lines == whole[18:]
     assert warren("topic", "read", *where, "--offset", 20).lines == []
+    assert "ends at 20, before 21" in refused("topic", "read", *where, "--offset", 21)
+    assert "ends at 20, before 21" in refused("topic", "entries", *where, "--offset", 21)
     assert warren("topic", "read", *where, "--max", 0).lines == []
     entries = warren("topic", "entries", *where).lines
     assert warren("topic", "entries", *where, "--offset", 3, "--max", 4).lines == entries[3:7]

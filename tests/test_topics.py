@@ -483,6 +483,18 @@ def test_tags_choose_by_the_tag_itself_and_not_by_its_hash() -> None:
     assert broadcast.positions == {0: 20, 1: 0}
 
 
+def test_nothing_is_read_from_after_the_end_of_a_queue() -> None:
+    topic = opened().node.topic("t", queues=1)
+    topic.append_many(numbered(3)).wait()
+    for broadcast in (False, True):
+        with pytest.raises(QueueRangeError, match="holds 0 to 3, not 4"):
+            topic.reader("g", consume_from={0: 4}, broadcast=broadcast).read()
+    assert topic.reader("g", consume_from={0: 3}).read() == []
+    with pytest.raises(QueueRangeError, match="ends at 3, before 4"):
+        topic.pull(0, 4)
+    assert topic.pull(0, 3) == []
+
+
 def test_tags_are_matched_if_an_entry_has_an_extension_address_in_place_of_their_hash() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)

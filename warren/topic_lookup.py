@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from warren.actors.engines.topics.consumer_group import Taken
+from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.names import TAGS
 from warren.actors.engines.topics.reading import body_damage, read_packed
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
@@ -93,9 +94,12 @@ def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: i
 def records_from(
     running: RunningTopics, topic: str, queue_id: int, queue_offset: int, max_records: int
 ) -> list[PackedRecords]:
-    """Messages of a queue from a number on, or from the first that there is; one at least, where there are any, and
-    not more than about :data:`PULLED_BYTES`."""
+    """Messages of a queue from a number on, or from its first: at least one if there is one, and about
+    :data:`PULLED_BYTES` at most. Raises :class:`QueueRangeError` if the queue ends before that number."""
     queue = running.store.queues.get((topic, queue_id))
+    end = 0 if queue is None else queue.max_offset
+    if queue_offset > end:
+        raise QueueRangeError(f"topic {topic!r}, queue {queue_id} ends at {end}, before {queue_offset}")
     if queue is None or max_records < 1:
         return []
     entries = queue.entries(max(queue_offset, queue.min_offset), max_records)

@@ -386,8 +386,9 @@ class TopicVerbs:
         return found
 
     def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
-        """Messages of a queue from a number on, or from the first that there is: one at least unless it has no more,
-        and fewer than so many where they are large. No group has anything to do with it."""
+        """Messages of a queue from a number on, or from its first: at least one unless the queue ends there, and fewer
+        than ``max_records`` if they are large. It moves no group. Raises :class:`QueueRangeError` if the queue ends
+        before that number."""
         running = yield from self.node.caught_up()
         found: list[PackedRecords] = yield Reading(
             lambda: records_from(running, self.name, queue_id, queue_offset, max_records)

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.queue_rows import rows_of_queues
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import Blank, Record, RecordError, decode
@@ -38,8 +39,11 @@ def queue_entries(
 ) -> Iterator[tuple[int, int, int, int] | Finding]:
     """Queue offset, physical offset, size and tags code of the entries from ``queue_offset`` on, or the queue's first.
 
-    Where a file is missing a finding says so, and the next one's entries follow, as they would for a consumer.
+    Where a file is missing a finding says so, and the next one's entries follow, as they would for a consumer. Raises
+    :class:`QueueRangeError` if the queue ends before ``queue_offset``.
     """
+    if queue_offset is not None and queue_offset > queue.max_offset:
+        raise QueueRangeError(f"{queue.mapped.directory} ends at {queue.max_offset}, before {queue_offset}")
     at = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
     left = queue.max_offset if limit is None else limit
     while at < queue.max_offset and left > 0:
