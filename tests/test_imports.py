@@ -54,7 +54,7 @@ EXTRAS = {
 }
 """Optional dependencies, and who may import them."""
 
-BROUGHT = {"pyspark": {"py4j"}, "opentelemetry_api": {"opentelemetry"}}
+BROUGHT = {"google_re2": {"re2"}, "pyspark": {"py4j"}, "opentelemetry_api": {"opentelemetry"}}
 """Libraries that come with another one whose interface they are, or by another name than the one that is asked for."""
 
 

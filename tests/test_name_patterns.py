@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.name_patterns import NamePattern, _Ways, in_pythons_words, parser
+from warren.actors.engines.name_patterns import NamePattern, _Automaton, _parsed, _Part
 from warren.actors.engines.permissions import Permissions
 from warren.actors.engines.policies import Policy
 
@@ -24,8 +24,11 @@ EXPLODING = [
     "^(a|a?)+$",
     "a*a*a*a*a*b",
     "(a?){28}a{28}!",
+    "a?" * 60 + "a" * 60 + "!",
     ".*.*.*.*=",
     "^(?=(a*)*!)",
+    "^(?!(a|aa)+c$)(?=.*b)",
+    "(?:(?!.*(a|aa)+!).)*!",
     "(.*){9}!",
 ]
 
@@ -39,10 +42,32 @@ def test_no_pattern_takes_for_ever(pattern: str) -> None:
     assert not policy.matches("queue", name)
 
 
-@pytest.mark.parametrize("pattern", ["(a*)*\\1", "(x|y)(a+)+\\1", "(?:a|b)++(a|aa)+", "((a{99}){99}|b)*"])
-def test_what_might_and_cannot_be_gone_through_otherwise_is_refused(pattern: str) -> None:
-    with pytest.raises(ArgumentsError, match=r"no regular expression: .*(for ever|too large)"):
+def test_each_state_of_an_expression_with_look_around_is_passed_once_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = []
+    monkeypatch.setattr(_Part, "_holds", lambda self, *about: passed.append(about) or True)
+    automaton = _Automaton(_parsed("(?:(?!.*(a|aa)+!).)*!"))
+    automaton.search(b"a" * 255)
+    assert len(passed) <= 256 * automaton._count
+
+
+@pytest.mark.parametrize("pattern", ["(a*)*\\1", "(x|y)(a+)+\\1", "(?:a|b)++(a|aa)+", "(?>a+)b"])
+def test_what_needs_backtracking_is_refused(pattern: str) -> None:
+    with pytest.raises(ArgumentsError, match=r"no regular expression: .*back references, possessive and atomic groups"):
         Permissions(pattern, "", "")
+
+
+@pytest.mark.parametrize("pattern", ["((a{99}){99}|b)*", "(?:(?:a|aa|aaa){1,30}b?){10}!", "(?=a{999}b{9})"])
+def test_an_expression_that_is_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(ArgumentsError, match="too large: more than 1000 states"):
+        Permissions(pattern, "", "")
+
+
+def test_look_around_is_refused_where_only_re2_matches() -> None:
+    with pytest.raises(re.error, match="look-around and back references are not supported here"):
+        NamePattern("^(?!amq)", look_around=False)
+    with pytest.raises(re.error, match="missing \\)"):
+        NamePattern("(a", look_around=False)
+    assert NamePattern("^Jobs$", look_around=False, any_case=True).matches("jOBS")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +97,20 @@ def test_what_might_and_cannot_be_gone_through_otherwise_is_refused(pattern: str
         ("^[\\w][^\\w]$", "é", True),
         ("^[[:upper:]]", "é", True),
         ("^.$", "é", False),
+        ("^a$", "a\n", True),
+        ("^a$", "a\nb", False),
+        ("(?m)^a$", "b\na\nc", True),
+        ("^a\\sb$", "a\vb", True),
+        ("^[^\\S]$", "\v", True),
+        ("(?i)^É$", "É", True),
+        ("(?x) ^a # one\n b$", "ab", True),
+        ("^(?!amq\\.).*", "amq.direct", False),
+        ("^(?!amq\\.).*", "jobs", True),
+        ("^((?!dead).)*$", "jobs.dead.1", False),
+        ("^((?!dead).)*$", "jobs.deaf.1", True),
+        (".*(?<!_dead)$", "jobs_dead", False),
+        ("^jobs\\.(?!temp|(?=x)xy)", "jobs.xz", True),
+        ("^jobs\\.(?!temp|(?=x)xy)", "jobs.xy", False),
     ],
 )
 def test_patterns_are_those_of_pcre(pattern: str, name: str, matches: bool) -> None:
@@ -106,9 +145,10 @@ PATTERNS = st.recursive(
 @given(pattern=PATTERNS, name=st.text("abA \n", max_size=6))
 @settings(deadline=None)
 def test_all_ways_at_once_find_what_re_finds(pattern: str, name: str) -> None:
-    words = in_pythons_words(pattern).encode()
     try:
-        expected = re.search(words, name.encode()) is not None
+        expected = re.search(pattern.encode(), name.encode()) is not None
     except re.error:  # a look behind without a width
         return
-    assert _Ways(parser.parse(words)).lead_through(name.encode()) == expected
+    assert _Automaton(_parsed(pattern)).search(name.encode()) == expected
+    if "\n" not in name:
+        assert found(pattern, name) == expected

@@ -372,3 +372,9 @@ def test_dates_of_any_zone(moment: datetime, hours: int) -> None:
     where = compile_where(f"at = '{moment.isoformat()}'", {"at": lambda row: row})
     assert where(Moment(moment.timestamp()))
     assert not where(Moment(moment.timestamp() + 1))
+
+
+def test_a_pattern_that_is_compared_with_each_byte_too_often_is_refused() -> None:
+    with pytest.raises(WhereError, match=r"character 11\): the pattern is too large"):
+        compile_where(f"body LIKE '{'_' * 300}'")
+    assert compile_where("body LIKE '" + "%a" * 900 + "%'")(attrs.evolve(FULL, body=b"a" * 900))

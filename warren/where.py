@@ -63,6 +63,9 @@ TIME_FIELDS: Final = frozenset({"timestamp", "expiry", "stored_at", "born_at"})
 MAX_DEPTH: Final = 64
 """Levels of brackets and NOT; each is a Python call or two deep."""
 
+_MAX_LIKE_STATES: Final = 2_000
+"""About as many characters of a pattern of LIKE, or 280 times ``_``. Each may be compared with each byte of a text."""
+
 
 class WhereError(WarrenError):
     """A condition that cannot be understood."""
@@ -316,7 +319,7 @@ class _Parser:
     def _word_test(self, value: _Value) -> Test[Any] | None:
         """Tests that are words, behind a value and perhaps NOT; ``None``: there is none."""
         if (like := self._take("word", "LIKE") or self._take("word", "ILIKE")) is not None:
-            return self._matched(value, re.IGNORECASE if like.said == "ILIKE" else re.NOFLAG)
+            return self._matched(value, any_case=like.said == "ILIKE")
         if self._take("word", "BETWEEN"):
             low = self._value()
             self._expect("word", "AND")
@@ -342,18 +345,21 @@ class _Parser:
             return one_of
         return None
 
-    def _matched(self, value: _Value, flags: re.RegexFlag) -> Test[Any]:
+    def _matched(self, value: _Value, any_case: bool) -> Test[Any]:
         pattern, escape = self._expect("text"), None
         if self._take("word", "ESCAPE"):
             escape = self._expect("text")
             if len(escape.said) != 1:
                 self._refuse(escape, "ESCAPE wants one character")
-        matches = re.compile(_regular(pattern.said, escape.said if escape else None), re.DOTALL | flags).fullmatch
+        try:
+            matches = _like(pattern.said, escape.said if escape else None, any_case)
+        except ValueError as error:
+            self._refuse(pattern, str(error))
         get = value.get
 
         def matched(message: Any) -> bool | None:
             text = as_text(get(message))
-            return None if text is None else matches(text) is not None
+            return None if text is None else matches(text)
 
         return matched
 
@@ -416,21 +422,28 @@ def _within(get: Getter[Any], key: str | int) -> Getter[Any]:
     return lambda message: inside(get(message), key)
 
 
-def _regular(pattern: str, escape: str | None) -> str:
-    """LIKE's pattern as a regular expression.
+def _like(pattern: str, escape: str | None, any_case: bool) -> Callable[[str], bool]:
+    """What tells whether a text is like ``pattern``. Raises ``ValueError`` if that is too large.
 
-    What stands between two ``%`` is looked for from left to right and never again further right (which would find
-    nothing more): no pattern takes longer than its length times the text's.
+    A stranger may have written both. RE2 matches without backtracking, and lets other threads run meanwhile.
     """
-    pieces, characters = [""], iter(pattern)
+    import re2  # noqa: PLC0415 - few conditions have LIKE
+
+    options = re2.Options()
+    options.log_errors = False
+    options.dot_nl = True
+    options.never_capture = True
+    options.case_sensitive = not any_case
+    parts, characters = list[str](), iter(pattern)
     for character in characters:
         if character == escape:
-            pieces[-1] += re.escape(next(characters, escape))
-        elif character == "%":
-            pieces.append("")
+            parts.append(re.escape(next(characters, escape)))
         else:
-            pieces[-1] += "." if character == "_" else re.escape(character)
-    if len(pieces) == 1:
-        return pieces[0]
-    first, *middle, last = pieces
-    return "".join([first, *(f"(?>.*?{piece})" for piece in middle if piece), ".*", last])
+            parts.append({"%": "\\C*", "_": "."}.get(character) or re.escape(character))
+    try:
+        compiled = re2.compile("".join(parts).encode(errors="replace"), options)
+    except re2.error:
+        compiled = None
+    if compiled is None or compiled.programsize > _MAX_LIKE_STATES:
+        raise ValueError("the pattern is too large")
+    return lambda text: compiled.fullmatch(text.encode(errors="replace")) is not None

@@ -1,28 +1,24 @@
-"""NamePattern: the regular expressions that names are looked for with, in permissions and policies.
+"""NamePattern: the regular expressions that select names, in permissions, policies and lists.
 
-They are RabbitMQ's: those of PCRE, over the bytes of UTF-8, of which each is a character of Latin-1: a dot is one byte,
-and ``\\w`` the first half of an ``é``. Python's :mod:`re` does the looking; what PCRE writes otherwise, or means
-otherwise, is put in its words first.
+They are written in RabbitMQ's language, PCRE, over the bytes of UTF-8 read as Latin-1: a dot is one byte, and ``\\w``
+the first half of an ``é``. Anyone who may set a policy or ask for a list can write one, so matching must never
+backtrack: its time is the length of the name times the size of the expression, which is limited (:data:`MAX_STATES`).
 
-Some expressions take for ever: the time of ``(a+)+$`` doubles with every letter that does not help. RabbitMQ gives up
-after ten million steps, and takes it for no match. Here an expression that could take more than a few million steps for
-the longest name is not given to ``re``: all ways through it are gone at once, letter by letter, which takes longer for
-most names and the same for all of them. One that cannot be gone through so, for a back reference, is refused.
+RE2 does the matching. What it lacks, mainly look-around such as ``^(?!amq\\.)``, is matched by :class:`_Automaton`, in
+the same bounded time but slower. Back references, possessive and atomic groups need backtracking, and are refused.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from re import _constants as c  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
-_NAME_BYTES: Final = 255
-_MAX_EXPONENT: Final = 1.6
-"""A search in n bytes may take n to the power of one more than this."""
-_MAX_STATES: Final = 5_000
+MAX_STATES: Final = 1_000
+"""The largest expression. A state is passed at most once for each byte of a name."""
 
 _LOWER: Final = "a-z\\xaa\\xb5\\xba\\xdf-\\xf6\\xf8-\\xff"
 _UPPER: Final = "A-Z\\xc0-\\xd6\\xd8-\\xde"
@@ -48,48 +44,92 @@ _TOKEN: Final = re.compile(
     r"\\Q(?P<quoted>.*?)(?:\\E|\Z)|\\(?P<escaped>.)|\[:(?P<posix>\^?[a-z]+):\]|(?P<named>\(\?<)(?![=!])|(?P<other>.)",
     re.DOTALL,
 )
-_SETS: Final = {"w": _WORD, "W": _NO_WORD, "h": "\\t \\xa0", "v": "\\n-\\r\\x85"}
+_SETS: Final = {
+    "w": _WORD,
+    "W": _NO_WORD,
+    "s": "\\t-\\r ",
+    "S": "\\x00-\\x08\\x0e-\\x1f!-\\xff",
+    "h": "\\t \\xa0",
+    "v": "\\n-\\r\\x85",
+}
 _INSIDE: Final = _SETS | {"e": "\\x1b"}
-_OUTSIDE: Final = {letter: f"[{those}]" for letter, those in _SETS.items()} | {
+_OUTSIDE: Final = {letter: f"[{members}]" for letter, members in _SETS.items()} | {
     "e": "\\x1b",
     "N": "[^\\n]",
     "R": "(?:\\r\\n|[\\n-\\r\\x85])",
-    "z": "\\Z",
-    "Z": "(?=\\n?\\Z)",
 }
+_PYTHONS_ENDS: Final = {"\\z": "\\Z", "\\Z": "(?=\\n?\\Z)"}
+_RE2S_ENDS: Final = {"\\Z": "(?:\\n?\\z)", "$": "(?:\\n?$)"}
+"""The end of a name, or the place before its last newline. RE2 cannot look ahead, and consumes that newline."""
+
+
+class UnsupportedPatternError(re.error):
+    """An expression that PCRE would take."""
 
 
 class NamePattern:
-    """One expression. Raises :class:`re.error` for what is none."""
+    """One expression. Raises :class:`re.error` if it is invalid.
 
-    __slots__ = ("_found", "_ways")
+    Raises :class:`UnsupportedPatternError` if it is too large, or cannot be matched without backtracking.
 
-    def __init__(self, pattern: str) -> None:
+    ``any_case``: upper and lower case are the same. ``look_around``: accept what RE2 does not.
+    """
+
+    __slots__ = ("_automaton", "_search")
+
+    def __init__(self, pattern: str, *, any_case: bool = False, look_around: bool = True) -> None:
+        self._search = self._automaton = None
+        if pattern == ".*":  # of most users: without a library
+            return
+        import re2  # noqa: PLC0415 - a program without users and policies does without
+
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.log_errors = False
+        options.case_sensitive = not any_case
         try:
-            words = in_pythons_words(pattern).encode("utf-8", "surrogateescape")
-            self._found = re.compile(words).search
-            tree = parser.parse(words)
-        except (RecursionError, OverflowError, UnicodeEncodeError) as error:
-            raise re.error(str(error)) from None
-        self._ways = None if _exponent(tree) <= _MAX_EXPONENT else _Ways(tree)
+            compiled = re2.compile(_translated(pattern, _RE2S_ENDS), options)
+        except re2.error:
+            tree = _parsed(pattern)
+            if not look_around:
+                raise UnsupportedPatternError("look-around and back references are not supported here") from None
+            self._automaton = _Automaton(tree)
+        else:
+            if compiled.programsize > MAX_STATES:
+                raise _too_large()
+            self._search = compiled.search
 
     def matches(self, name: str) -> bool:
         """Whether it is found in a name."""
         data = name.encode("utf-8", "surrogateescape")
-        return self._found(data) is not None if self._ways is None else self._ways.lead_through(data)
+        if self._automaton is not None:
+            return self._automaton.search(data)
+        return self._search is None or self._search(data) is not None
 
 
-def in_pythons_words(pattern: str) -> str:
-    """An expression of PCRE's as :mod:`re` has it."""
-    said: list[str] = []
+def _too_large() -> UnsupportedPatternError:
+    return UnsupportedPatternError(f"regular expression is too large: more than {MAX_STATES} states")
+
+
+def _parsed(pattern: str) -> Any:
+    """As :mod:`re` parses it, which knows more than RE2."""
+    try:
+        return parser.parse(_translated(pattern, _PYTHONS_ENDS))
+    except (RecursionError, OverflowError) as error:
+        raise re.error(str(error)) from None
+
+
+def _translated(pattern: str, ends: dict[str, str]) -> bytes:
+    """An expression of PCRE's in the language that has these ``ends``, Python's or RE2's."""
+    parts: list[str] = []
     opened = -1
-    """Where the set began that we are in."""
+    """Where the set began that the next token is in; negative outside of sets."""
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         if token["quoted"] is not None:
             text = re.escape(token["quoted"])
         elif token["escaped"] is not None:
-            text = (_OUTSIDE if opened < 0 else _INSIDE).get(token["escaped"], text)
+            text = ends.get(text) or _OUTSIDE.get(text[1], text) if opened < 0 else _INSIDE.get(text[1], text)
         elif token["posix"] is not None and opened >= 0:
             if token["posix"] not in _POSIX:
                 raise re.error(f"unknown class name {text}", pattern, token.start())
@@ -98,50 +138,21 @@ def in_pythons_words(pattern: str) -> str:
             text = "(?P<" if opened < 0 else text
         elif opened < 0:
             if text.startswith("["):
-                opened, text = len(said), text.replace("[", "[\\[", 1) if len(text) > 1 else text
-            elif text == "{" and pattern.startswith(",", token.end()):
-                text = "\\{"
-        elif text == "]" and "".join(said[opened:]) not in ("[", "[^"):
+                opened, text = len(parts), text.replace("[", "[\\[", 1) if len(text) > 1 else text
+            is_literal = text == "{" and pattern.startswith(",", token.end())
+            text = "\\{" if is_literal else ends.get(text, text)
+        elif text == "]" and "".join(parts[opened:]) not in ("[", "[^"):
             opened = -1
         elif text == "[":
             text = "\\["
-        said.append(text)
-    return "".join(said)
+        parts.append(text)
+    try:
+        return "".join(parts).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise re.error(str(error)) from None
 
 
-# ── how long it may take ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _exponent(tree: Iterable[tuple[Any, Any]]) -> float:
-    """To which power of a name's length the ways grow that there may be through an expression."""
-    return sum(_exponent_of(kind, about) for kind, about in tree)
-
-
-def _choices(count: int) -> float:
-    return math.log(max(count, 1), _NAME_BYTES)
-
-
-def _exponent_of(kind: Any, about: Any) -> float:
-    if kind is c.BRANCH:
-        return max(map(_exponent, about[1])) + _choices(len(about[1]))
-    if kind is c.SUBPATTERN:
-        return _exponent(about[3])
-    if kind in (c.ASSERT, c.ASSERT_NOT):
-        return _exponent(about[1])
-    if kind is c.ATOMIC_GROUP:
-        return _exponent(about)
-    if kind is c.GROUPREF_EXISTS:
-        return max(_exponent(about[1]), _exponent(about[2] or ()))
-    if kind in (c.MAX_REPEAT, c.MIN_REPEAT, c.POSSESSIVE_REPEAT):
-        least, most, body = about
-        inner = _exponent(body)
-        if most is c.MAXREPEAT or most > _NAME_BYTES:
-            return math.inf if inner else 1.0
-        return int(most) * inner + _choices(int(most) - int(least) + 1)
-    return 0.0
-
-
-# ── all ways at once ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── expressions with look-around ─────────────────────────────────────────────────────────────────────────────────────
 
 _CATEGORIES: Final = {
     c.CATEGORY_DIGIT: rb"\d",
@@ -154,125 +165,144 @@ _CATEGORIES: Final = {
 _EVERY: Final = frozenset(range(256))
 _END: Final = 0
 
+Tables = Sequence[Sequence[bool]]
+"""Of each look-around before this one: at which places of a name its expression matches."""
 
-class _Ways:
-    """The states of an expression, and where each leads. Raises :class:`re.error` for what has no states."""
+
+class _Part:
+    """The states of a whole expression, or of the one inside a look-around."""
+
+    def __init__(self) -> None:
+        self.first = _END
+        self.bytes: list[tuple[int, frozenset[int], int]] = []
+        """A state, the bytes that lead on from it, and the state that they lead to."""
+        self.conditions: dict[int, tuple[str, Any]] = {}
+        """What must hold at a place for a state to be passed there without a byte; by default nothing."""
+        self.before: dict[int, list[int]] = defaultdict(list)
+        """The states that lead to a state without a byte."""
+
+    def places(self, data: bytes, tables: Tables) -> list[bool]:
+        """From which places of ``data`` a way leads to the end: from right to left, all ways at once."""
+        found = [False] * (len(data) + 1)
+        reached: set[int] = set()
+        for at in range(len(data), -1, -1):
+            byte = data[at] if at < len(data) else -1
+            reached = {_END, *(state for state, of, after in self.bytes if byte in of and after in reached)}
+            todo = list(reached)
+            while todo:
+                for state in self.before[todo.pop()]:
+                    if state not in reached and self._holds(state, data, at, tables):
+                        reached.add(state)
+                        todo.append(state)
+            found[at] = self.first in reached
+        return found
+
+    def _holds(self, state: int, data: bytes, at: int, tables: Tables) -> bool:
+        kind, about = self.conditions.get(state, ("none", None))
+        if kind == "place":
+            place, by_lines = about
+            return _is_at(place, by_lines, data, at)
+        if kind == "look":
+            table, back, wanted = about
+            return wanted is (at >= back and tables[table][at - back])
+        return True
+
+
+class _Automaton:
+    """An expression as :mod:`re` parses it. Raises :class:`re.error` if that cannot be matched without backtracking."""
 
     def __init__(self, tree: Any) -> None:
-        self._states: list[tuple[str, Any, Any]] = [("end", None, None)]
-        """What is asked, of what, and the states behind it."""
+        self._parts: list[_Part] = []
+        """Each after those that it looks at; the whole expression last."""
+        self._count = _END
         self._flags = tree.state.flags
-        self._first = self._sequence(tree, _END)
+        self._add_part(tree)
 
-    # ── making ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def search(self, data: bytes) -> bool:
+        """Whether it matches anywhere in ``data``."""
+        tables: list[list[bool]] = []
+        for part in self._parts:
+            tables.append(part.places(data, tables))
+        return any(tables[-1])
 
-    def _add(self, asked: str, of: Any, behind: Any) -> int:
-        if len(self._states) >= _MAX_STATES:
-            raise re.error("regular expression is too large")
-        self._states.append((asked, of, behind))
-        return len(self._states) - 1
+    def _add_part(self, tree: Iterable[tuple[Any, Any]]) -> int:
+        part = _Part()
+        part.first = self._sequence(part, tree, _END)
+        self._parts.append(part)
+        return len(self._parts) - 1
 
-    def _sequence(self, tree: Iterable[tuple[Any, Any]], behind: int) -> int:
+    def _new(self) -> int:
+        self._count += 1
+        if self._count > MAX_STATES:
+            raise _too_large()
+        return self._count
+
+    def _joined(self, part: _Part, afters: Iterable[int], condition: tuple[str, Any] | None = None) -> int:
+        """A new state that leads to these without a byte."""
+        state = self._new()
+        for after in afters:
+            part.before[after].append(state)
+        if condition is not None:
+            part.conditions[state] = condition
+        return state
+
+    def _sequence(self, part: _Part, tree: Iterable[tuple[Any, Any]], after: int) -> int:
         for kind, about in reversed(list(tree)):
-            behind = self._one(kind, about, behind)
-        return behind
+            after = self._item(part, kind, about, after)
+        return after
 
-    def _one(self, kind: Any, about: Any, behind: int) -> int:
+    def _item(self, part: _Part, kind: Any, about: Any, after: int) -> int:
         if kind in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN):
-            return self._add("byte", self._bytes(kind, about), behind)
+            state = self._new()
+            part.bytes.append((state, self._bytes(kind, about), after))
+            return state
         if kind is c.BRANCH:
-            return self._add("one of", None, [self._sequence(one, behind) for one in about[1]])
+            return self._joined(part, [self._sequence(part, branch, after) for branch in about[1]])
         if kind is c.SUBPATTERN:
             _, added, dropped, body = about
             before, self._flags = self._flags, (self._flags | added) & ~dropped
-            first = self._sequence(body, behind)
+            first = self._sequence(part, body, after)
             self._flags = before
             return first
         if kind in (c.MAX_REPEAT, c.MIN_REPEAT):
             least, most, body = about
-            return self._repeat(least, most, body, behind)
+            return self._repeat(part, (least, most), body, after)
         if kind is c.AT:
-            return self._add("at", (about, bool(self._flags & re.MULTILINE)), behind)
+            return self._joined(part, [after], ("place", (about, bool(self._flags & re.MULTILINE))))
         if kind in (c.ASSERT, c.ASSERT_NOT):
             direction, body = about
             back = body.getwidth()[0] if direction < 0 else 0
-            return self._add("holds", (self._sequence(body, _END), back, kind is c.ASSERT), behind)
-        raise re.error("it could take for ever, with its back reference or possessive repetition")
+            return self._joined(part, [after], ("look", (self._add_part(body), back, kind is c.ASSERT)))
+        raise UnsupportedPatternError("back references, possessive and atomic groups are not supported")
 
-    def _repeat(self, least: Any, most: Any, body: Any, behind: int) -> int:
+    def _repeat(self, part: _Part, times: tuple[Any, Any], body: Any, after: int) -> int:
+        (least, most), first = times, after
         if most is c.MAXREPEAT:
-            again = [behind]
-            after = first = self._add("one of", None, again)
-            again.append(self._sequence(body, after))
+            first = self._joined(part, [after])
+            part.before[self._sequence(part, body, first)].append(first)
         else:
-            first = behind
             for _ in range(int(most) - int(least)):
-                first = self._add("one of", None, [behind, self._sequence(body, first)])
+                first = self._joined(part, [after, self._sequence(part, body, first)])
         for _ in range(int(least)):
-            first = self._sequence(body, first)
+            first = self._sequence(part, body, first)
         return first
 
     def _bytes(self, kind: Any, about: Any) -> frozenset[int]:
         if kind is c.ANY:
             return _EVERY if self._flags & re.DOTALL else _EVERY - {ord("\n")}
         items = about if kind is c.IN else [(c.LITERAL, about)]
-        found: set[int] = set()
+        members: set[int] = set()
         for item, value in items:
             if item is c.LITERAL:
-                found.add(value)
+                members.add(value)
             elif item is c.RANGE:
-                found |= set(range(value[0], value[1] + 1))
+                members |= set(range(value[0], value[1] + 1))
             elif item is c.CATEGORY:
-                found |= {byte for byte in _EVERY if re.match(_CATEGORIES[value], bytes([byte]))}
+                members |= {byte for byte in _EVERY if re.match(_CATEGORIES[value], bytes([byte]))}
         if self._flags & re.IGNORECASE:
-            found |= {ord(other) for byte in found if byte < 128 for other in (chr(byte).lower(), chr(byte).upper())}
+            members |= {ord(case) for byte in members if byte < 128 for case in (chr(byte).lower(), chr(byte).upper())}
         negated = kind is c.NOT_LITERAL or items[0][0] is c.NEGATE
-        return _EVERY - found if negated else frozenset(found)
-
-    # ── going ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def lead_through(self, data: bytes) -> bool:
-        """Whether any way leads through, from anywhere in ``data``."""
-        return self._lead(data, self._first, range(len(data) + 1), {})
-
-    def _lead(self, data: bytes, first: int, starts: range, held: dict[tuple[int, int], bool]) -> bool:
-        now: set[int] = set()
-        for at in range(starts.start, len(data) + 1):
-            if at in starts:
-                now.add(first)
-            if not now:
-                return False
-            reached = self._reached(data, at, now, held)
-            if _END in reached:
-                return True
-            byte = data[at] if at < len(data) else -1
-            now = {
-                behind for state in reached for asked, of, behind in [self._states[state]]
-                if asked == "byte" and byte in of
-            }  # fmt: skip
-        return False
-
-    def _reached(self, data: bytes, at: int, now: Iterable[int], held: dict[tuple[int, int], bool]) -> set[int]:
-        """Those that are reached without another byte."""
-        reached, todo = set(now), list(now)
-        while todo:
-            asked, of, behind = self._states[state := todo.pop()]
-            if asked == "one of":
-                new = set(behind) - reached
-            elif asked == "at":
-                place, by_lines = of
-                new = {behind} - reached if _is_at(place, by_lines, data, at) else set()
-            elif asked == "holds":
-                if (state, at) not in held:
-                    body, back, wanted = of
-                    found = at >= back and self._lead(data, body, range(at - back, at - back + 1), held)
-                    held[state, at] = found == wanted
-                new = {behind} - reached if held[state, at] else set()
-            else:
-                continue
-            reached |= new
-            todo += new
-        return reached
+        return _EVERY - members if negated else frozenset(members)
 
 
 def _is_at(place: Any, by_lines: bool, data: bytes, at: int) -> bool:
@@ -282,5 +312,5 @@ def _is_at(place: Any, by_lines: bool, data: bytes, at: int) -> bool:
     if place is c.AT_END_STRING or place is c.AT_END:
         line_ends = place is c.AT_END and data[at : at + 1] == b"\n"
         return at == size or (line_ends and (by_lines or at == size - 1))
-    before, behind = (re.match(rb"\w", data[one : one + 1]) is not None for one in (max(at - 1, 0), at))
-    return ((before and at > 0) != behind) == (place is c.AT_BOUNDARY)
+    before, after = (re.match(rb"\w", data[one : one + 1]) is not None for one in (max(at - 1, 0), at))
+    return ((before and at > 0) != after) == (place is c.AT_BOUNDARY)

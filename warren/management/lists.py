@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from warren.actors.engines.name_patterns import NamePattern, UnsupportedPatternError
 from warren.management.http import HttpError, bad_request
 
 DEFAULT_PAGE_SIZE: Final = 100
@@ -15,11 +16,6 @@ MAX_PAGE_SIZE: Final = 500
 _BY_NAME: Final = ("vhost", "name")
 _MAX_PATTERN: Final = 250
 """Characters of a regular expression that names are searched for."""
-_REPEATS: Final = re.compile(r"[*+{]")
-_NESTED: Final = re.compile(r"\)[*+{]")
-_MAX_REPEATS: Final = 3
-"""What repeats in it; and no group may. So none can take for ever: nobody else is served meanwhile."""
-
 Query = Mapping[str, str]
 Item = Mapping[str, Any]
 Columns = list[list[str]] | None
@@ -58,17 +54,13 @@ class Page:
         if not self.is_pattern:
             wanted = self.name.lower()
             return [item for item in items if wanted in str(item.get("name", "")).lower()]
-        if (
-            len(self.name) > _MAX_PATTERN
-            or len(_REPEATS.findall(self.name)) > _MAX_REPEATS
-            or _NESTED.search(self.name)
-        ):
-            raise _invalid()
         try:
-            pattern = re.compile(self.name, re.IGNORECASE)
-        except (re.error, RecursionError, OverflowError):
+            pattern = NamePattern(self.name, any_case=True, look_around=False)
+        except UnsupportedPatternError as error:
+            raise bad_request(str(error)) from None
+        except re.error:
             raise _invalid() from None
-        return [item for item in items if pattern.search(str(item.get("name", "")))]
+        return [item for item in items if pattern.matches(str(item.get("name", "")))]
 
     def cut(self, items: Sequence[Item], total: int) -> dict[str, Any]:
         """The page of ``items``, of ``total`` that there are. Raises :class:`HttpError` where it is behind the end."""
