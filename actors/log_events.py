@@ -74,6 +74,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "status_failed": "a request of `warren top` could not be answered, or a command not be let in",
     "status_unavailable": "`warren top` cannot attach",
     "stream_topic_kept": "the topic of a stream that was deleted stays",
+    "tls_refused": "a client's TLS handshake failed or took too long",
     "topics_cut": "what recovery cut off",
     "topics_down": "the topics are down",
     "topics_expired": "messages expired before somebody read them, or they were delivered or decided; `count`",

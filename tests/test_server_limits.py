@@ -18,6 +18,7 @@ from pika.exceptions import AMQPConnectionError, AMQPHeartbeatTimeout, ChannelCl
 from benchmarks.amqp_client import Client
 from tests.support.server_tools import GUEST, Served, served
 from warren.amqp.methods import method_of
+from warren.management import ManagementSettings
 from warren.server import ServerSettings
 from warren.server.settings import TlsSettings
 
@@ -174,3 +175,41 @@ def test_tls_and_a_name_by_certificate(tmp_path: Path) -> None:
         bare = pika.SSLOptions(ssl.create_default_context(cafile=ca), "localhost")
         with pytest.raises((AMQPConnectionError, ssl.SSLError, OSError)):
             pika.BlockingConnection(pika.ConnectionParameters("localhost", port, ssl_options=bare))
+
+
+def test_a_tls_handshake_that_fails_ends_in_time_with_an_alert_and_a_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    pem = str(tmp_path / "server.pem")
+    management = ManagementSettings(
+        management_tcp_port=0,
+        management_ssl_certfile=pem,
+        management_ssl_keyfile=pem,
+        management_tcp_request_timeout=100,
+    )
+    settings = ServerSettings(
+        tls_port=0, tls=TlsSettings(certfile=pem, keyfile=pem), handshake_timeout=0.1, management=management
+    )
+    with served(tmp_path / "node", settings) as here:
+        assert here.server.management is not None
+        for host, port in (here.server.addresses[1], here.server.management.addresses[0]):
+            for hello, reason in ((b"", "taking longer than 0.1 seconds"), (b"GET / HTTP/1.1\r\n\r\n", "HTTP_REQUEST")):
+                caplog.clear()
+                with socket.create_connection((host, port)) as client:
+                    name = ":".join(map(str, client.getsockname()))
+                    client.sendall(hello)
+                    alert = client.makefile("rb").read()
+                assert alert[:1] == b"\x15"
+                assert alert[5:6] == b"\x02"
+                (line,) = [one for one in caplog.records if getattr(one, "event", "") == "tls_refused"]
+                assert reason in line.message
+                assert name in line.message
+            context = ssl._create_unverified_context()
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            context.set_ciphers("NULL-SHA256:@SECLEVEL=0")
+            with (
+                socket.create_connection((host, port)) as plain,
+                pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"),
+            ):
+                context.wrap_socket(plain)

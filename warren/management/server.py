@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Any, Final, Self, cast
 
 import uvicorn
 
@@ -21,6 +22,7 @@ from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
 from warren.running_node import RunningNode
 from warren.server.server import ListenError, Server
+from warren.server.tls import Handshakes, server_context
 from warren.storage.errors import WarrenError
 
 _LOG = logger("management")
@@ -89,9 +91,14 @@ class ManagementServer:
             )
 
     async def _start(self, listening: socket.socket) -> None:
+        settings, timeout_s = self.settings, self.settings.management_tcp_request_timeout / 1000
+        protocol = type("Protocol", (HttpProtocol,), {"timeout_s": timeout_s})
+        if settings.management_ssl_certfile is not None:
+            context = server_context(settings.management_ssl_certfile, settings.management_ssl_keyfile)
+            protocol = cast("type[HttpProtocol]", functools.partial(_before, Handshakes(context, timeout_s), protocol))
         config = uvicorn.Config(
             Application(self._managed),
-            http=type("Protocol", (HttpProtocol,), {"timeout_s": self.settings.management_tcp_request_timeout / 1000}),
+            http=protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -99,8 +106,6 @@ class ManagementServer:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-            ssl_certfile=self.settings.management_ssl_certfile,
-            ssl_keyfile=self.settings.management_ssl_keyfile,
         )
         self._uvicorn = _Uvicorn(config)
         self._serving = asyncio.create_task(self._uvicorn.serve(sockets=[listening]))
@@ -148,6 +153,11 @@ class ManagementServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _before(handshakes: Handshakes, protocol: type[HttpProtocol], **arguments: Any) -> asyncio.Protocol:
+    """What uvicorn gets for a client, who has not done the handshake yet."""
+    return handshakes.before(functools.partial(protocol, **arguments))
 
 
 def _listening(host: str, port: int) -> socket.socket:

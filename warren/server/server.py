@@ -23,6 +23,7 @@ from warren.server.directory_socket import DirectorySocket
 from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
 from warren.server.socket_options import set_option
+from warren.server.tls import Handshakes, server_context
 from warren.server.traffic import Traffic
 from warren.storage.descriptors import among_last
 from warren.storage.errors import StorageError, WarrenError
@@ -171,11 +172,12 @@ class Server:
         login_from = "distinguished_name" if tls is None else tls.login_from
         make = functools.partial(ClientConnection, self, functools.partial(Peer.of, login_from=login_from))
         try:
-            context = None if tls is None else _context(tls)
+            arrive: Callable[[], asyncio.Protocol] = make
+            if tls is not None:
+                context = server_context(tls.certfile, tls.keyfile, tls.cacertfile, tls.verify)
+                arrive = functools.partial(Handshakes(context, settings.handshake_timeout).before, make)
             backlog = settings.tcp_listen_options_backlog
-            listening = await self.loop.create_server(
-                make, host, port, ssl=context, backlog=backlog, start_serving=False
-            )
+            listening = await self.loop.create_server(arrive, host, port, backlog=backlog, start_serving=False)
             self._listening.append(listening)
             for one in listening.sockets:
                 for option, size in (
@@ -330,13 +332,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
-
-
-def _context(tls: TlsSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.cacertfile)
-    context.load_cert_chain(tls.certfile, tls.keyfile)
-    context.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
-    return context
 
 
 def _is_loopback(host: str) -> bool:
