@@ -48,6 +48,21 @@ def test_consumers_of_one_queue_on_one_channel_get_its_messages_in_its_order(por
     assert delivered == [("AB"[n % 2], f"1 body {b'm%d' % n!r}") for n in range(40)]
 
 
+@pytest.mark.parametrize("published", [2, 3])
+def test_a_commit_of_which_a_message_is_refused_closes_its_channel_alone_and_settles(port: int, published: int) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    with Wire(port) as wire:
+        wire.log_in(channels=(1, 2))
+        wire.send(method(c.Queue.Declare(queue="small", auto_delete=True, arguments=arguments)))
+        wire.send(publishes("small", b"first"), method(c.Tx.Select()), method(c.Basic.Get(queue="small")))
+        wire.send(method(c.Basic.Ack(1)), publishes("small", *[b"m"] * published), method(c.Tx.Commit()))
+        refused = wire.read_to("1 Channel.Close", "1 Tx.CommitOk", "0 Connection.Close")
+        wire.send(method(c.Basic.Get(queue="small", no_ack=True), 2))
+        got = wire.read_to("2 body", "2 Basic.GetEmpty")
+    assert "406" in refused and "'PRECONDITION_FAILED - partial tx completion'" in refused
+    assert got == "2 body b'm'"
+
+
 @pytest.mark.parametrize("queues", [["one", "one"], ["a", "b", "c"]], ids=["one queue", "three queues"])
 def test_consumers_that_share_a_prefetch_take_turns(port: int, queues: list[str]) -> None:
     with Wire(port) as wire:

@@ -357,8 +357,10 @@ def _tx_commit(channel: ServerChannel, _: c.Tx.Commit) -> Work:
 
 
 async def _commit(channel: ServerChannel) -> None:
-    await channel.publisher.commit()
+    complete = await channel.publisher.commit()
     channel.consumers.commit()
+    if not complete:
+        raise Refusal(PRECONDITION_FAILED, "partial tx completion")
     channel.send(c.Tx.CommitOk())
 
 

@@ -79,6 +79,8 @@ class ChannelPublisher:
         """Those that were looked at for these."""
         self._telling = False
         self._all_told: asyncio.Future[None] | None = None
+        self._refused = False
+        """Whether one of what is being committed was refused."""
         self._committing: list[Confirm] | None = None
         """What a commit waits for."""
 
@@ -180,6 +182,8 @@ class ChannelPublisher:
         self._channel.connection.server.post(functools.partial(self._settle, numbered, confirm.error))
 
     def _settle(self, numbered: int | None, error: BaseException | None) -> None:
+        if error is not None:
+            self._refused = True
         if numbered is None or self.confirms is None:
             return
         self.confirms.settle(numbered, ack=error is None)
@@ -308,10 +312,12 @@ class ChannelPublisher:
         """Forget what was held back."""
         self.uncommitted, self.uncommitted_bytes = [], 0
 
-    async def commit(self) -> None:
-        """Publish what was held back, and wait until it is safe. Others have their turn in between."""
+    async def commit(self) -> bool:
+        """Publish what was held back, and wait until it is safe; returns whether all of it is, and none was refused.
+        Others have their turn in between."""
         held, self.uncommitted, self.uncommitted_bytes = self.uncommitted, [], 0
         confirms: list[Confirm] = []
+        self._refused = False
         self._committing = confirms
         try:
             for index, event in enumerate(held, 1):
@@ -324,4 +330,8 @@ class ChannelPublisher:
         finally:
             self._committing = None
         for confirm in confirms:
-            await bridge.safe(confirm)
+            try:
+                await bridge.safe(confirm)
+            except WarrenError:
+                self._refused = True
+        return not self._refused
