@@ -59,7 +59,7 @@ def test_a_commit_of_which_a_message_is_refused_closes_its_channel_alone_and_set
         refused = wire.read_to("1 Channel.Close", "1 Tx.CommitOk", "0 Connection.Close")
         wire.send(method(c.Basic.Get(queue="small", no_ack=True), 2))
         got = wire.read_to("2 body", "2 Basic.GetEmpty")
-    assert "406" in refused and "'PRECONDITION_FAILED - partial tx completion'" in refused
+    assert "'PRECONDITION_FAILED - partial tx completion'" in refused
     assert got == "2 body b'm'"
 
 

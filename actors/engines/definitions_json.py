@@ -43,6 +43,10 @@ NODE_PARTS: Final = frozenset({"vhosts", "users", "permissions", "topic_permissi
 """What only a whole node's definitions have."""
 OWN_PARTS: Final = NODE_PARTS | {"policies", "parameters", "exchanges", "queues", "bindings"}
 
+_UNDEFINED: Final = "undefined"
+"""As a broker exports an argument without a value. It imports that as a text, and takes no ``null``."""
+_EXACT_ARGUMENTS: Final = "exact_arguments"
+
 _PROBLEM_CHARACTERS: Final = 500
 """A sentence with four names of 127 characters each is told whole."""
 
@@ -145,14 +149,14 @@ def _queues(vhost: VhostDefinitions) -> list[dict[str, Any]]:
     for queue in vhost.queues():
         if not queue.exclusive:
             kind = STREAM if queue.is_stream else "classic"
-            items.append(queue.to_json() | {"type": kind, "arguments": _exported(queue.arguments)})
+            items.append(queue.to_json() | {"type": kind} | _exported(queue.arguments))
             items[-1].pop("topic", None)
     return items
 
 
 def _exchanges(vhost: VhostDefinitions) -> list[dict[str, Any]]:
     return [
-        exchange.to_json() | {"arguments": _exported(exchange.arguments)}
+        exchange.to_json() | _exported(exchange.arguments)
         for exchange in vhost.exchanges()
         if not is_builtin(exchange.name)
     ]
@@ -160,23 +164,36 @@ def _exchanges(vhost: VhostDefinitions) -> list[dict[str, Any]]:
 
 def _bindings(vhost: VhostDefinitions) -> list[dict[str, Any]]:
     return [
-        binding.to_json() | {"arguments": _exported(binding.arguments)}
+        binding.to_json() | _exported(binding.arguments)
         for binding in vhost.bindings()
         if binding.destination_type == "exchange" or not vhost.queue(binding.destination).exclusive
     ]
 
 
-def _exported(arguments: Mapping[str, Any]) -> Any:
-    """As a broker says them: it takes no ``null``, and writes the word for an argument without a value."""
+def _exported(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as a broker exports and imports them, with :data:`_UNDEFINED` for an argument without a value.
 
-    def said(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: said(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [said(item) for item in value]
-        return "undefined" if value is None else value
+    If there is one, the arguments are there a second time, as they are: a broker does not read that.
+    """
+    exact: Any = table_to_json(arguments)
+    said = _without_null(exact)
+    return {"arguments": said} if said == exact else {"arguments": said, _EXACT_ARGUMENTS: exact}
 
-    return said(table_to_json(arguments))
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_null(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_null(item) for item in value]
+    return _UNDEFINED if value is None else value
+
+
+def _with_exact_arguments(definition: dict[str, Any]) -> dict[str, Any]:
+    """A definition with the arguments that were exported. A document that says others was edited since."""
+    exact = definition.pop(_EXACT_ARGUMENTS, None)
+    if isinstance(exact, dict) and _without_null(exact) == definition.get("arguments"):
+        definition["arguments"] = exact
+    return definition
 
 
 # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +266,7 @@ class Plan:
         if not isinstance(item, Mapping):
             self.problems.append(f"a definition is a JSON object, not {item!r:.100}")
             return
-        definition = dict(item)
+        definition = _with_exact_arguments(dict(item))
         if self._vhost is not None:
             definition["vhost"] = self._vhost
         elif has_vhost and "vhost" not in definition:
