@@ -482,6 +482,37 @@ def test_deliveries_of_one_time_are_one_mark() -> None:
     assert len(deadlines._due) == 1
 
 
+# ── which messages wait ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "waits"),
+    [
+        (None, {"nack", "reject", "timeout", "channel", "retry"}),
+        ("all", {"nack", "reject", "timeout", "channel", "retry"}),
+        ("failed", {"reject", "channel", "retry"}),
+        ("returned", {"nack", "timeout", "retry"}),
+        ("disabled", {"retry"}),
+    ],
+)
+@pytest.mark.parametrize("how", ["nack", "reject", "timeout", "channel", "retry"])
+def test_what_waits_goes_by_the_type_and_by_how_it_came_back(how: str, kind: str | None, waits: set[str]) -> None:
+    arguments = {"x-delayed-retry-min": 100_000, "x-consumer-timeout": 1000}
+    bench = Bench(arguments if kind is None else {**arguments, "x-delayed-retry-type": kind})
+    bench.publish(b"a")
+    taken(bench)
+    if how == "channel":
+        bench.queue.close_channel("c")
+    elif how == "timeout":
+        bench.now_us += 2_000_000
+        bench.queue.tick()
+    elif how == "retry":
+        bench.queue.retry("c", [range(1, 2)])
+    else:
+        bench.queue.nack("c", [range(1, 2)], requeue=True, failed=how == "reject")
+    assert taken(bench) == ([] if how in waits else [(b"a", 1)])
+
+
 # ── Retry ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -516,6 +547,8 @@ def test_a_retry_that_cannot_be(retry: Retry) -> None:
         {"x-delayed-retry-max": 0},
         {"x-delayed-retry-multiplier": 0},
         {"x-delayed-retry-jitter": 101},
+        {"x-delayed-retry-type": "nonsense"},
+        {"x-delayed-retry-type": 1},
         {"x-consumer-timeout": 0},
     ],
 )

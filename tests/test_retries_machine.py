@@ -48,6 +48,7 @@ class Returning(RuleBasedStateMachine):
             {},
             optional={
                 "x-delayed-retry-min": st.sampled_from([10, 100]),
+                "x-delayed-retry-type": st.sampled_from(["disabled", "all", "failed", "returned"]),
                 "x-delayed-retry-multiplier": st.integers(1, 3),
                 "x-delayed-retry-jitter": st.sampled_from([0, 50]),
                 "x-consumer-timeout": st.just(TIMEOUT_MS),
@@ -71,18 +72,26 @@ class Returning(RuleBasedStateMachine):
     def arguments(self) -> Any:
         return self.bench.queue.arguments
 
-    def came_back(self, sent: Sent, *, failed: bool = False, wait_ms: int | None = None, seen: bool = True) -> None:
+    def came_back(
+        self,
+        sent: Sent,
+        *,
+        failed: bool = False,
+        retried: bool = False,
+        wait_ms: int | None = None,
+        seen: bool = True,
+    ) -> None:
         """One message is with nobody any more."""
         sent.out = False
         if not seen:
             return
         sent.count += 1
-        limit, policy = self.arguments.delivery_limit, RetryPolicy.of(self.arguments)
+        limit, policy = self.arguments.delivery_limit, RetryPolicy.of(self.arguments, failed=failed or retried)
         if limit is not None and sent.count > limit:
             self.messages.remove(sent)
             self.dead.append(sent.body)
             return
-        policy = policy or (OF_FAILURES if failed else None)
+        policy = policy or (OF_FAILURES if retried else None)
         if wait_ms is not None:
             sent.due_us = self.bench.now_us + wait_ms * 1000 if wait_ms else 0
         elif policy is not None:
@@ -137,7 +146,7 @@ class Returning(RuleBasedStateMachine):
         return not sent.out and (sent.resting or not sent.due_us)
 
     @precondition(lambda self: self.tags)
-    @rule(data=st.data(), how=st.sampled_from(["ack", "requeue", "retry", "retry in", "reject"]))
+    @rule(data=st.data(), how=st.sampled_from(["ack", "requeue", "failed", "retry", "retry in", "reject"]))
     def settle(self, data: st.DataObject, how: str) -> None:
         channel = data.draw(st.sampled_from(sorted({channel for channel, _ in self.tags})))
         there = sorted(tag for of, tag in self.tags if of == channel)
@@ -158,10 +167,14 @@ class Returning(RuleBasedStateMachine):
                 queue.nack(channel, ranges, requeue=True)
                 for sent in settled:
                     self.came_back(sent)
+            case "failed":
+                queue.nack(channel, ranges, requeue=True, failed=True)
+                for sent in settled:
+                    self.came_back(sent, failed=True)
             case "retry":
                 queue.retry(channel, ranges)
                 for sent in settled:
-                    self.came_back(sent, failed=True)
+                    self.came_back(sent, retried=True)
             case _:
                 wait_ms = data.draw(st.sampled_from([0, 5, 500]))
                 queue.retry(channel, ranges, wait_ms)
@@ -175,7 +188,7 @@ class Returning(RuleBasedStateMachine):
         assert self.bench.queue.close_channel(channel, seen_up_to) == len(there)
         for tag in there:
             sent, _ = self.tags.pop((channel, tag))
-            self.came_back(sent, seen=seen_up_to is None or tag <= seen_up_to)
+            self.came_back(sent, failed=True, seen=seen_up_to is None or tag <= seen_up_to)
 
     @precondition(lambda self: self.tags and self.arguments.consumer_timeout_ms is not None)
     @rule(data=st.data(), time_ms=st.sampled_from([100, 5000]))

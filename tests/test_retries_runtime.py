@@ -304,6 +304,33 @@ def test_a_client_is_told_the_count_where_a_queue_has_a_limit(tmp_path: Path) ->
         assert got(channel, "classic")[2] == b"m"
 
 
+@pytest.mark.parametrize("said_by", ["argument", "policy"])
+@pytest.mark.parametrize(("kind", "waits"), [("failed", "reject"), ("returned", "nack")])
+def test_a_clients_reject_fails_and_its_nack_returns(tmp_path: Path, kind: str, waits: str, said_by: str) -> None:
+    said = {"delayed-retry-min": 3_600_000, "delayed-retry-type": kind}
+    arguments = {f"x-{name}": value for name, value in said.items()} if said_by == "argument" else None
+    with served(tmp_path) as broker, broker.channel() as channel:
+        if said_by == "policy":
+            broker.node.set_policy("later", "^q", said)
+        for way, settle in (("reject", channel.basic_reject), ("nack", channel.basic_nack)):
+            channel.queue_declare(f"q {way}", arguments=arguments)
+            channel.basic_publish("", f"q {way}", b"m")
+            settle(got(channel, f"q {way}")[0].delivery_tag, requeue=True)
+            assert (channel.basic_get(f"q {way}")[0] is None) == (way == waits)
+
+
+@both_ways
+async def test_a_delivery_that_is_rejected_failed_and_one_that_is_given_back_did_not(node: Any) -> None:
+    arguments = {"x-delayed-retry-min": 3_600_000, "x-delayed-retry-type": "failed"}
+    queue = await done(node.queue("q", arguments=arguments))
+    for _ in range(2):
+        await done(queue.publish(b"m"))
+    await done((await done(queue.get())).nack())
+    for _ in range(2):
+        await done((await done(queue.get())).reject(requeue=True))
+    assert (await done(queue.stats()))["messages_retrying"] == 2
+
+
 def test_a_clients_nack_waits_as_the_queue_says(tmp_path: Path) -> None:
     with served(tmp_path) as broker, broker.channel() as channel:
         channel.queue_declare("q", arguments={"x-delayed-retry-min": 3_600_000})

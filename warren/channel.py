@@ -30,7 +30,7 @@ class Channel:
         self._actor = actor
         self._open = True
         self.name = name
-        self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "reject", "retry")}
+        self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "failed", "reject", "retry")}
 
     @property
     def actor(self) -> QueueActor:

@@ -59,8 +59,8 @@ class Delivery(DeliveredMessage):
         run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
     def reject(self, *, requeue: bool = False) -> None:
-        """AMQP's basic.reject."""
-        self._settle("requeue" if requeue else "reject", multiple=False)
+        """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
+        self._settle("failed" if requeue else "reject", multiple=False)
 
     def _settle(self, outcome: str, multiple: bool) -> None:
         if self.mark_settled():

@@ -121,6 +121,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-queue-master-locator": lambda _: None,
     "x-consumer-timeout": _expires,
     "x-delivery-limit": _count,
+    "x-delayed-retry-type": _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
     "x-delayed-retry-min": _expires,
     "x-delayed-retry-max": _expires,
     "x-delayed-retry-multiplier": _multiplier,
@@ -128,8 +129,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-message-deduplication": _truth,
     "x-cache-ttl": _expires,
 }
-"""What a classic queue knows, in the order in which a second declaration is compared. The last six are warren's: those
-of RabbitMQ's other queues, of its later versions, or of LavinMQ."""
+"""What a classic queue knows, in the order in which a second declaration is compared. The last eight are warren's:
+those of RabbitMQ's other queues, of its later versions, or of LavinMQ."""
 
 
 def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

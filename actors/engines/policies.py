@@ -9,8 +9,9 @@ Both are merged into the *effective policy definition* (:meth:`AppliedPolicies.d
 of what both set, the lesser. What that makes of a queue's own arguments: :mod:`warren.actors.engines.queue_arguments`.
 
 What may stand in a definition, and what is said of the rest, is RabbitMQ 3.10's; ``consumer-timeout`` is a later
-RabbitMQ's, and ``delayed-retry-…`` is LavinMQ's (:mod:`warren.actors.engines.retry_policy`). Settings that mean
-something to other queues than classic ones, or to a cluster, are taken and mean nothing.
+RabbitMQ's, and ``delayed-retry-…`` is that of a later RabbitMQ's quorum queues and of LavinMQ
+(:mod:`warren.actors.engines.retry_policy`). Settings that mean something to other queues than classic ones, or to a
+cluster, are taken and mean nothing.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "delayed-retry-max": (_number_from(1), "delayed retry max"),
     "delayed-retry-min": (_number_from(1), "delayed retry min"),
     "delayed-retry-multiplier": (_number_from(1), "delayed retry multiplier"),
+    "delayed-retry-type": (_one_of("disabled", "all", "failed", "returned"), "delayed retry type"),
     "delivery-limit": (_number_from(0), "delivery limit"),
     "expires": (_number_from(1), "queue expiry"),
     "initial-cluster-size": (_number_from(0), "cluster size"),

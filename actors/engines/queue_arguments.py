@@ -14,6 +14,7 @@ import attrs
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 QueueMode = Literal["default", "lazy"]
+DelayedRetryType = Literal["disabled", "all", "failed", "returned"]
 
 MAX_PERIOD_MS: Final = 315_360_000_000
 """Ten years: the longest that a TTL, an expiration or ``x-expires`` may be."""
@@ -26,6 +27,7 @@ _ARGUMENT_FIRST: Final = (
     "delayed-retry-max",
     "delayed-retry-min",
     "delayed-retry-multiplier",
+    "delayed-retry-type",
     "overflow",
     "queue-mode",
 )
@@ -79,6 +81,11 @@ class QueueArguments:
     def delivery_limit(self) -> int | None:
         """How often a message may come back; one time more and it dies. ``None``: any number."""
         return self.arguments.get("x-delivery-limit")
+
+    @property
+    def delayed_retry_type(self) -> DelayedRetryType:
+        """Which messages that came back wait."""
+        return cast(DelayedRetryType, self.arguments.get("x-delayed-retry-type", "all"))
 
     @property
     def delayed_retry_min_ms(self) -> int | None:

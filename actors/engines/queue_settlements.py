@@ -149,10 +149,10 @@ class QueueSettlements:
             self._used_at_us = self._wall_clock()
         self._note_active(before)
         if seen_up_to is None or not runs or runs[-1].end <= seen_up_to + 1:
-            return self._come_back(runs)
+            return self._come_back(runs, failed=True)
         seen = [run.part(run.first, min(run.end, seen_up_to + 1)) for run in runs if run.first <= seen_up_to]
         unseen = [run.part(max(run.first, seen_up_to + 1), run.end) for run in runs if run.end > seen_up_to + 1]
-        return self._come_back(seen) + self._come_back(unseen, seen=False)
+        return self._come_back(seen, failed=True) + self._come_back(unseen, seen=False)
 
     def lose_channel(self, channel: str) -> int:
         """:meth:`close_channel` of one that nobody can say anything of any more."""
@@ -175,9 +175,12 @@ class QueueSettlements:
         if self.counts is not None:
             self.counts.note_acked(runs)
 
-    def nack(self, channel: str, tags: Sequence[range], *, requeue: bool) -> None:
-        """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them."""
-        self._nack(self._settled(channel, tags), requeue=requeue)
+    def nack(self, channel: str, tags: Sequence[range], *, requeue: bool, failed: bool = False) -> None:
+        """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them.
+
+        ``failed``: those that go back failed, which says whether they wait (``x-delayed-retry-type``).
+        """
+        self._nack(self._settled(channel, tags), requeue=requeue, failed=failed)
 
     def nack_up_to(self, channel: str, tag: int, *, requeue: bool) -> None:
         """As :meth:`nack`, everything up to a tag; 0: everything."""
@@ -186,7 +189,7 @@ class QueueSettlements:
     def retry(self, channel: str, tags: Sequence[range], wait_ms: int | None = None) -> None:
         """Not done with, for something failed: back to their old places, but not at once. ``None``: when the queue's
         arguments say so."""
-        self._come_back(self._settled(channel, tags), failed=True, wait_ms=wait_ms)
+        self._come_back(self._settled(channel, tags), retried=True, wait_ms=wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
         """A channel may hold a message for so long from now on, where its time is limited.
@@ -214,9 +217,9 @@ class QueueSettlements:
             self._retries.forget([(run.level, run.seq_ids) for run in runs])
         return runs
 
-    def _nack(self, runs: list[Run], *, requeue: bool) -> None:
+    def _nack(self, runs: list[Run], *, requeue: bool, failed: bool = False) -> None:
         if requeue:
-            self._come_back(runs)
+            self._come_back(runs, failed=failed)
             return
         if self.counts is not None:
             self.counts.rejected += sum(run.count for run in runs)
@@ -228,13 +231,21 @@ class QueueSettlements:
     # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _come_back(
-        self, runs: Sequence[Run], *, seen: bool = True, failed: bool = False, wait_ms: int | None = None
+        self,
+        runs: Sequence[Run],
+        *,
+        seen: bool = True,
+        failed: bool = False,
+        retried: bool = False,
+        wait_ms: int | None = None,
     ) -> int:
         """Messages are not with their channel any more; returns how many that were."""
         if not runs:
             return 0
         held = [(run.level, run.seq_ids) for run in runs]
-        came = self._open_retries().came_back(held, self._wall_clock(), seen=seen, failed=failed, wait_ms=wait_ms)
+        came = self._open_retries().came_back(
+            held, self._wall_clock(), seen=seen, failed=failed, retried=retried, wait_ms=wait_ms
+        )
         self._put_back(came.ready)
         self._die_of_limit(came.over)
         count = sum(run.count for run in runs)

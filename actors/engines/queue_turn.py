@@ -239,7 +239,8 @@ class QueueTurn:
             self.process.deliver()
 
     def settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
-        """Take back what a channel has: ``outcome`` is "ack", "requeue", "reject" or "retry": something failed."""
+        """Take back what a channel has. ``outcome`` is "ack"; "reject": to the dead letters; "requeue": back to the
+        queue; "failed": the same, because the delivery failed; "retry": the same, to wait there."""
         self.worked = self.settled = True
         if outcome == "ack":
             self._acks_on = channel
@@ -249,7 +250,7 @@ class QueueTurn:
         elif outcome == "retry":
             self.process.retry(channel, tags)
         else:
-            self.process.nack(channel, tags, requeue=outcome == "requeue")
+            self.process.nack(channel, tags, requeue=outcome != "reject", failed=outcome == "failed")
 
     def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
         """Take back what a channel has, to be delivered again after so long."""

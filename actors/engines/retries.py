@@ -224,13 +224,15 @@ class Retries:
         *,
         seen: bool = True,
         failed: bool = False,
+        retried: bool = False,
         wait_ms: int | None = None,
     ) -> CameBack:
         """Messages came back. ``seen`` false: nobody has seen them, they do not count, nor wait.
 
-        ``failed``: whoever had them says so; ``wait_ms``: and for how long they are to wait.
+        ``failed``: their deliveries failed. ``retried``: so the one that had them says, and that they are to wait;
+        ``wait_ms``: for this long.
         """
-        policy = RetryPolicy.of(self.arguments) or (OF_FAILURES if failed else None)
+        policy = RetryPolicy.of(self.arguments, failed=failed or retried) or (OF_FAILURES if retried else None)
         limit = self.arguments.delivery_limit
         result = CameBack([], [])
         for level, seq_ids in held:

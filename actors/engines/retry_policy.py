@@ -16,7 +16,21 @@ m ≥ 2                            min × m to the power of n - 1
 much, another one for each message: so that what failed together does not come again together. The share is drawn from
 the message's seq_id: the same queue does the same thing twice.
 
-Without ``x-delayed-retry-min`` nothing waits but what *failed* (:data:`OF_FAILURES`), which whoever had it says.
+``x-delayed-retry-type`` says which messages wait, as for the quorum queues of RabbitMQ 4.3. A delivery *failed* if the
+message was rejected (``basic.reject`` with ``requeue``), if it was given to ``retry``, or if its channel ended; it was
+*returned* if it came back in any other way: ``basic.nack``, ``basic.recover``, an ack timeout.
+
+================  ==================================
+type              waits
+================  ==================================
+none, ``all``     every message that comes back
+``failed``        messages whose delivery failed
+``returned``      messages that were returned
+``disabled``      no message
+================  ==================================
+
+A message that is given to ``retry`` waits in any case: as :data:`OF_FAILURES` says if the queue's arguments do not
+apply to it, or there is no ``x-delayed-retry-min``.
 """
 
 from __future__ import annotations
@@ -39,10 +53,10 @@ class RetryPolicy:
     jitter_percent: int = 0
 
     @classmethod
-    def of(cls, arguments: QueueArguments) -> RetryPolicy | None:
-        """What arguments say; ``None``: nothing waits but what failed."""
+    def of(cls, arguments: QueueArguments, *, failed: bool) -> RetryPolicy | None:
+        """What arguments say of a message that failed, or that was returned; ``None``: it does not wait."""
         min_ms = arguments.delayed_retry_min_ms
-        if min_ms is None:
+        if min_ms is None or arguments.delayed_retry_type not in ("all", "failed" if failed else "returned"):
             return None
         return cls(
             min_ms,
@@ -66,4 +80,4 @@ class RetryPolicy:
 
 
 OF_FAILURES: Final = RetryPolicy(1000, 300_000, 2)
-"""For what failed in a queue that says nothing: 1, 2, 4 … seconds, and five minutes at most."""
+"""For messages given to ``retry`` in a queue that says nothing: 1, 2, 4 … seconds, and five minutes at most."""

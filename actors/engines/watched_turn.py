@@ -35,7 +35,13 @@ Event = Literal[
 ]  # fmt: skip
 """What becomes of a message. ``dropped``: the queue's limits left no room for it."""
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
-_SETTLED: Final[Mapping[str, Event]] = {"ack": "acked", "requeue": "requeued", "retry": "retried", "lapse": "timed_out"}
+_SETTLED: Final[Mapping[str, Event]] = {
+    "ack": "acked",
+    "requeue": "requeued",
+    "failed": "requeued",
+    "retry": "retried",
+    "lapse": "timed_out",
+}
 _DIED: Final[Mapping[str, Event]] = {"expired": "expired", "maxlen": "dropped"}
 
 

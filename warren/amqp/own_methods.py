@@ -90,7 +90,7 @@ class Credit(Method):
 class Settle(Method):
     """Client → server: settle the deliveries of a channel with the tags ``first … last``.
 
-    ``outcome``: ``"ack"``, ``"requeue"``, ``"reject"`` or ``"retry"``.
+    ``outcome``: ``"ack"``, ``"requeue"``, ``"failed"``, ``"reject"`` or ``"retry"``.
     """
 
     __slots__: ClassVar[list[str]] = ["first", "last", "outcome"]

@@ -31,9 +31,10 @@ from warren.queue_index.acking import tag_ranges
 from warren.steps import Steps
 from warren.storage.errors import WarrenError
 
-_SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Reject]] = {
+_SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Nack | c.Basic.Reject]] = {
     "ack": c.Basic.Ack(),
-    "requeue": c.Basic.Reject(0, True),
+    "requeue": c.Basic.Nack(0, False, True),
+    "failed": c.Basic.Reject(0, True),
     "reject": c.Basic.Reject(0, False),
 }
 _SETTLEMENT_BYTES: Final = 21

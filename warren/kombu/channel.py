@@ -410,7 +410,7 @@ class Channel(base.StdChannel):
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False, **_: Any) -> None:
         """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
-        self._settle("requeue" if requeue else "reject", delivery_tag, False, "Basic.reject")
+        self._settle("failed" if requeue else "reject", delivery_tag, False, "Basic.reject")
 
     def basic_nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True, **_: Any) -> None:
         """As :meth:`basic_reject`, for many."""

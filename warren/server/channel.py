@@ -100,7 +100,7 @@ class ServerChannel:
         elif run.index == NACK:
             self.consumers.settle("requeue" if run.flags & 2 else "reject", run.tags, multiple=bool(run.flags & 1))
         else:
-            self.consumers.settle("requeue" if run.flags & 1 else "reject", run.tags, multiple=False)
+            self.consumers.settle("failed" if run.flags & 1 else "reject", run.tags, multiple=False)
 
     async def _work_off(self, event: ChannelEvent, work: Work) -> None:
         """Wait for what a method waits for, then do what came meanwhile."""

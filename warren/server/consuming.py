@@ -69,7 +69,7 @@ _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
 
-_OUTCOMES: Final = frozenset(("ack", "requeue", "reject", "retry"))
+_OUTCOMES: Final = frozenset(("ack", "requeue", "failed", "reject", "retry"))
 
 _CONSUMED: Final = 0
 _GOT: Final = 1
