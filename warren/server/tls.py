@@ -96,7 +96,10 @@ class Handshakes:
                 )
             except OSError as error:
                 _LOG.warning(
-                    "%s: the TLS handshake failed: %s", name, error, extra=log_event("tls_refused", error, client=name)
+                    "%s: the TLS handshake failed: %s",
+                    name,
+                    error,
+                    extra=log_event("tls_refused", error, connection=name),
                 )
                 with contextlib.suppress(OSError):
                     own.setblocking(False)
