@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warren.queue_index.browsing import Browsed
 
 PAGE_BYTES: Final = 4 << 20
-"""About so many bytes of bodies are looked at in one turn."""
+"""About so many bytes of messages are looked at in one turn."""
 
 QUEUE_BYTES: Final = 8192
 """What a queue takes that is awake."""
@@ -62,7 +62,7 @@ def ends_of(process: QueueProcess) -> dict[int, int]:
 
 def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
     """Whether more may stand behind what :func:`browse` has found."""
-    return len(page) >= limit or sum([one.browsed.properties.size for one in page]) >= PAGE_BYTES
+    return len(page) >= limit or sum([len(one.browsed.term) for one in page]) >= PAGE_BYTES
 
 
 def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
@@ -77,7 +77,7 @@ def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> 
         behind = after[1] if after is not None and level == after[0] else -1
         for one in process.backing.level(level).browse(behind + 1, limit - len(found)):
             found.append(BrowsedMessage(level, one))
-            left -= one.properties.size
+            left -= len(one.term)
             if left <= 0:
                 return found
         if len(found) >= limit:

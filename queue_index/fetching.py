@@ -89,6 +89,11 @@ class Fetched:
         found = locate_addresses(self.term(index))
         return None if found is None else found.properties
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all bodies and properties."""
+        return self._run.bytes + sum(len(self.properties(index) or b"") for index in range(self.count))
+
     def encoded_properties(self) -> list[bytes]:
         """The messages' encoded properties. Raises :class:`~warren.storage.errors.MessageError` where one is
         unreadable."""

@@ -70,6 +70,10 @@ class BrowsedDelivery(ReceivedMessage):
         """The message as it is stored."""
         return self._browsed.browsed.term
 
+    def shown_bytes(self, limit: int) -> int:
+        """Its size, with at most ``limit`` bytes of the body."""
+        return len(self.encoded) - max(self._browsed.browsed.properties.size - limit, 0)
+
 
 Where: TypeAlias = str | Callable[[BrowsedDelivery], bool]
 """Which messages: a condition (:mod:`warren.where`), or a function of a message."""

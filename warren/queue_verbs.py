@@ -274,6 +274,26 @@ class QueueVerbs(MendingVerbs):
                 yield from consumer.cancel()  # and the message stays with the channel until it is settled
         return consumer.channel, [] if delivered is None else [consumer.acked(delivered) if auto_ack else delivered]
 
+    def get_some(self, count: int, limit_bytes: int) -> Steps[Got]:
+        """At most ``count`` messages, and no further one once these have ``limit_bytes``."""
+        channel = self.own_channel()
+        return channel, (yield from self._got(channel, count, limit_bytes))
+
+    def _got(self, channel: Channel, count: int, limit_bytes: int | None = None) -> Steps[list[Delivered]]:
+        """Interrupted or cancelled, it takes none: those that were on their way go back."""
+        actor = channel.actor
+
+        def take() -> list[Delivered]:
+            return actor.queue_turn.get_many(channel.name, count, ack_required=True, limit_bytes=limit_bytes)
+
+        got = asked(actor, take)
+        try:
+            batches: list[Delivered] = yield got
+        except BaseException:
+            got.on_done(channel.give_back)
+            raise
+        return batches
+
     def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
         """At most ``count`` messages from the head; fewer from a shorter queue. ``auto_ack``: they are acked.
 
@@ -284,12 +304,7 @@ class QueueVerbs(MendingVerbs):
         if type(count) is int and count > 0 and (early := actor.get_early(channel.name, count)) is not None:
             batches = [early]
         else:
-            got = asked(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))
-            try:
-                batches = yield got
-            except BaseException:
-                got.on_done(channel.give_back)
-                raise
+            batches = yield from self._got(channel, count)
         if auto_ack:
             for delivered in batches:
                 channel.settle_all("ack", delivered.tags)

@@ -55,6 +55,9 @@ BUFFER: Final = 1000
 BUFFER_BYTES: Final = 1 << 20
 """The same, in bytes of their bodies, by what the queue's messages have on average."""
 
+PART_MESSAGES: Final = 64
+"""Messages that are taken before their headers are counted. Each may have as many bytes of them as a frame."""
+
 LOST: Final = -1
 """In place of a delivery tag: of a channel that was lost."""
 
@@ -178,10 +181,18 @@ class QueueTurn:
         self.settled = self.settled or early is not None
         self.process.enter_written(envelope, early)
 
-    def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
-        """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest."""
+    def get_many(
+        self, channel: str, count: int, *, ack_required: bool, limit_bytes: int | None = None
+    ) -> list[Delivered]:
+        """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest.
+
+        ``limit_bytes``: no further message is taken once the bodies and properties of these have as many bytes.
+        """
         self.hand_out()
-        found = self.process.get_many(channel, count, ack_required=ack_required)
+        if limit_bytes is None:
+            found = self.process.get_many(channel, count, ack_required=ack_required)
+        else:
+            found = self._get_some(channel, count, limit_bytes, ack_required=ack_required)
         if found:
             self.worked = True
             if not ack_required:
@@ -193,6 +204,20 @@ class QueueTurn:
                 self._got_ns, self._acks_on = now_ns, None
         elif self.process.retries is not None:  # what was fetched may have to wait, for which it needs a timer
             self.worked = True
+        return found
+
+    def _get_some(self, channel: str, count: int, limit_bytes: int, *, ack_required: bool) -> list[Delivered]:
+        """A part at a time, as bodies can be counted before they are taken, and headers after it only."""
+        found, backing = list[Delivered](), self.process.backing
+        while count > 0 and limit_bytes > 0 and (level := backing.first_level()) is not None:
+            part = min(count, PART_MESSAGES, max(backing.level(level).head_excess(0, limit_bytes), 1))
+            taken = self.process.get_many(channel, part, ack_required=ack_required)
+            for delivered in taken:
+                count -= delivered.count
+                limit_bytes -= delivered.fetched.size_bytes
+            if not taken:
+                break
+            found += taken
         return found
 
     def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:

@@ -207,8 +207,10 @@ class WatchedTurn(QueueTurn):
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
-        found = super().get_many(channel, count, ack_required=ack_required)
+    def get_many(
+        self, channel: str, count: int, *, ack_required: bool, limit_bytes: int | None = None
+    ) -> list[Delivered]:
+        found = super().get_many(channel, count, ack_required=ack_required, limit_bytes=limit_bytes)
         for delivered in found:
             self._note_delivered(delivered)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar
 import attrs
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from warren.actors.engines.errors import (
     AccessRefusedError,
@@ -28,6 +30,8 @@ T = TypeVar("T")
 
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 _REST_EVERY: Final = 20
+_DEPTH: Final = 2
+"""Lists in which a value's items are encoded one by one: those of an answer and of its objects."""
 _LINE: Final = 78
 """Erlang breaks what it prints behind so many characters."""
 
@@ -122,18 +126,45 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+ANSWER_BYTES: Final = 16_000_000
+"""Once the messages of an answer have as many bytes, it has no further one."""
+_PIECE_BYTES: Final = 1 << 16
+"""What is written of an answer before others have their turn. It is encoded in a millisecond or so."""
+
+
 @attrs.frozen
 class Long:
-    """An answer that may take long: it is put together, and written as JSON, in a thread."""
+    """An answer that may take long: it is put together in a thread."""
 
     make: Callable[[], Any]
 
     def response(self) -> Response:
         """As it goes out."""
-        found = self.make()
-        if not isinstance(found, list):
-            return json_response(found)
-        return _response(b"[" + b",".join([_encoded(one) for one in with_rests(found)]) + b"]")
+        return json_response(self.make())
+
+
+class Pieces(Response):
+    """A response that is encoded as it is sent, a piece at a time: it is never whole in memory, and others are served
+    between two pieces.
+    """
+
+    def __init__(self, pieces: Iterator[bytes], status: int, headers: Mapping[str, str], media_type: str) -> None:
+        self._first = next(pieces, b"")
+        self._second = next(pieces, None)
+        self._rest = pieces
+        super().__init__(self._first, status, headers, media_type)
+        if self._second is not None:
+            del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._second is None or scope["method"] == "HEAD":
+            await super().__call__(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in itertools.chain((self._first, self._second), self._rest):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
 
 
 def with_rests(items: Iterable[T]) -> Iterator[T]:
@@ -156,20 +187,48 @@ async def in_pieces(items: Iterable[T]) -> list[T]:
 
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON that no cache keeps."""
-    return _response(_encoded(document), status, headers)
+    return Pieces(joined(_json(document)), status, {"cache-control": "no-cache", **(headers or {})}, "application/json")
 
 
-def _encoded(document: Any) -> bytes:
-    return json.dumps(document, default=_plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+def joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts in pieces of about :data:`_PIECE_BYTES`."""
+    piece = bytearray()
+    for part in parts:
+        piece += part
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
 
 
-def _response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(
-        body,
-        status_code=status,
-        headers={"cache-control": "no-cache", **(headers or {})},
-        media_type="application/json",
-    )
+def _json(value: Any, depth: int = 0) -> Iterator[bytes]:
+    """A value as JSON. Lists of it and of its objects go out item by item, long texts a part at a time."""
+    if _is_long(value):
+        yield b'"'
+        for at in range(0, len(value), _PIECE_BYTES):
+            yield _encoded(value[at : at + _PIECE_BYTES])[1:-1]
+        yield b'"'
+    elif isinstance(value, list) and depth < _DEPTH:
+        for index, item in enumerate(value):
+            yield b"," if index else b"["
+            yield from _json(item, depth + 1)
+        yield b"]" if value else b"[]"
+    elif isinstance(value, dict) and (depth == 0 or any(map(_is_long, value.values()))):
+        for index, (name, item) in enumerate(value.items()):
+            yield b"," if index else b"{"
+            yield _encoded(str(name)) + b":"
+            yield from _json(item, depth + 1)
+        yield b"}" if value else b"{}"
+    else:
+        yield _encoded(value)
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > _PIECE_BYTES
+
+
+def _encoded(value: Any) -> bytes:
+    return _ENCODER.encode(value).encode(errors="replace")
 
 
 def _plain(value: Any) -> Any:
@@ -180,6 +239,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Iterable):
         return list(value)
     return str(value)
+
+
+_ENCODER: Final = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False)
 
 
 # ── bodies ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,7 @@ from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.management.call import Call
-from warren.management.http import bad_request, integer, not_found, required
+from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found, required, with_rests
 from warren.management.messages import payload_json, properties_json
 from warren.management.queues import find, find_classic
 from warren.mending import NotMovedError, Walk
@@ -36,8 +37,8 @@ _NO_LIMIT: Final = 1 << 62
 async def browse(call: Call) -> Any:
     """``/api/queues/:vhost/:queue/browse``: messages as they stand, none taken; those of consumers are ``unacked``.
 
-    ``count``: how many; ``where``: those of which a condition is true; ``after``: behind which place (``next`` of the
-    answer before); ``truncate``: bytes of a body.
+    ``count``: how many, if an answer has room for them; ``where``: those of which a condition is true; ``after``: those
+    after this place (``next`` of the answer before); ``truncate``: bytes of a body.
     """
     there = find(call)
     declaration = there.declaration
@@ -47,24 +48,30 @@ async def browse(call: Call) -> Any:
     if not isinstance(there, QueueEntry):
         return await _browse_stream(call, there, count, limit)
     verbs, where = QueueVerbs(call.node, find_classic(call, "browsing")), call.query.get("where") or None
-    after, found, looked = _place(call.query.get("after")), list[BrowsedDelivery](), 0
+    after, found, looked = _place(call.query.get("after")), list[dict[str, Any]](), 0
+    left_bytes = ANSWER_BYTES
     try:
-        while len(found) < count and looked < LOOK_AT_MOST:
+        while len(found) < count and looked < LOOK_AT_MOST and left_bytes > 0:
             at_once = count - len(found) if where is None else PAGE
             page, after = await call.managed.run(verbs.browse_page(where, at_once, after))
-            found += page
+            fitting = list[BrowsedDelivery]()
+            for one in page:
+                if len(found) + len(fitting) >= count or left_bytes <= 0:
+                    after = fitting[-1].level, fitting[-1].seq_id
+                    break
+                fitting.append(one)
+                left_bytes -= one.shown_bytes(limit)
+            found += await bridge.in_thread(functools.partial(_all_shown, fitting, limit))
             looked += at_once
-            if len(found) > count:
-                found = found[:count]
-                after = found[-1].level, found[-1].seq_id
             if after is None:
                 break
     except WhereError as error:
         raise bad_request(str(error)) from error
-    return {
-        "messages": [_shown(one, limit) for one in found],
-        "next": None if after is None else f"{after[0]}.{after[1]}",
-    }
+    return {"messages": found, "next": None if after is None else f"{after[0]}.{after[1]}"}
+
+
+def _all_shown(messages: list[BrowsedDelivery], limit: int) -> list[dict[str, Any]]:
+    return [_shown(message, limit) for message in with_rests(messages)]
 
 
 def _shown(message: BrowsedDelivery, limit: int) -> dict[str, Any]:

@@ -22,7 +22,17 @@ from warren.aio import bridge
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
 from warren.management.call import Call
-from warren.management.http import HttpError, bad_request, closed_with, integer, not_found, refused_in_channel, required
+from warren.management.http import (
+    ANSWER_BYTES,
+    HttpError,
+    bad_request,
+    closed_with,
+    integer,
+    not_found,
+    refused_in_channel,
+    required,
+    with_rests,
+)
 from warren.management.queues import check_owner, find_classic
 from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
@@ -177,7 +187,7 @@ async def _hand_over(
 
 
 async def get(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/get``."""
+    """``/api/queues/:vhost/:queue/get``: as many messages as are asked for, if an answer has room for them."""
     said = await call.body()
     ack_mode, count, encoding = required(said, "ackmode", "count", "encoding")
     vhost, name = call.vhost, call.parts["queue"]
@@ -198,13 +208,17 @@ async def get(call: Call) -> Any:
     except RefusedError as error:
         raise refused_in_channel(error) from error
     verbs = QueueVerbs(call.node, entry)
-    channel, batches = await call.managed.run(verbs.get_many(min(MAX_GET, max(0, at_most))))
-    left = (await call.managed.run(verbs.stats()))["messages_ready"]
-    deliveries = [one for batch in batches for one in spread(DeliveredMessage, channel, batch)]
+    channel, batches = await call.managed.run(verbs.get_some(min(MAX_GET, max(0, at_most)), ANSWER_BYTES))
+    settled = "requeue"
     try:
-        return [got(one, left + len(deliveries) - 1 - index, encoding, limit) for index, one in enumerate(deliveries)]
+        left = (await call.managed.run(verbs.stats()))["messages_ready"] + sum(batch.count for batch in batches)
+        deliveries = (one for batch in batches for one in spread(DeliveredMessage, channel, batch))
+        shown = (got(one, left - index, encoding, limit) for index, one in enumerate(deliveries, 1))
+        answer = await bridge.in_thread(lambda: list(with_rests(shown)))
+        settled = outcome
     finally:
-        await _settle(call, channel, batches, outcome)
+        await _settle(call, channel, batches, settled)
+    return answer
 
 
 async def _settle(call: Call, channel: Channel, batches: list[Any], outcome: str) -> None:

@@ -27,7 +27,7 @@ from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
-from warren.actors.engines.queue_turn import LOST
+from warren.actors.engines.queue_turn import BUFFER, BUFFER_BYTES, LOST
 from warren.actors.future import Future
 from warren.actors.looking import wanted_of
 from warren.actors.queue_actor import QueueActor
@@ -226,15 +226,15 @@ class ChannelConsumers:
         channel.send(c.Basic.GetEmpty())
 
     def get_batch(self, name: str, count: int) -> Any:
-        """At most ``count`` messages, and no more than a mebibyte or so, as :func:`warren.client.received.got_of` reads
+        """At most ``count`` messages, and few once they have a mebibyte, as :func:`warren.client.received.got_of` reads
         them: those that are alike together, with the first one's tag. A coroutine where the queue is busy."""
         refuse_get(self._channel, name)
         actor = find_queue(self._channel, name).actor
         through = self._through_for(actor)
 
         def take() -> list[Delivered]:
-            turn = actor.queue_turn
-            return turn.get_many(through.name, min(count, turn.most_at_once()), ack_required=True)
+            most = min(count, BUFFER)
+            return actor.queue_turn.get_many(through.name, most, ack_required=True, limit_bytes=BUFFER_BYTES)
 
         got = asked(actor, take)
         got.send()
