@@ -14,6 +14,7 @@ from warren.salvage.names import from_text
 if TYPE_CHECKING:
     from warren.node import Node
     from warren.salvage.formats import Format
+    from warren.salvage.queue_directory import Finding
 
 
 @attrs.frozen(kw_only=True)
@@ -56,11 +57,16 @@ def export_messages(
     selection.condition()
     chosen: Format | None = None if format is None else format_called(format)
     problems: list[str] = []
+
+    def report(finding: Finding) -> None:
+        if finding.severity == "damage":
+            problems.append(str(finding))
+
     with (
         open_source(os.fspath(path), tuple(map(from_text, queues))) as source,
         opened_writer(os.fspath(out), os.fspath(path), chosen, with_text=text) as output,
     ):
-        exported = export_to(source, selection, output.writer, lambda finding: problems.append(str(finding)))
+        exported = export_to(source, selection, output.writer, report)
     return Transferred(messages=exported.messages, payload_bytes=exported.payload_bytes, problems=tuple(problems))
 
 

@@ -12,13 +12,18 @@ SEGMENT_SUFFIX: Final = ".segment"
 
 
 def is_wal_name(name: str) -> bool:
-    """Whether ``name`` is a write-ahead log's: digits, eight or (later) sixteen."""
-    return name.endswith(WAL_SUFFIX) and name.removesuffix(WAL_SUFFIX).isdecimal()
+    """Whether ``name`` is a write-ahead log's."""
+    return name.endswith(WAL_SUFFIX) and _is_number(name.removesuffix(WAL_SUFFIX))
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether ``name`` is a segment's: digits, eight or (later) sixteen."""
-    return name.endswith(SEGMENT_SUFFIX) and name.removesuffix(SEGMENT_SUFFIX).isdecimal()
+    """Whether ``name`` is a segment's. A stream's segments have longer names."""
+    return name.endswith(SEGMENT_SUFFIX) and _is_number(name.removesuffix(SEGMENT_SUFFIX))
+
+
+def _is_number(digits: str) -> bool:
+    """Eight digits, or sixteen in later versions."""
+    return digits.isdecimal() and len(digits) in (8, 16)
 
 
 def file_number(path: str) -> int:

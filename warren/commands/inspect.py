@@ -33,7 +33,7 @@ def inspect(
         if source is not None:
             with closing(source):
                 report = inspect_source(source)
-                problems += [one for vhost in source.vhosts for one in vhost.problems if one.severity == "damage"]
+                problems += [one for vhost in source.vhosts for one in vhost.problems if one.severity != "leftover"]
         if store is not None:
             try:
                 topics = _inspect_topics(place, store, changes, start=start, report=problems.append)

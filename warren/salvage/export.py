@@ -166,11 +166,11 @@ def chosen_queues(vhost: Vhost, queues: Sequence[str] = ()) -> list[tuple[bytes,
 
 
 def problems_of(vhost: Vhost, queues: Sequence[str] = ()) -> Iterator[Finding]:
-    """What could not be read of a vhost so far, without what concerns only queues of other names."""
+    """What was not read of a vhost so far, without what concerns only queues of other names, or no queue at all."""
     wanted = {directory.path for _, directories in chosen_queues(vhost, queues) for directory in directories}
     others = tuple(other.path for other in vhost.queues if other.path not in wanted)
     for problem in vhost.problems:
-        if not problem.path.startswith(others):
+        if not problem.path.startswith(others) and not (queues and problem.severity == "unread"):
             yield problem
 
 
@@ -292,9 +292,9 @@ class Exporter:
         self.position += 1
 
     def problem(self, finding: Finding) -> None:
-        """Report it, and count it, if it is damage."""
-        if finding.severity == "damage":
-            self.exported.problems += 1
+        """Report it unless it is a leftover, and count it if it is damage."""
+        self.exported.problems += finding.severity == "damage"
+        if finding.severity != "leftover":
             self._report(finding)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from warren.salvage.names import Json
 from warren.storage.errors import StorageError, UnknownMessageError, WarrenError
 
-Severity = Literal["damage", "leftover"]
+Severity = Literal["damage", "leftover", "unread"]
 
 MsgIds = npt.NDArray[np.bytes_]
 MSG_IDS: Final = np.dtype("S16")
@@ -30,7 +30,8 @@ UNREADABLE_QUEUE: Final = "unreadable queue"
 
 @attrs.frozen
 class Finding:
-    """Something that a sound directory does not have (damage), or need not have (leftover)."""
+    """Something that a sound directory does not have (damage), or need not have (leftover), or that may be sound but is
+    not read (unread)."""
 
     kind: str
     severity: Severity

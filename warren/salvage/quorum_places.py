@@ -32,8 +32,8 @@ QUORUM_FOLDER: Final = "quorum"
 """In a node's data directory. ``coordination`` beside it looks the same, and holds no queues."""
 
 _SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
-_CLASSIC_FOLDERS: Final = frozenset({"msg_stores", "vhosts", "queues"})
-"""No node's folder is called so, and thousands of queues may lie there."""
+_OTHER_FOLDERS: Final = frozenset({"msg_stores", "vhosts", "queues", "stream"})
+"""No node's folder has these names, and each may hold thousands of queues."""
 
 _MAP: Final = b"#{"
 _NODE_FILES: Final = frozenset({NAMES_FILE, META_FILE})
@@ -96,7 +96,7 @@ def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
         yield place
         return
     folder = below(place, QUORUM_FOLDER)
-    inside = (node for node in directories(files, place) if posixpath.basename(node) not in _CLASSIC_FOLDERS)
+    inside = (node for node in directories(files, place) if posixpath.basename(node) not in _OTHER_FOLDERS)
     for node in (place, *inside, *directories(files, folder)):
         if _is_node(files, node) and not _is_coordination(node):
             yield from (inner for inner in directories(files, node) if _is_member(files, inner))

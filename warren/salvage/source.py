@@ -34,6 +34,7 @@ from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
+from warren.salvage.streams import unread_streams
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
 from warren.storage.data_version import FILE_NAME as VERSION_FILE
 from warren.storage.data_version import refuse_unreadable
@@ -250,8 +251,9 @@ def _vhosts_at(files: ReadOnlyFileSystem, place: str, wanted: Collection[bytes] 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
     """Where its vhosts are: their classic queues, their quorum queues, or both; a vhost's directory tells its name."""
     classic = _classic_places(files, place)
-    quorum, deleted = quorum_places(files, place)
-    if not quorum and not deleted:
+    quorum, others = quorum_places(files, place)
+    others += [] if (streams := unread_streams(files, place)) is None else [streams]
+    if not quorum and not others:
         return classic
     of_directory: dict[str, list[QuorumPlace]] = {}
     for queue in quorum:
@@ -261,8 +263,8 @@ def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | N
         queues = of_directory.pop(posixpath.basename(where.path or ""), [])
         found.append(attrs.evolve(where, quorum=tuple(queues)))
     found += [VhostPlace(None, quorum=tuple(of_directory[name])) for name in sorted(of_directory)]
-    first, *others = found or [VhostPlace(None)]  # nothing says which vhost's the deleted ones were
-    return [attrs.evolve(first, problems=(*first.problems, *deleted)), *others]
+    first, *rest = found or [VhostPlace(None)]  # no file says to which vhosts the others belong
+    return [attrs.evolve(first, problems=(*first.problems, *others)), *rest]
 
 
 def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:

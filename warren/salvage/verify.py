@@ -1,7 +1,8 @@
 """``warren verify``: what in a source is damaged, and what is only left over.
 
 *Damage* is what no sound directory has. *Leftovers* are what a sound one may have after a crash, or while its garbage
-waits to be collected; their kinds are named with "leftover" or "orphan".
+waits to be collected; their kinds are named with "leftover" or "orphan". *Unread* is what warren does not read, which
+says nothing about its state.
 
 Of a store, only what is needed can be missing, and that is said of the index that needs it. Here:
 
@@ -17,9 +18,10 @@ The transient store is wiped at every start: whatever it holds, nothing of it is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 from rich.console import RenderableType
@@ -135,24 +137,35 @@ def _has_bytes_behind(files: ReadOnlyFileSystem, path: str, offset: int) -> bool
 # ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_SECTIONS: Final = (
+    ("damage", "damage", "bold red"),
+    ("leftover", "left over", "bold yellow"),
+    ("unread", "not read", "bold"),
+)
+
+
 @attrs.define
 class Account:
     """Findings as people want them: one line for each kind in each file, however many there are."""
 
-    damage: int = 0
-    leftovers: int = 0
+    _counts: Counter[Severity] = attrs.Factory(Counter)
     _lines: dict[tuple[Severity, str, str], tuple[int, Finding]] = attrs.Factory(dict)
 
     @property
+    def damage(self) -> int:
+        return self._counts["damage"]
+
+    @property
+    def leftovers(self) -> int:
+        return self._counts["leftover"]
+
+    @property
     def total(self) -> int:
-        return self.damage + self.leftovers
+        return self._counts.total()
 
     def count(self, finding: Finding) -> None:
         """Take a finding in as a number only."""
-        if finding.severity == "damage":
-            self.damage += 1
-        else:
-            self.leftovers += 1
+        self._counts[finding.severity] += 1
 
     def add(self, finding: Finding) -> None:
         """Take a finding in."""
@@ -163,7 +176,7 @@ class Account:
 
     def printable(self) -> Iterator[RenderableType]:
         """The findings, damage first, and what it comes to."""
-        for severity, title, style in (("damage", "damage", "bold red"), ("leftover", "left over", "bold yellow")):
+        for severity, title, style in _SECTIONS:
             lines = [line for (kind, _, _), line in self._lines.items() if kind == severity]
             path = None
             if lines:

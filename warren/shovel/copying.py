@@ -69,7 +69,7 @@ class CopySource:
                 ]
                 found.append(_CopiedQueue(vhost.name, name, directories, reaches, self._progress, self._report))
             for problem in vhost.problems:
-                if problem.severity == "damage" and not problem.path.startswith(tuple(left_out)):
+                if problem.severity != "leftover" and not problem.path.startswith(tuple(left_out)):
                     self._report(problem)
         for name in names:
             if not any(queue.name == name for queue in found):

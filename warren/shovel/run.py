@@ -112,7 +112,7 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
     """Do it, and keep ``account``; raises :class:`warren.storage.errors.WarrenError` for what cannot be done."""
 
     def report(finding: Finding) -> None:
-        account.problems += 1
+        account.problems += finding.severity == "damage"
         watcher.report(finding)
 
     with ExitStack() as places:

@@ -122,7 +122,11 @@ FINDINGS: Final = _schema(
     "each thing that a sound directory does not have, or need not have: what warren verify finds",
     _NODE,
     ("kind", _STRING, "what it is, as warren verify names it"),
-    ("severity", _STRING, "damage, or leftover: what a sound directory may have after a crash"),
+    (
+        "severity",
+        _STRING,
+        "damage; leftover: what a sound directory may have after a crash; or unread: what warren does not read",
+    ),
     ("path", _STRING, "the file or directory that has it"),
     ("offset", _LONG, "where in that file, in bytes; null where it is not one place"),
     ("detail", _STRING, "the rest, for people"),

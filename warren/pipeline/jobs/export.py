@@ -137,6 +137,7 @@ def export_nodes(nodes: Sequence[Node], order: Order, parallel: ParallelMap, cor
     for node, found in zip(in_order, surveys, strict=True):
         kinds |= found.kinds
         exported.notes += found.notes
+        exported.notes += [str(one) for one in found.problems if one.severity == "unread"]
         exported.problems += [(node.name, one) for one in found.problems if one.severity == "damage"]
     chunks = [chunk for found in surveys for chunk in found.chunks]
     parts = pack(chunks, order.partition_bytes or _part_bytes(chunks, cores))

@@ -101,7 +101,7 @@ def _read(node: Node, settings: Mapping[str, str], found: _Found) -> tuple[Repor
             queues = inspect_source(source)
             for vhost in source.vhosts:
                 for problem in vhost.problems:
-                    if problem.severity == "damage":
+                    if problem.severity != "leftover":
                         found.report_error(problem)
     if directory is None:
         return queues, {}

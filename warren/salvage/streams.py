@@ -1,0 +1,52 @@
+"""Streams in a broker's directory: found and named, but not read.
+
+::
+
+    <node's data directory>/stream/<vhost_name_digits>/00000000000000000000.segment
+                                                      /00000000000000000000.index
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from warren.salvage.names import printable
+from warren.salvage.queue_directory import Finding
+from warren.salvage.quorum_node import directories
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+
+STREAM_FOLDER: Final = "stream"
+"""In a node's data directory."""
+
+_SUFFIXES: Final = (".segment", ".index")
+_DIGITS: Final = 20
+"""In a file's name. The segments of quorum queues have shorter names."""
+_NAMED: Final = 10
+"""Names in one finding. A node may have thousands of streams."""
+
+
+def unread_streams(files: ReadOnlyFileSystem, place: str) -> Finding | None:
+    """Return what to say of the streams of a node's data directory, of its ``stream`` folder, or of one stream's
+    directory; ``None`` if there are none."""
+    if _is_stream(files, place):
+        folder, found = place, [place]
+    else:
+        for folder in (below(place, STREAM_FOLDER), place):
+            if found := [inner for inner in directories(files, folder) if _is_stream(files, inner)]:
+                break
+        else:
+            return None
+    names = ", ".join(printable(posixpath.basename(one)) for one in found[:_NAMED])
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    what = "1 stream" if len(found) == 1 else f"{len(found):,} streams"
+    return Finding("streams not read", "unread", folder, None, f"{what}, which warren does not read: {names}{more}")
+
+
+def _is_stream(files: ReadOnlyFileSystem, directory: str) -> bool:
+    return files.is_directory(directory) and any(map(_is_stream_file, files.list(directory)))
+
+
+def _is_stream_file(name: str) -> bool:
+    digits, dot, suffix = name.partition(".")
+    return len(digits) == _DIGITS and digits.isdecimal() and dot + suffix in _SUFFIXES
