@@ -433,11 +433,11 @@ def test_entries_that_lost_records_may_have_overwritten_are_not_given() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"RA", b"\0\0\0\0\0"])
-def test_a_write_ahead_log_without_a_header_is_empty(data: bytes) -> None:
+def test_a_write_ahead_log_without_a_header_is_damage(data: bytes) -> None:
     node = new_node()
     node.write("00000001.wal", data)
     index = node.scan()
-    assert [(problem.kind, problem.severity) for problem in index.problems] == [("torn record", "leftover")]
+    assert [(problem.kind, problem.severity) for problem in index.problems] == [("empty write-ahead log", "damage")]
 
 
 def test_another_version_is_refused() -> None:

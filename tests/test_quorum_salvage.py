@@ -220,6 +220,30 @@ def test_what_was_out_returns_as_the_new_leader_meets_who_had_it(
     assert bodies(data) == [b"body %d" % number for number in order]
 
 
+def test_a_log_that_ends_before_what_was_applied_is_cut_short(data: Path, node: QuorumNode) -> None:
+    node.wal(1, records(ORDERS, plain_log(5)[:4]))
+    node.meta({ORDERS: 6})
+    lines, findings = exported(data)
+    assert len(lines) == 2
+    assert [(finding.kind, finding.path.rpartition("/")[2]) for finding in findings] == [
+        ("log cut short", ORDERS.decode())
+    ]
+    assert findings[0].detail == "the log ends at entry 3, but meta.dets says that entry 6 was applied"
+    assert ("log cut short", "damage") in verified(data)
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_missing_or_empty_write_ahead_log_is_damage(data: Path, node: QuorumNode, is_empty: bool) -> None:
+    """Even if the tables know of nothing that is missing."""
+    node.meta({})
+    for path in node.wals():
+        Path(path).write_bytes(b"") if is_empty else Path(path).unlink()
+    kind = "empty write-ahead log" if is_empty else "missing write-ahead log"
+    _, findings = exported(data)
+    assert [finding.kind for finding in findings] == [kind]
+    assert (kind, "damage") in verified(data)
+
+
 GONE = b"2F_GONAAAAAAAAAAAA"
 """Before all others."""
 

@@ -25,7 +25,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index.quorum.entry_runs import WINDOW_BYTES, EntryReader, EntryRun, read_run
-from warren.queue_index.quorum.file_names import CONFIG_NAME, file_number, is_segment_name
+from warren.queue_index.quorum.file_names import CONFIG_NAME, META_FILE, file_number, is_segment_name
 from warren.queue_index.quorum.log_entries import BadEntry, Hole, LogEntry
 from warren.queue_index.quorum.log_plan import Part, Plan, Source
 from warren.queue_index.quorum.problems import Problem
@@ -52,6 +52,7 @@ SNAPSHOT_MISFIT: Final = "snapshot that does not fit the log"
 TERM_BACK: Final = "term that goes back"
 SEGMENT_MISFIT: Final = "segment that does not fit the log"
 EMPTY_LOG: Final = "empty log"
+CUT_SHORT: Final = "log cut short"
 LEFTOVER: Final = "leftover file"
 
 _TABLES_KEPT = 4
@@ -75,7 +76,7 @@ class SegmentInfo:
 class QuorumLog:
     """The log of one queue."""
 
-    def __init__(self, files: FileSystem, directory: str, wal: WalEntries) -> None:
+    def __init__(self, files: FileSystem, directory: str, wal: WalEntries, applied: int) -> None:
         self._files = files
         self._directory = directory
         self._wal = wal
@@ -94,11 +95,15 @@ class QuorumLog:
         self._lay_segments()
         self._lay_runs()
         self._bad_indexes = sorted(self._bad)
+        self._compare_end(applied)
 
     @classmethod
-    def open(cls, files: FileSystem, directory: str, wal: WalEntries) -> QuorumLog:
-        """The log of the queue in ``directory``. Damage is no error here: :meth:`problems` and the entries tell it."""
-        return cls(files, directory, wal)
+    def open(cls, files: FileSystem, directory: str, wal: WalEntries, applied: int | None = None) -> QuorumLog:
+        """The log of the queue in ``directory``. Damage is no error here: :meth:`problems` and the entries tell it.
+
+        ``applied``: the index of the last entry that the node is known to have applied.
+        """
+        return cls(files, directory, wal, applied or 0)
 
     @property
     def directory(self) -> str:
@@ -320,6 +325,14 @@ class QuorumLog:
         detail = f"entries {span[0]} to {span[1]}, which other segments have otherwise"
         self._problems.append(Problem(SEGMENT_MISFIT, "damage", table.path, None, detail))
         return False
+
+    def _compare_end(self, applied: int) -> None:
+        """Report entries that the node has applied and that are missing from the end of the log."""
+        end = max(self.last_index or 0, max(self._bad, default=0))
+        if end < applied:
+            has = f"the log ends at entry {end}" if end else "the log has no entries"
+            detail = f"{has}, but {META_FILE} says that entry {applied} was applied"
+            self._problems.append(Problem(CUT_SHORT, "damage", self._directory, None, detail))
 
     def _is_missing(self, index: int) -> bool:
         return self._plan.term_at(index) is None

@@ -48,6 +48,7 @@ MAX_CHANGED_OF_ID: Final = 2
 UNREADABLE_FILE: Final = "unreadable file"
 UNREADABLE_RECORD: Final = "unreadable record"
 TORN_RECORD: Final = "torn record"
+EMPTY_WAL: Final = "empty write-ahead log"
 UNKNOWN_ID: Final = "unknown id"
 
 _CANDIDATE = re.compile(rb"(?=[\x40\xc0]..|[\x00\x80]..\x00[\x01-\x80][0-9A-Za-z_-])", re.DOTALL)
@@ -97,7 +98,8 @@ class FileScan:
             return len(WAL_HEADER)
         short = len(header) < len(WAL_HEADER) and WAL_HEADER.startswith(header)
         if short or (not any(header) and self._zeros_from(0) >= self._size):
-            self._tell(TORN_RECORD, 0, f"{self._size} bytes, not even a header", leftover=True)
+            # The broker writes and syncs the header before it gives the file its name.
+            self._tell(EMPTY_WAL, None, f"{self._size} bytes without a header; all of its entries are missing")
             return None
         self._damaged = True
         if header[:4] == WAL_MAGIC:

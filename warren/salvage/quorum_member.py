@@ -61,8 +61,9 @@ class Member:
         if config is not None and node.is_anothers(path, config.uid):
             config = None
         entries = node.wal.of(posixpath.basename(path).encode() if config is None else config.uid)
-        log = QuorumLog.open(files, path, entries)
-        return cls(path, config, log, entries.count, node.problems_at(path), node.applied(path))
+        applied = node.applied(path)
+        log = QuorumLog.open(files, path, entries, applied)
+        return cls(path, config, log, entries.count, node.problems_at(path), applied)
 
     def replayed(self) -> Replayed:
         """Raises :class:`DataError` for a version that is not known."""

@@ -6,7 +6,7 @@ The write-ahead logs hold the entries of all queues; what is wrong with them is 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -70,7 +70,14 @@ class QuorumNode:
             return ()
         known = set(map(_uid, self._directories))
         gone = [self.wal.of(uid) for uid in self.wal.uids if uid not in known]
-        return (*self.wal.problems, *(_without_directory(entries, self.path) for entries in gone))
+        return (*self._without_wal(), *self.wal.problems, *(_without_directory(entries, self.path) for entries in gone))
+
+    def _without_wal(self) -> Iterator[Problem]:
+        """A node has a write-ahead log from its first start on; a queue's directory alone need not have one."""
+        tables = [name for name in (META_FILE, NAMES_FILE) if self.files.exists(below(self.path, name))]
+        if tables and not self._wal_paths:
+            detail = f"{tables[0]} is here and no write-ahead log; the last entries of the queues may be missing"
+            yield Problem("missing write-ahead log", "damage", self.path, None, detail)
 
     @cached_property
     def _wal_paths(self) -> list[str]:
