@@ -30,8 +30,10 @@ from tests.support.quorum_logs import (
     usr,
 )
 from tests.support.quorum_tools import OPENING, QuorumNode
+from warren.queue_index.quorum.commands import Decoded
 from warren.queue_index.quorum.config import read_config
 from warren.queue_index.quorum.damaged_entries import UNKNOWN
+from warren.queue_index.quorum.decoding import EntryDecoder
 from warren.queue_index.quorum.log import LogEntry, QuorumLog
 from warren.queue_index.quorum.replay import replay
 from warren.storage.erlang_terms import Atom, Term
@@ -276,6 +278,32 @@ def test_a_delivery_that_a_later_command_names_is_not_a_damaged_commands(kind: s
     found = seen(entries, "wal", index, at, bit=1)  # "1" becomes "3"
     assert set(found.messages) >= set(sound)
     assert set(found.messages) - set(sound) <= {2}, "only what the damaged command itself named may be back"
+
+
+def test_damaged_settles_read_the_log_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 40
+    node = QuorumNode(MemoryFileSystem(), "node")
+    directory = node.queue(b"/", b"orders", ORDERS)
+    entries = [OPENING, noop(), checkout(2 * count), *(enqueue(number + 1, b"") for number in range(2 * count))]
+    entries += [settle(number) for number in range(2 * count)]
+    path = node.wal(1, records(ORDERS, entries))
+    places = [entry for entry in node.log(ORDERS).entries() if isinstance(entry, LogEntry)]
+    data = bytearray(node.files.read(path))
+    for entry in places[-2 * count :: 2]:
+        data[entry.offset + len(entry.data) - 1] ^= 1
+    node.write("00000001.wal", bytes(data))
+
+    decoded: list[bytes] = []
+    decode = EntryDecoder.decode
+
+    def counted(self: EntryDecoder, data: bytes) -> Decoded:
+        decoded.append(data)
+        return decode(self, data)
+
+    monkeypatch.setattr(EntryDecoder, "decode", counted)
+    replayed = replay(node.log(ORDERS), read_config(node.files, directory))
+    assert len(replayed.missing) == count
+    assert len(decoded) < 2 * len(entries), "once by the replay, once ahead of it"
 
 
 def test_the_last_record_of_a_log_with_a_wrong_checksum_is_told(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from warren.queue_index.quorum.commands import (
     UpdateConfig,
 )
 from warren.queue_index.quorum.decoding import MAX_DEPTH, decode_entry
-from warren.queue_index.quorum.later_commands import LaterCommands
+from warren.queue_index.quorum.later_commands import CommandsAhead, LaterCommands
 from warren.queue_index.quorum.log import BadEntry, LogEntry, QuorumLog
 from warren.queue_index.quorum.machine import UNKNOWN_PID, QuorumMachine
 from warren.queue_index.quorum.nearest import nearest
@@ -100,6 +100,7 @@ class DamagedEntries:
         """The last sound entry of each kind."""
         self._budget = MAX_BYTES
         self._looks = 0
+        self._ahead = CommandsAhead(log)
 
     def learn(self, entry: LogEntry, command: Command) -> None:
         """A sound entry."""
@@ -147,7 +148,7 @@ class DamagedEntries:
         if self._looks >= MAX_LOOKS:
             return LaterCommands()
         self._looks += 1
-        return LaterCommands.of(self._log.entries(bad.index))
+        return self._ahead.after(bad.index)
 
     def _give_back(self, command: Return | Modify, index: int, later: LaterCommands) -> None:
         """What this would send away, past the delivery limit, is doubtful instead: nothing is lost on its word."""

@@ -6,8 +6,8 @@ the damaged command named, and a process that sends commands later was not gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -28,6 +28,7 @@ from warren.queue_index.quorum.commands import (
     Settle,
 )
 from warren.queue_index.quorum.decoding import EntryDecoder
+from warren.queue_index.quorum.log import QuorumLog
 from warren.queue_index.quorum.log_entries import BadEntry, Hole, LogEntry
 from warren.storage.errors import TermError
 
@@ -44,16 +45,38 @@ class LaterCommands:
     pids: frozenset[Pid] = frozenset()
     """Of processes that publish or consume later, before somebody finds them gone."""
 
-    @classmethod
-    def of(cls, entries: Iterable[LogEntry | Hole | BadEntry]) -> LaterCommands:
-        """Those of the entries behind the damaged one, as far as they can be read."""
+
+class CommandsAhead:
+    """Reads a log ahead of its replay. The window moves forward only, so each entry is read and decoded once."""
+
+    def __init__(self, log: QuorumLog) -> None:
+        self._log = log
+        self._decode = EntryDecoder().decode
+        self._entries: Iterator[LogEntry | Hole | BadEntry] = iter(())
+        self._window: deque[tuple[int, Command | None]] = deque()
+
+    def after(self, index: int) -> LaterCommands:
+        """What the entries after ``index`` name, as far as they can be read; ``index`` ascends from call to call."""
+        while self._window and self._window[0][0] <= index:
+            self._window.popleft()
+        if not self._window:
+            self._entries = self._log.entries(index)
+        self._window.extend(map(self._command, islice(self._entries, MAX_ENTRIES - len(self._window))))
         names = _Names()
-        decode = EntryDecoder().decode
-        for entry in islice(entries, MAX_ENTRIES):
-            if isinstance(entry, LogEntry):
-                with suppress(TermError):
-                    names.add(decode(entry.data).command)
-        return cls(frozenset(names.deliveries), frozenset(names.pids))
+        for _, command in self._window:
+            if command is not None:
+                names.add(command)
+        return LaterCommands(frozenset(names.deliveries), frozenset(names.pids))
+
+    def _command(self, entry: LogEntry | Hole | BadEntry) -> tuple[int, Command | None]:
+        if isinstance(entry, Hole):
+            return entry.last, None
+        if isinstance(entry, BadEntry):
+            return entry.index, None
+        try:
+            return entry.index, self._decode(entry.data).command
+        except TermError:
+            return entry.index, None
 
 
 @attrs.define
