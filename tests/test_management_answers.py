@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 import warren
 from tests.support.management_tools import Api
-from warren import management
+from warren import management, metrics
 from warren.actors.engines.queue_turn import PART_MESSAGES
 from warren.management import http, lists, mending, messages
 from warren.management.http import json_response
@@ -141,3 +143,27 @@ def test_a_long_list_is_sorted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
     by_name = sorted(items, key=lambda item: (str(item["n"]), item["name"]))
     assert lists.listed(items, {"sort": "n"}) == by_name
     assert lists.listed(items, {"sort": "n", "sort_reverse": "true"}) == by_name[::-1]
+
+
+def test_metrics_are_written_in_parts_as_prometheus_client_writes_them(
+    node: warren.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        node.queue(f"queue\n{number}").publish(b"x").wait()
+    stats = node.stats()
+    served = [metrics.Series("counter", "served", "How many", {("a",): 1.0, ("b",): 2.0, ("c",): 3.0}, ("who",))]
+    families = [*metrics.metrics_of(stats, per_object=True), *map(metrics._family, served)]
+    monkeypatch.setattr(metrics, "_PART_SERIES", 2)
+    parts = list(metrics.exposition(stats, served, per_object=True)[0])
+    assert b"".join(parts) == generate_latest(metrics._Collected(families))
+    assert max(part.count(b"\n") for part in parts) == metrics._COMMENT_LINES + 2
+
+
+def test_metrics_are_sent_in_pieces(node: warren.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_PIECE_BYTES", 1000)
+    node.queue("large").publish(b"x").wait()
+    with management.serve(node, port=0) as server:
+        answer = httpx.get(f"{server.url}metrics/per-object")
+    assert answer.headers["transfer-encoding"] == "chunked"
+    assert 'rabbitmq_queue_messages_ready{queue="large",vhost="/"} 1.0' in answer.text
+    assert answer.text.endswith("\n")

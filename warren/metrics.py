@@ -10,6 +10,8 @@ Needs ``pip install "warrenmq[prometheus]"``.
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -70,6 +72,11 @@ _COMMIT_LOG_GAUGES: Final = (
     ("rocketmq_commitlog_min_offset", "min_offset", "Where the first message that is kept begins in the CommitLog"),
     ("rocketmq_dispatch_behind_bytes", "dispatch_behind_bytes", "Bytes of messages that cannot be found yet"),
 )
+
+_PART_SERIES: Final = 200
+"""Series that are written at once, in a millisecond or so."""
+_COMMENT_LINES: Final = 2
+"""HELP and TYPE."""
 
 _GROUP_LABELS: Final = ("group", "topic")
 _QUEUE_LABELS: Final = ("vhost", "queue")
@@ -143,14 +150,25 @@ class Series:
     labels: tuple[str, ...] = ()
 
 
-def exposition(stats: Mapping[str, Any], further: Iterable[Series], *, per_object: bool) -> tuple[bytes, str]:
-    """All metrics as a scrape gets them, and their content type. Raises :class:`MissingLibraryError`."""
+def exposition(stats: Mapping[str, Any], further: Iterable[Series], *, per_object: bool) -> tuple[Iterator[bytes], str]:
+    """All metrics as a scrape gets them, in parts, and their content type. Raises :class:`MissingLibraryError`."""
     try:
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415 - an extra
+        from prometheus_client import CONTENT_TYPE_LATEST  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingLibraryError('metrics need prometheus_client: pip install "warrenmq[server]"') from error
-    found = [*metrics_of(stats, per_object=per_object), *map(_family, further)]
-    return bytes(generate_latest(_Collected(found))), CONTENT_TYPE_LATEST
+    families = itertools.chain(metrics_of(stats, per_object=per_object), map(_family, further))
+    return (part for family in families for part in _parts(family)), CONTENT_TYPE_LATEST
+
+
+def _parts(family: Metric) -> Iterator[bytes]:
+    """The text of a metric, the series of a few queues at a time, after its lines of comments."""
+    from prometheus_client import generate_latest  # noqa: PLC0415
+
+    part = copy.copy(family)
+    for start in range(0, max(len(family.samples), 1), _PART_SERIES):
+        part.samples = family.samples[start : start + _PART_SERIES]
+        text = generate_latest(_Collected([part]))
+        yield text if start == 0 else text.split(b"\n", _COMMENT_LINES)[-1]
 
 
 @attrs.frozen

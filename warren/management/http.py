@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -145,26 +144,41 @@ class Long:
 
 class Pieces(Response):
     """A response that is encoded as it is sent, a piece at a time: it is never whole in memory, and others are served
-    between two pieces.
+    between two pieces. ``makes_in_thread``: a piece may take longer than a millisecond.
     """
 
-    def __init__(self, pieces: Iterator[bytes], status: int, headers: Mapping[str, str], media_type: str) -> None:
+    def __init__(
+        self,
+        pieces: Iterator[bytes],
+        status: int,
+        headers: Mapping[str, str],
+        media_type: str,
+        makes_in_thread: bool = False,
+    ) -> None:
         self._first = next(pieces, b"")
-        self._second = next(pieces, None)
+        self._next = next(pieces, None)
         self._rest = pieces
+        self._makes_in_thread = makes_in_thread
         super().__init__(self._first, status, headers, media_type)
-        if self._second is not None:
+        if self._next is not None:
             del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._second is None or scope["method"] == "HEAD":
+        if self._next is None or scope["method"] == "HEAD":
             await super().__call__(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in itertools.chain((self._first, self._second), self._rest):
+        piece: bytes | None = self._first
+        while piece is not None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)
+            piece, self._next = self._next, await self._made()
         await send({"type": "http.response.body", "body": b""})
+
+    async def _made(self) -> bytes | None:
+        if self._makes_in_thread:
+            return await bridge.in_thread(lambda: next(self._rest, None))
+        await asyncio.sleep(0)
+        return next(self._rest, None)
 
 
 def with_rests(items: Iterable[T]) -> Iterator[T]:

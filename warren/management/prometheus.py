@@ -19,11 +19,10 @@ from warren.aio import bridge
 from warren.management import access
 from warren.management.call import MONITOR_TAGS, Managed
 from warren.management.clients import channels_of, connections_of
-from warren.management.http import in_pieces, not_authorised, not_found
+from warren.management.http import Pieces, in_pieces, joined, not_authorised, not_found
 from warren.management.overview import client_sums, io_counters
 from warren.management.samples import NodeSample
 from warren.metrics import Series, exposition
-from warren.steps import run
 
 PATHS: Final = frozenset({"/metrics", "/metrics/per-object"})
 
@@ -83,11 +82,9 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
         *_of_node(managed, sample),
     ]
 
-    def read() -> tuple[bytes, str]:
-        return exposition(run(managed.node.stats()), further, per_object=path.endswith("per-object"))
-
-    body, content_type = await bridge.in_thread(read)
-    return Response(body, headers={"content-type": content_type})
+    stats = await managed.run(managed.node.stats())
+    parts, content_type = exposition(stats, further, per_object=path.endswith("per-object"))
+    return await bridge.in_thread(lambda: Pieces(joined(parts), 200, {}, content_type, makes_in_thread=True))
 
 
 async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Series]:
