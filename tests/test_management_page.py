@@ -12,8 +12,10 @@ import pytest
 
 import warren
 from tests.support.names import NAMES
+from tests.support.server_tools import served
 from warren import management
 from warren.management.server import ManagementServer
+from warren.server import ServerSettings
 
 selenium = pytest.importorskip("selenium", reason="no selenium")
 
@@ -304,3 +306,51 @@ def test_queues_of_any_name_are_listed_and_opened_and_none_is_read_as_html(chrom
             waited(chrome, "tbody th a")
         assert not chrome.find_elements(By.CSS_SELECTOR, "main script")
     chrome.get_log("browser")  # the server is gone, which the page says
+
+
+@pytest.fixture
+def phone(chrome: Browser) -> Iterator[Browser]:
+    """390 pixels wide."""
+    screen = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    yield chrome
+    chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_on_a_phone_numbers_come_first_and_nothing_is_cut(phone: Browser, tmp_path: Path) -> None:
+    settings = ServerSettings(port=0, management=management.ManagementSettings(management_tcp_port=0))
+    with served(tmp_path / "node", settings) as here, here.channel():
+        name = "a.rather-long.name-of.a-queue.of.dead-letters"
+        here.node.queue(name).publish_many([b"x"] * 12_345).wait()
+        assert here.server.management is not None
+        log_in(phone, here.server.management.url)
+        for page, text in (("queues", "rather"), ("connections", "->"), ("exchanges", "amq.topic")):
+            phone.execute_script(f"location.hash = '#/{page}'")
+            waited(phone, "tbody th", text)
+            every = "[document.documentElement, ...document.querySelectorAll('.scroll')]"
+            assert max(phone.execute_script(f"return {every}.map((one) => one.scrollWidth)")) <= 390
+            values = phone.find_elements(By.CSS_SELECTOR, "td.number:not(.wide)")
+            assert values
+            assert all(one.is_displayed() and one.rect["x"] + one.rect["width"] <= 390 for one in values)
+            if page == "connections":
+                lines = "[...document.querySelectorAll('.whole')].map((one) => one.getClientRects().length)"
+                assert set(phone.execute_script(f"return {lines}")) == {1}
+        for address, drawn in (("queues", ".gauge"), (f"queue/%2F/{name}", ".tall")):
+            phone.execute_script(f"location.hash = '#/{address}'")
+            below = waited(phone, drawn).rect["y"]
+            assert phone.find_element(By.CSS_SELECTOR, ".numbers").rect["y"] < below
+
+
+def test_a_log_scale_says_so_and_a_rate_of_zero_is_0(browser: Browser) -> None:
+    assert "on a log scale" in browser.find_element(By.CSS_SELECTOR, ".legend").text
+    _eventually(browser, lambda: "out 0/s" in browser.find_element(By.CSS_SELECTOR, ".numbers").text)
+    _eventually(browser, lambda: browser.find_element(By.CSS_SELECTOR, "td.number:nth-of-type(4)").text == "0")
+
+
+@pytest.mark.parametrize("address", ["#/queue/%", "#/queue/%2F/%", "#/queue/%/x", "#/%", "#/queue/a/b/c"])
+def test_an_address_that_is_none_is_no_error(browser: Browser, address: str) -> None:
+    browser.execute_script(f"location.hash = '{address}'")
+    browser.refresh()
+    waited(browser, "h2")
+    if address.count("/") != 3 or address.endswith("c"):
+        waited(browser, "tbody th", "jobs")

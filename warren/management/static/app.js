@@ -43,7 +43,13 @@ const PAGES = { queues: queuesView, queue: queueView, connections: connectionsVi
 
 function route() {
   const [name, ...parts] = location.hash.replace(/^#\//, "").split("/");
-  return [PAGES[name] ? name : "queues", parts.map(decodeURIComponent)];
+  const known = PAGES[name] && (name !== "queue" || parts.length === 2);
+  return known ? [name, parts.map(decoded)] : ["queues", []];
+}
+
+/** A part of an address; as it stands if it is not encoded as it should be. */
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
 }
 
 async function show() {

@@ -17,7 +17,12 @@ export function shape(name, attributes = {}, ...children) {
 }
 
 export const number = (value) => Math.round(value).toLocaleString("en");
-export const rate = (value) => (value === null || value === undefined || value < 0.05 ? "·" : value < 10 ? value.toFixed(1) : number(value));
+
+/** A rate a second; a dot: it is not known yet. */
+export function rate(value) {
+  if (value === null || value === undefined) return "·";
+  return value < 0.05 ? "0" : value < 10 ? value.toFixed(1) : number(value);
+}
 
 export function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -127,5 +132,6 @@ export function legend() {
     );
     list.append(item);
   }
+  list.append("The length of a bar is on a log scale.");
   return list;
 }

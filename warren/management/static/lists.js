@@ -13,13 +13,21 @@ function table(title, columns) {
 
 function lines(body, columns) {
   return new Rows(body, () => {
-    const cells = columns.map(([, kind], index) => make(index ? "td" : "th", index ? { class: kind || "" } : { scope: "row" }));
+    const cells = columns.map(([label, kind], index) => make(index ? "td" : "th",
+      index ? { class: kind || "", "data-label": label } : { scope: "row" }));
     return { cells, element: make("tr", {}, ...cells) };
   });
 }
 
 /** How fast a count grows, a second. */
-const grows = (one, name) => rate(one.message_stats?.[`${name}_details`]?.rate);
+const grows = (one, name) => rate(one.message_stats?.[`${name}_details`]?.rate ?? 0);
+
+/** Show a name whose addresses are not broken at the end of a line. */
+function setName(cell, text) {
+  if (cell.textContent === text) return;
+  const words = text.split(" ").map((word) => make("span", { class: word.length < 50 ? "whole" : "" }, word));
+  cell.replaceChildren(...words.flatMap((word, index) => (index ? [" ", word] : [word])));
+}
 
 export function connectionsView() {
   const about = [["connection"], ["user"], ["vhost", "wide"], ["state"], ["channels", "number"], ["received", "number wide"],
@@ -43,7 +51,7 @@ export function connectionsView() {
         const label = one.user_provided_name ? `${one.name} (${one.user_provided_name})` : one.name;
         const held = one.state === "blocked";
         [label, one.user, one.vhost, one.state, number(one.channels), bytes(one.recv_oct), bytes(one.send_oct)]
-          .forEach((text, index) => { if (index !== 3) setText(row.cells[index], text); });
+          .forEach((text, index) => { if (index === 0) setName(row.cells[0], text); else if (index !== 3) setText(row.cells[index], text); });
         if (row.state !== one.state) {
           row.state = one.state;
           row.cells[3].replaceChildren(make("span", { class: held ? "badge held" : "badge" }, held ? "held back" : one.state));
@@ -56,7 +64,7 @@ export function connectionsView() {
         const mode = [one.confirm ? "confirm" : "", one.transactional ? "transactions" : ""].filter(Boolean).join(", ") || "plain";
         [one.name, mode, number(one.consumer_count), number(one.messages_unacknowledged), number(one.messages_unconfirmed),
           one.prefetch_count ? number(one.prefetch_count) : "any", grows(one, "publish"), grows(one, "deliver_get"),
-        ].forEach((text, index) => setText(row.cells[index], text));
+        ].forEach((text, index) => (index ? setText : setName)(row.cells[index], text));
       });
       const held = found.filter((one) => one.state === "blocked").length;
       return held ? `${number(held)} connections are held back` : "";

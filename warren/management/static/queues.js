@@ -63,7 +63,7 @@ export function queuesView() {
   const table = make("table", {},
     make("caption", { class: "out" }, "Queues"),
     make("thead", {}, make("tr", {}, head("queue", "name", false),
-      make("th", { scope: "col" }, "Q1 · Q2 · delta · Q3 · Q4"),
+      make("th", { scope: "col", class: "lists-head" }, "Q1 · Q2 · delta · Q3 · Q4"),
       ...COLUMNS.map(([, order, label]) => head(label, order)))),
     body);
   mark();
@@ -74,7 +74,8 @@ export function queuesView() {
     const state = make("span", { class: "badge" });
     const kind = row.type === "stream" ? make("span", { class: "badge" }, "stream") : null;
     const bar = new ListsBar();
-    const cells = COLUMNS.map(([key]) => make("td", { class: key === "in_ram" ? "number wide" : "number" }));
+    const cells = COLUMNS.map(([key, , label]) => make("td",
+      { class: key === "in_ram" ? "number wide" : "number", "data-label": label }));
     return {
       bar, cells, state, where,
       element: make("tr", {}, make("th", { scope: "row" }, link, " ", kind ?? "", where, " ", state),
