@@ -22,8 +22,7 @@ from tests.support.amqp_violations import HEADER_OF_5, NO_PROPERTIES, OURS, PUBL
 from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
 from warren.amqp.framing import BODY, LARGE_BYTES, METHOD, frame
-from warren.amqp.methods import decode_method, dotted_name, encode_method, method_of
-from warren.amqp.own_methods import OWN_METHODS
+from warren.amqp.methods import KINDS, decode_method, dotted_name, encode_method, method_of
 from warren.amqp.received import (
     Event,
     HeaderReceived,
@@ -549,7 +548,7 @@ def test_nothing_that_a_stranger_says_raises(side: Side, data: bytes) -> None:
 
 def test_each_side_sends_its_own_methods_only() -> None:
     every = {method for side in Side for method in SENT_BY[side]}
-    assert every == set(c.INDEX_MAPPING.values()) | set(OWN_METHODS.values())
+    assert every == set(KINDS.values())
     client, server = running()
     with pytest.raises(OutOfOrderError, match=r"a server does not send queue\.declare"):
         server.send(1, c.Queue.Declare(queue="q"))

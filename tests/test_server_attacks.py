@@ -134,7 +134,7 @@ def test_a_client_that_is_gone_gives_free_what_an_alarm_is_about(program: Served
 
 
 @pytest.mark.parametrize(("name", "value"), [("frame_max", 0xFFFFFFFF), ("frame_max", 0), ("channel_max", 0xFFFF)])
-def test_who_wants_more_than_was_offered_hears_the_broker_s_words(
+def test_a_client_that_wants_more_than_was_offered_is_not_let_in_and_hears_nothing(
     program: ServedProgram, name: str, value: int
 ) -> None:
     least = {"frame_max": 131_072, "channel_max": 2047}
@@ -144,8 +144,7 @@ def test_who_wants_more_than_was_offered_hears_the_broker_s_words(
         client.sendall(encode_method(0, c.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
         client.recv(1 << 16)
         client.sendall(encode_method(0, c.Connection.TuneOk(**(least | {name: value}), heartbeat=0)))
-        told = client.recv(1 << 16)
-    assert f"negotiated {name} = {value} is higher than the maximum allowed value ({least[name]})".encode() in told
+        assert client.recv(1 << 16) == b"", "as from a broker"
 
 
 def test_what_was_asked_before_an_answer_was_read_is_answered_in_order(program: ServedProgram) -> None:

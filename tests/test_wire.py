@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pamqp import commands as c
@@ -11,10 +14,45 @@ from pamqp import commands as c
 from tests.support.amqp_differential import own_server, real_server
 from tests.support.broker import requires_broker
 from tests.support.wire import Wire, method
+from tests.support.wire_cases import all_cases, reply
 from warren.amqp.framing import PUBLISH, contents
 from warren.amqp.methods import encode_arguments, method_of
 
 SERVERS = ["warren", pytest.param("rabbitmq", marks=requires_broker)]
+
+
+DIFFERENT = Path(__file__).parents[1] / "docs" / "against-rabbitmq.md"
+CONVERSATIONS = 32
+"""So many at a time: a server that refuses a login lets the client wait."""
+
+
+def replies(port: int) -> dict[str, list[str]]:
+    """What a server answers in each case."""
+    cases = all_cases()
+    with ThreadPoolExecutor(CONVERSATIONS) as pool:
+        found = pool.map(lambda at: reply(port, cases[at], at), range(len(cases)))
+        return dict(zip([case.name for case in cases], found, strict=True))
+
+
+def documented() -> list[str]:
+    """The cases that the documentation says are answered in another way."""
+    section = DIFFERENT.read_text().split("### Byte by byte")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
+
+
+@requires_broker
+def test_every_method_is_answered_as_a_broker_answers_it_but_for_what_is_documented(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with (
+        own_server(tmp_path_factory.mktemp("own") / "node") as own,
+        real_server(tmp_path_factory.mktemp("real") / "node") as real,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        here, there = pool.map(replies, (own.port, real.port))
+    different = {name: (said, there[name]) for name, said in here.items() if said != there[name]}
+    assert {name: said for name, said in different.items() if name not in documented()} == {}
+    assert list(different) == documented()
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -46,6 +84,14 @@ def test_consumers_of_one_queue_on_one_channel_get_its_messages_in_its_order(por
         wire.send(publishes("in turn", *(b"m%d" % n for n in range(40))))
         delivered = [(next_delivery(wire)[0], wire.read_to("1 body")) for _ in range(40)]
     assert delivered == [("AB"[n % 2], f"1 body {b'm%d' % n!r}") for n in range(40)]
+
+
+def test_a_silent_client_has_three_heartbeat_intervals(port: int) -> None:
+    with Wire(port) as wire:
+        began_s = time.monotonic()
+        wire.log_in(heartbeat_s=1)
+        assert wire.read_to("end") == "end"
+        assert time.monotonic() - began_s >= 2.9, "nothing is missed in the first, in which it was tuned"
 
 
 @pytest.mark.parametrize("published", [2, 3])

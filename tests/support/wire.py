@@ -15,8 +15,6 @@ from typing import Any, Final, Self
 from pamqp import commands as c
 from pamqp import frame as frames
 from pamqp.base import Frame as Method
-from pamqp.body import ContentBody
-from pamqp.header import ContentHeader
 
 PATIENCE_S: Final = 60.0
 """A watchdog: no answer takes this long, even on a busy machine."""
@@ -27,10 +25,18 @@ START_OK: Final = c.Connection.StartOk(
     "\0guest\0guest",
 )
 _START: Final = struct.Struct(">BHI")
+_METHOD: Final = 1
+_DECODED: Final = frozenset(struct.pack(">I", index) for index in c.INDEX_MAPPING)
+_KINDS: Final = {2: "header", 3: "body", 8: "heartbeat"}
 _MADE_NAMES: Final = (
     (re.compile(r"amq\.gen-[\w-]{22}"), "amq.gen-*"),
     (re.compile(r"amq\.ctag-[\w-]{22}"), "amq.ctag-*"),
 )
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """Any frame."""
+    return _START.pack(kind, channel, len(payload)) + payload + b"\xce"
 
 
 def method(what: Method, channel: int = 1) -> bytes:
@@ -96,6 +102,11 @@ class Wire:
         if rest is None:
             self.is_open = False
             return f"a frame of type {kind} that is cut"
+        payload = (start + rest)[_START.size : -1]
+        if kind != _METHOD:
+            return f"{channel} {_KINDS.get(kind, kind)} {payload!r}"
+        if payload[:4] not in _DECODED:
+            return f"{channel} method {payload!r}"
         what = frames.unmarshal(start + rest)[2]
         if isinstance(what, c.Connection.Close):
             self.send(method(c.Connection.CloseOk(), 0))
@@ -116,14 +127,7 @@ class Wire:
         return taken
 
 
-def _told(what: Any) -> str:
-    if isinstance(what, ContentBody):
-        return f"body {what.value!r}"
-    if isinstance(what, ContentHeader):
-        properties = {name: value for name, value in what.properties if value is not None}
-        return f"header of {what.body_size} bytes {_sorted(properties)}"
-    if not isinstance(what, Method):
-        return str(type(what).__name__)
+def _told(what: Method) -> str:
     text = f"{what.name} {_sorted(dict(what))}"
     for pattern, name in _MADE_NAMES:
         text = pattern.sub(name, text)

@@ -28,6 +28,7 @@ from warren.amqp.errors import (
     OutOfOrderError,
     ProtocolError,
     UnknownMethodError,
+    UntoldError,
     describe_frame,
 )
 from warren.amqp.framing import (
@@ -53,6 +54,7 @@ from warren.amqp.framing import (
     without_tag,
 )
 from warren.amqp.methods import (
+    KINDS,
     check_utf8,
     decode_method,
     dotted_name,
@@ -90,7 +92,6 @@ _DEAF: Final = (State.CLOSED, State.TERMINATED)
 _STOPPING: Final = (*_DEAF, State.CLOSING)
 _ANSWERING: Final = (State.RUNNING, State.CLOSING)
 """What came before the peer's close may still be answered."""
-_LET_IN: Final = (State.TUNING, State.OPENING, State.RUNNING, State.CLOSING)
 _USUAL: Final = {
     side: frozenset(kind.index for kind in SENT_BY[side] - {c.Channel.Open} if kind.index >> 16 != _CONNECTION)
     - set(OWN_METHODS)
@@ -360,9 +361,9 @@ class Connection:
         if index == c.Channel.Open.index:
             if channel.is_open:
                 raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", index)
-        elif not channel.is_open and index != c.Channel.OpenOk.index:
+        elif not channel.is_open and (index != c.Channel.OpenOk.index or self.side is Side.SERVER):
             raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", index)
-        if (c.INDEX_MAPPING.get(index) or OWN_METHODS[index]) not in self._theirs or index >> 16 == _CONNECTION:
+        if KINDS[index] not in self._theirs or index >> 16 == _CONNECTION:
             raise ProtocolError(COMMAND_INVALID, "unimplemented method", index)
         return channel
 
@@ -585,8 +586,9 @@ class Connection:
         self._out.append(_HEARTBEAT)
 
     def _fail(self, error: ProtocolError) -> None:
-        """Close with what the peer did wrong. Before it was let in a peer gets no reasons."""
-        tells = self.state in _LET_IN and not isinstance(error, UnknownMethodError)
+        """Close with what the peer did wrong. A peer whose connection is not open yet gets no reasons."""
+        opens = self.state is State.OPENING and error.reply_code == UNEXPECTED_FRAME  # as RabbitMQ does it
+        tells = (self.state in _ANSWERING or opens) and not isinstance(error, UntoldError)
         if tells:
             class_id, method_id = divmod(error.method_index, 1 << 16)
             close = c.Connection.Close(error.reply_code, error.reply_text, class_id, method_id)
@@ -598,7 +600,7 @@ class Connection:
 def _decode_on_0(payload: bytes) -> Method:
     try:
         return decode_method(payload)
-    except UnknownMethodError:
+    except UntoldError:
         raise
     except ProtocolError:
         raise ProtocolError(INTERNAL_ERROR, "") from None

@@ -69,8 +69,12 @@ class LostFramingError(ProtocolError):
         super().__init__(FRAME_ERROR, f"{describe_frame(kind, payload)}: {why}")
 
 
-class UnknownMethodError(ProtocolError):
-    """A method that AMQP 0-9-1 does not have. RabbitMQ closes the socket without a word, and so do we."""
+class UntoldError(ProtocolError):
+    """What RabbitMQ closes the socket for without a word, and so do we."""
+
+
+class UnknownMethodError(UntoldError):
+    """A method that AMQP 0-9-1 does not have."""
 
     def __init__(self, index: int) -> None:
         super().__init__(COMMAND_INVALID, f"no method {index & 0xFFFF} in class {index >> 16}")

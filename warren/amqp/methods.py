@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 from pamqp import commands
 from pamqp.base import Frame as Method
 
-from warren.amqp.errors import FRAME_ERROR, ProtocolError, UnknownMethodError
+from warren.amqp.errors import FRAME_ERROR, ProtocolError, UnknownMethodError, UntoldError
 from warren.amqp.framing import METHOD, frame
-from warren.amqp.own_methods import OWN_METHODS
+from warren.amqp.own_methods import ACCESS_METHODS, OWN_METHODS
 from warren.queue_index.amqp_tables import read_table, write_table
 from warren.storage.errors import MessageError
 
@@ -33,10 +33,9 @@ _OCTET: Final = _NUMBERS["octet"]
 _LENGTHS: Final = {"shortstr": _OCTET, "longstr": _NUMBERS["long"]}
 
 
-_KINDS: Final[dict[int, type[Method]]] = {**commands.INDEX_MAPPING, **OWN_METHODS}
-_ARGUMENTS: Final = {
-    kind: tuple((name, kind.amqp_type(name)) for name in kind.attributes()) for kind in _KINDS.values()
-}
+KINDS: Final[dict[int, type[Method]]] = {**commands.INDEX_MAPPING, **ACCESS_METHODS, **OWN_METHODS}
+"""All methods, by class id and method id, 16 bits each."""
+_ARGUMENTS: Final = {kind: tuple((name, kind.amqp_type(name)) for name in kind.attributes()) for kind in KINDS.values()}
 """The names and types of each method's arguments."""
 _DEFAULTS: Final[dict[type[Method], dict[str, Any]]] = {}
 """pamqp's defaults of a method's arguments, as far as they are known, but for tables: each method has its own."""
@@ -77,14 +76,14 @@ def decode_arguments(index: int, data: bytes, at: int = 0) -> Method:
 
     Raises :class:`UnknownMethodError`, and :class:`ProtocolError` for one that is malformed.
     """
-    kind = _KINDS.get(index)
+    kind = KINDS.get(index)
     if kind is None:
         raise UnknownMethodError(index)
     method: Method = object.__new__(kind)  # every argument is read: none has its default
     try:
         for name, value in _read(kind, data, at):
             setattr(method, name, value)
-    except (struct.error, IndexError, MessageError):
+    except (struct.error, IndexError):
         raise ProtocolError(FRAME_ERROR, f"cannot decode <<{','.join(map(str, data[at:]))}>>", index) from None
     return method
 
@@ -113,7 +112,13 @@ def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]
             continue
         bit = 8
         if wanted == "table":
-            value, at = read_table(data, at, len(data))
+            end = at + _LENGTHS["longstr"].size
+            if end + int.from_bytes(data[at:end], "big") > len(data):
+                raise IndexError(f"{name} ends behind the frame")
+            try:
+                value, at = read_table(data, at, len(data))
+            except MessageError as error:
+                raise UntoldError(FRAME_ERROR, f"{name}: {error}") from None
             yield name, value
         elif (number := _NUMBERS.get(wanted)) is not None:
             yield name, number.unpack_from(data, at)[0]

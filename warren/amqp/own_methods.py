@@ -128,3 +128,39 @@ OWN_METHODS: Final[dict[int, type[Method]]] = {
     one.index: one for one in (Call, CallOk, CallError, Arrived, Credit, Settle)
 }
 """By class id and method id, 16 bits each."""
+
+# ── AMQP 0-9's class access ───────────────────────────────────────────────────────────────────────────────────────────
+
+_ACCESS: Final = 30
+
+
+class Request(Method):
+    """Client → server: ask for a ticket. Nothing is made of the arguments."""
+
+    __slots__: ClassVar[list[str]] = ["realm", "rights"]
+    frame_id: ClassVar[int] = 10
+    index: ClassVar[int] = _ACCESS << 16 | 10
+    name: ClassVar[str] = "Access.Request"
+    _realm = "shortstr"
+    _rights = "octet"
+
+    def __init__(self, realm: str = "/data", rights: int = 0) -> None:
+        self.realm = realm
+        self.rights = rights
+
+
+class RequestOk(Method):
+    """Server → client: the ticket, which means nothing."""
+
+    __slots__: ClassVar[list[str]] = ["ticket"]
+    frame_id: ClassVar[int] = 11
+    index: ClassVar[int] = _ACCESS << 16 | 11
+    name: ClassVar[str] = "Access.RequestOk"
+    _ticket = "short"
+
+    def __init__(self, ticket: int = 1) -> None:
+        self.ticket = ticket
+
+
+ACCESS_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Request, RequestOk)}
+"""What 0-9-1 dropped, and pamqp lacks: old clients ask for a ticket, and every server gives them one."""

@@ -48,7 +48,7 @@ class Heartbeat:
 
 @attrs.frozen
 class Violation:
-    """The peer broke the protocol. ``connection.close`` was sent (not before the connection was tuned); nothing that
+    """The peer broke the protocol. ``connection.close`` was sent (not before the connection was open); nothing that
     comes from now on counts, and the socket is to be closed once the peer has answered, or after a while."""
 
     error: ProtocolError

@@ -12,7 +12,7 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit, Settle
+from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit, Request, RequestOk, Settle
 
 
 class Side(enum.Enum):
@@ -68,6 +68,7 @@ _CLIENT_ONLY: Final = frozenset(
     {
         c.Channel.Open,
         c.Channel.Flow,
+        Request,
         c.Exchange.Declare,
         c.Exchange.Delete,
         c.Exchange.Bind,
@@ -97,6 +98,7 @@ _SERVER_ONLY: Final = frozenset(
     {
         c.Channel.OpenOk,
         c.Channel.FlowOk,
+        RequestOk,
         c.Exchange.DeclareOk,
         c.Exchange.DeleteOk,
         c.Exchange.BindOk,

@@ -18,7 +18,7 @@ from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, LARGE_BYTES, NACK, MethodRun
-from warren.amqp.own_methods import Call, Credit, Settle
+from warren.amqp.own_methods import Call, Credit, Request, RequestOk, Settle
 from warren.amqp.received import Messages, MethodReceived
 from warren.running_node import RunningNode
 from warren.server import topology
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Work = Coroutine[Any, Any, None] | None
 """What is left to wait for."""
-ChannelEvent = Messages | MethodRun | MethodReceived
+ChannelEvent = Messages | MethodRun | MethodReceived | Callable[[], None]
+"""What came, or what is to be done behind what came before it."""
 
 
 class ServerChannel:
@@ -90,6 +91,9 @@ class ServerChannel:
                     return None
                 case MethodReceived(_, method):
                     return METHODS.get(type(method), _refuse)(self, method)
+                case _:
+                    event()
+                    return None
         except Exception as error:
             self._fail(event, error)
             return None
@@ -110,9 +114,10 @@ class ServerChannel:
                     await work
                 except Exception as error:
                     self._fail(event, error)
-                afterwards, self._afterwards = self._afterwards, []
-                for todo in afterwards:
-                    todo()
+            afterwards, self._afterwards = self._afterwards, []
+            for todo in afterwards:
+                todo()
+            if work is not None:
                 await self.connection.has_room()
             if self.closed or not self._waiting:
                 break
@@ -131,7 +136,14 @@ class ServerChannel:
     def _fail(self, event: ChannelEvent, error: Exception) -> None:
         if self.closed:
             return
-        self._refuse(error, event.index if isinstance(event, MethodRun) else event.method.index)
+        match event:
+            case MethodRun():
+                index = event.index
+            case Messages() | MethodReceived():
+                index = event.method.index
+            case _:
+                index = 0
+        self._refuse(error, index)
 
     def refuse(self, error: Exception) -> None:
         """Close it for what no method of the client's has brought about."""
@@ -229,6 +241,10 @@ class ServerChannel:
                 self.connection.flush_soon()
             else:
                 self.connection.flush()
+
+    def in_line(self, todo: Callable[[], None]) -> None:
+        """Do this when everything is done that has come already, unless that closes the channel."""
+        self._waiting.append(todo)
 
     def afterwards(self, todo: Callable[[], None]) -> None:
         """Do this when the method that is being done is answered, at once where there is none."""
@@ -381,6 +397,7 @@ def _call_verb(channel: ServerChannel, method: Call) -> Work:
 METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Channel.Close: _close,
     c.Channel.Flow: _flow,
+    Request: lambda channel, method: channel.send(RequestOk()),
     c.Confirm.Select: _confirm_select,
     c.Tx.Select: _tx_select,
     c.Tx.Commit: _tx_commit,

@@ -74,7 +74,7 @@ class Confirms:
         if len(self._runs) == len(self._settled) == 1 and self._settled[0].ack:  # nothing else is on its way
             run = self._settled.pop()
             self._runs.clear()
-            return [Settled(True, run.first + run.count - 1, True)]
+            return [Settled(True, run.first + run.count - 1, run.count > 1)]
         below: list[_Run] = []
         for run in self._runs.values():
             if run.ack is None:
@@ -106,9 +106,11 @@ class Confirms:
             if not run.ack:
                 yield from (Settled(False, run.first + index, False) for index in range(run.count))
                 continue
+            count = run.count
             while at < len(runs) and runs[at].ack:
                 if not runs[at].told:
                     run = runs[at]
                     run.told = True
+                    count += run.count
                 at += 1
-            yield Settled(True, run.first + run.count - 1, True)
+            yield Settled(True, run.first + run.count - 1, count > 1)

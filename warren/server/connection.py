@@ -380,7 +380,7 @@ class ClientConnection(asyncio.Protocol):
                 error,
                 extra=log_event("login_refused", error, connection=self.name, mechanism=mechanism),
             )
-            self._refuse_login(mechanism)
+            self._refuse_login(mechanism, tells=not isinstance(error, SaslError))
             return
         self.auth_mechanism = mechanism
         settings = self._settings
@@ -397,8 +397,10 @@ class ClientConnection(asyncio.Protocol):
         if self._peer is not None and not self._peer.is_loopback and user in self.server.settings.loopback_users:
             raise AccessRefusedError(f"user '{user}' can only connect via localhost")
 
-    def _refuse_login(self, mechanism: str) -> None:
-        if self.capabilities.get("authentication_failure_close"):
+    def _refuse_login(self, mechanism: str, *, tells: bool) -> None:
+        """Close after a while, and say why where ``tells`` and the client can be told. As in RabbitMQ, that is so for a
+        user who may not log in, not for a response that is malformed."""
+        if tells and self.capabilities.get("authentication_failure_close"):
             text = (
                 f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {mechanism}. "
                 "For details see the broker logfile."
@@ -430,7 +432,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self.channels[number] = ServerChannel(self, number)
         if self.engine.is_open(number):
-            self.engine.send(number, c.Channel.OpenOk())
+            self.engine.send(number, method_of(c.Channel.OpenOk, channel_id=""))
 
     async def _closed(self) -> None:
         await self._release_channels()
@@ -451,11 +453,12 @@ class ClientConnection(asyncio.Protocol):
     def failed(self, number: int, error: Exception, method_index: int) -> None:
         """Something that came on a channel cannot be: close the channel, or the connection."""
         code, text = reply_of(error)
-        if isinstance(error, ProtocolError) and error.method_index:
+        is_clients = isinstance(error, ProtocolError)
+        if isinstance(error, ProtocolError) and (error.method_index or code == INTERNAL_ERROR):
             method_index = error.method_index
         channel = self.channels.get(number)
         if not closes_channel(code) or channel is None:
-            if code == INTERNAL_ERROR:
+            if code == INTERNAL_ERROR and not is_clients:
                 _LOG.error(
                     "%s: %s",
                     self.name,
@@ -513,10 +516,17 @@ class ClientConnection(asyncio.Protocol):
 
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _beat(self, half_s: float) -> None:
-        """Send a heartbeat where nothing was sent for half of the interval; end it where none came for two."""
+    def _beat(self, half_s: float, beats: int = 0, heard: float = 0.0, missed: int = 0) -> None:
+        """Send a heartbeat if nothing was sent for half of the interval; end the connection if nothing came in two.
+
+        As in RabbitMQ, the intervals begin when the connection is tuned, and a client that is silent from then on has
+        three: nothing is missed in the first. ``missed``: whole intervals in which nothing came.
+        """
         now = self.server.loop.time()
-        if not self._holding and now - self._heard > 4 * half_s:
+        if beats and beats % 2 == 0:
+            missed = missed + 1 if heard == self._heard and not self._holding else 0
+            heard = self._heard
+        if missed == 2:
             _LOG.warning(
                 "%s: missed heartbeats from client, timeout: %ds",
                 self.name,
@@ -528,7 +538,9 @@ class ClientConnection(asyncio.Protocol):
         if now - self._spoke >= half_s and self.engine.state is State.RUNNING:
             self.engine.send_heartbeat()
             self.flush()
-        self._heartbeat = self.server.loop.call_later(half_s, functools.partial(self._beat, half_s))
+        self._heartbeat = self.server.loop.call_later(
+            half_s, functools.partial(self._beat, half_s, beats + 1, heard, missed)
+        )
 
     # ── tasks, and what is told of it ───────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ import contextlib
 import enum
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -137,6 +137,8 @@ class ServerConsumer:
     held: bool = False
     """Whether it waits for more of that."""
     gone: bool = False
+    begins: Callable[[], None] | None = None
+    """Answers the ``basic.consume``, until that is done."""
     _last: tuple[bool, bytes, bytes] | None = None
     _method: c.Basic.Deliver = attrs.field(factory=c.Basic.Deliver)
 
@@ -332,9 +334,17 @@ class ChannelConsumers:
         )
         consumer.line.consumers.append(consumer)
         self.by_tag[tag] = consumer
-        if not method.nowait:
-            channel.send(c.Basic.ConsumeOk(tag))
-        self._pump(consumer)
+        consumer.begins = functools.partial(self._begin, consumer, answer=not method.nowait)
+        channel.in_line(consumer.begins)
+
+    def _begin(self, consumer: ServerConsumer, *, answer: bool) -> None:
+        """Answer, and send what there is. In RabbitMQ a queue answers: so this comes after everything that the client
+        has sent together with its ``basic.consume``."""
+        if consumer.begins is not None:
+            consumer.begins = None
+            if answer:
+                self._channel.send(c.Basic.ConsumeOk(consumer.tag))
+            self._pump(consumer)
 
     async def _consume_stream(
         self, stream: Stream, tag: str, method: c.Basic.Consume, arguments: dict[str, Any]
@@ -444,9 +454,13 @@ class ChannelConsumers:
     def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
         """The queue is gone, or has failed: so all its consumers are cancelled, in the order of their tags. The client
         that deleted it has its answer first."""
-        for tag, one in sorted(self.by_tag.items()):
-            if one.queue == consumer.queue:
-                one.gone = True
+        ended = {tag: one for tag, one in self.by_tag.items() if one.queue == consumer.queue}
+        for one in ended.values():
+            one.gone = True
+            if isinstance(one, ServerConsumer) and one.begins is not None:
+                one.begins()
+        for tag, one in sorted(ended.items()):
+            if self.by_tag.get(tag) is one:
                 if isinstance(one, ServerConsumer):
                     self._not_sent(one)
                 del self.by_tag[tag]
@@ -457,6 +471,8 @@ class ChannelConsumers:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)
         if isinstance(consumer, ServerConsumer):
             consumer.gone = True
+            if consumer.begins is not None:
+                consumer.begins()
             with _UNLESS_GONE:
                 actor, name = consumer.through.actor, consumer.name
                 await bridge.answer(call(actor, lambda: actor.cancel_consumer(name)))

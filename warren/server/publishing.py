@@ -24,7 +24,7 @@ from warren.actors.handing_over import PublishKey
 from warren.actors.node_errors import DelaysDownError
 from warren.addressing import Delay, address, delay_in, text_of
 from warren.aio import bridge
-from warren.amqp.errors import ProtocolError
+from warren.amqp.errors import INTERNAL_ERROR, ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
 from warren.publishing import Receiver, publishing
@@ -33,7 +33,7 @@ from warren.server.confirms import Confirms
 from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.share import EVENTS_AT_A_TIME
-from warren.storage.errors import WarrenError
+from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
@@ -242,7 +242,10 @@ class ChannelPublisher:
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{channel.vhost}'"
             )
         channel.check_topic(exchange, routing_key, "write")
-        properties = decode_properties(encoded)
+        try:
+            properties = decode_properties(encoded)
+        except MessageError as error:
+            raise ProtocolError(INTERNAL_ERROR, "") from error
         if asks := properties.reply_to == REPLY_TO:
             properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
             encoded = encode_properties(properties)
@@ -256,6 +259,8 @@ class ChannelPublisher:
         if delay is not None:
             properties, encoded = came, encode_properties(came)
         key, keys, headers = address(channel.vhost, exchange, routing_key, properties, encoded)
+        if properties.delivery_mode not in (None, 1, 2):
+            raise Refusal(PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}")
         return _Addressed(key, keys, headers, declaration, asks, delay)
 
     def _route(self, addressed: _Addressed) -> list[Receiver]:

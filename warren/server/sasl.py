@@ -30,8 +30,8 @@ def credentials(mechanism: str, response: bytes, peer_name: str | None) -> Crede
     match mechanism:
         case "PLAIN":
             parts = response.split(b"\0")
-            if len(parts) != 3:
-                raise SaslError("a response of PLAIN is three parts")
+            if len(parts) != 3 or parts[0]:  # no other identity can be had
+                raise SaslError("a response of PLAIN is NUL, the user, NUL, the password")
             return Credentials(parts[1].decode(errors="surrogateescape"), parts[2])
         case "AMQPLAIN":
             return _amqplain(response)
