@@ -53,6 +53,10 @@ class LongString(bytes):
     """A header's string that is not UTF-8 (``bytes`` alone are AMQP's binary)."""
 
 
+class Written(bytes):
+    """A value as it is to stand in a table, with the byte that says what it is."""
+
+
 _U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
 _LONG_STRING, _SIGNED_INTEGER = b"SI"
 _STRING, _SIGNED, _LONG_SIGNED, _DOUBLE = map(struct.Struct, (">cI", ">ci", ">cq", ">cd"))
@@ -90,6 +94,23 @@ def read_table(data: bytes, position: int, limit: int, depth_left: int = MAX_DEP
     return table, end
 
 
+def read_written(data: bytes, position: int) -> dict[str, Written]:
+    """The values of the table at ``position`` as they stand there, so that numbers keep their widths.
+
+    But as in RabbitMQ a number of the type ``L`` is written as ``l``, which is the same to it.
+    """
+    position, end = _read_length(data, position, len(data))
+    table: dict[str, Written] = {}
+    while position < end:
+        start = position + 1 + data[position]
+        name = _read_name(data[position + 1 : start])
+        _, position = _read_value(data, start, end, MAX_DEPTH)
+        table[name] = Written(
+            (b"l" if data[start] == _OTHER_LONG else data[start : start + 1]) + data[start + 1 : position]
+        )
+    return table
+
+
 @functools.lru_cache(maxsize=1024)
 def _read_name(data: bytes) -> str:
     """A header's name: they are few, and come again and again."""
@@ -118,6 +139,7 @@ _LEAVES: Final = {
 }
 """Numbers by their tag; the rest is in :func:`_read_value`."""
 _LONG: Final = frozenset(b"lL")
+_OTHER_LONG: Final = ord("L")
 
 
 def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tuple[Value, int]:
@@ -250,6 +272,8 @@ def _write_value(value: Value, depth_left: int) -> bytes:
     if type(value) is int and -(1 << 31) <= value < 1 << 31:
         return _SIGNED.pack(b"I", value)
     match value:
+        case Written():
+            return value
         case None:
             return b"V"
         case str():

@@ -202,8 +202,9 @@ class Message:
     """As the publisher said it, whatever the queue."""
     counted_bytes: int | None = None
     """What the broker says the body has, where that is not its length: of AMQP 1.0."""
-    encoded_properties: bytes | None = None
-    """Out of a container: the properties as they stand there, where it says nothing else of them."""
+    encoded_properties: bytes | None = attrs.field(default=None, eq=False)
+    """The properties as they stand in what was decoded, if they stand there as bytes; in a container, if it says
+    nothing else of them."""
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -320,14 +321,17 @@ def decode_message(term: bytes) -> Message:
     plain = _locate(term)
     if plain is None:
         return _General.of(term).message()
+    encoded = term[plain.properties : plain.properties_end]
     return Message(
         term[plain.msg_id : plain.end],
         term[plain.vhost : plain.vhost_end],
         term[plain.exchange : plain.exchange_end],
         (term[plain.routing_key : plain.routing_key_end],),
-        decode_properties(term[plain.properties : plain.properties_end]),
+        decode_properties(encoded),
         term[plain.body : plain.body_end],
         plain.persistent,
+        None,
+        encoded,
     )
 
 
@@ -562,7 +566,7 @@ class _General:
             properties, counted_bytes = self.container.properties, self.container.payload_bytes
             encoded_properties = self.container.encoded_properties
         elif isinstance(encoded, bytes):
-            properties = decode_properties(encoded)
+            properties, encoded_properties = decode_properties(encoded), encoded
         else:
             properties = properties_from_term(self.decoded)
         body = b"".join(reversed(self.fragments))

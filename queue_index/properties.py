@@ -24,8 +24,10 @@ import attrs
 
 from warren.queue_index.amqp_tables import (
     Table,
+    Written,
     checked_integer,
     read_table,
+    read_written,
     table_from_term,
     table_to_json,
     text,
@@ -133,6 +135,16 @@ def _read_timestamp(data: bytes, position: int) -> tuple[int, int]:
 
 def _read_headers(data: bytes, position: int) -> tuple[Table, int]:
     return read_table(data, position, len(data))
+
+
+def headers_as_written(encoded: bytes) -> dict[str, Written]:
+    """The headers' values as they stand in encoded properties, which can be read."""
+    position = 2
+    for name, read in _readers(encoded[:2]):
+        if name == HEADERS:
+            return read_written(encoded, position)
+        position = position + 1 + encoded[position] if read is None else read(encoded, position)[1]
+    return {}
 
 
 def encode_properties(properties: Properties) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pamqp import commands as c
 from tests.support.amqp_differential import own_server, real_server
 from tests.support.broker import requires_broker
 from tests.support.wire import Wire, method
-from tests.support.wire_cases import all_cases, reply
+from tests.support.wire_cases import VALUES, all_cases, long, publish, reply, short
 from warren.amqp.framing import PUBLISH, contents
 from warren.amqp.methods import encode_arguments, method_of
 
@@ -84,6 +85,22 @@ def test_consumers_of_one_queue_on_one_channel_get_its_messages_in_its_order(por
         wire.send(publishes("in turn", *(b"m%d" % n for n in range(40))))
         delivered = [(next_delivery(wire)[0], wire.read_to("1 body")) for _ in range(40)]
     assert delivered == [("AB"[n % 2], f"1 body {b'm%d' % n!r}") for n in range(40)]
+
+
+def test_a_dead_letter_has_the_headers_that_its_message_had_byte_by_byte(port: int) -> None:
+    arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    nested = short("y") + b"b\xff" + short("z") + b"A" + long(b"s\xff\xfeB\xff")
+    values = [kind.encode() + value for kind, value in VALUES.items()] + [b"F" + long(nested)]
+    with Wire(port) as wire:
+        wire.log_in()
+        wire.send(method(c.Queue.Declare(queue="dead", auto_delete=True)))
+        wire.send(method(c.Queue.Declare(queue="wire-0000", exclusive=True, arguments=arguments)))
+        wire.send(method(c.Basic.Consume(queue="dead", consumer_tag="t", no_ack=True)))
+        wire.read_to("1 Basic.ConsumeOk")
+        for value in values:
+            wire.send(publish(b"\x20\0" + long(short("n") + value)))
+            header = ast.literal_eval(wire.read_to("1 header").removeprefix("1 header "))
+            assert short("n") + value.replace(b"L", b"l") + short("x-death") in header
 
 
 def test_a_silent_client_has_three_heartbeat_intervals(port: int) -> None:

@@ -62,7 +62,8 @@ class DeadLetterOutbox:
         """Messages die that the queue would not take: nothing is held of them."""
         e, properties = envelope, decode_properties(envelope.properties)
         messages = [
-            Message(_NO_ID, e.vhost, e.exchange, e.routing_keys, properties, body, e.persistent) for body in bodies
+            Message(_NO_ID, e.vhost, e.exchange, e.routing_keys, properties, body, e.persistent, None, e.properties)
+            for body in bodies
         ]
         self._send_letters(messages, "maxlen", [], now_us, lazy=False)
 

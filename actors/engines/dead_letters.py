@@ -24,7 +24,7 @@ from warren.actors.engines.effects import DeadLetter, DeadLetterBatch
 from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.message_format import Envelope, Message
 from warren.queue_index.msg_ids import MsgIds
-from warren.queue_index.properties import Properties, encode_properties
+from warren.queue_index.properties import Properties, encode_properties, headers_as_written
 
 Reason = Literal["expired", "rejected", "maxlen", "delivery_limit"]
 T = TypeVar("T")
@@ -85,9 +85,19 @@ class DeadLetterBuilder:
         if self.routing_key is not None:
             keys = (_bytes(self.routing_key),)
             headers.pop("CC", None)
-        changed = attrs.evolve(properties, headers=headers, expiration=None)
+        written = headers | _unchanged(message, headers)
+        changed = attrs.evolve(properties, headers=written, expiration=None)
         envelope = Envelope(message.vhost, _bytes(self.exchange), keys, encode_properties(changed), message.persistent)
         return DeadLetter(envelope, tuple(map(_text, keys)), headers, message.body, properties.priority or 0)
+
+
+def _unchanged(message: Message, headers: Table) -> dict[str, Any]:
+    """Those of a letter's headers that are the message's, as they stand in it: reading forgets how wide a number is."""
+    before, encoded = message.properties.headers, message.encoded_properties
+    if not before or encoded is None or all(isinstance(value, str) for value in before.values()):
+        return {}
+    written = headers_as_written(encoded)
+    return {name: written[name] for name in written if name in headers and headers[name] is before[name]}
 
 
 def death_headers(
