@@ -34,6 +34,8 @@ _LOG = logger("client")
 
 TICK_S: Final = 0.005
 """So long the reader leaves the socket to threads that come and go."""
+SILENCE_TICK_S: Final = 1.0
+"""How often a thread at the socket looks how long the other end has been silent."""
 LINGER_S: Final = 0.0005
 """Messages and acks that follow a write so soon leave together."""
 
@@ -81,6 +83,8 @@ class Leading(ABC):
 
     closed: WarrenError | None = None
     """Why nobody can use it any more."""
+    silence_limit_s: float
+    """If nothing comes for so long, :meth:`too_silent` is called."""
 
     def begin(self) -> None:
         """As nobody had ever used it."""
@@ -102,6 +106,10 @@ class Leading(ABC):
         """Whether something is to leave soon."""
         self.abandoned: deque[Callable[[Later], object]] = deque()
         """What is to be done with the lock held, soon: for those that may not take it, as a ``__del__``."""
+        self.silent_s = 0.0
+        """For how long nothing came while a thread was at the socket. Time during which this process was suspended
+        counts for no more than :data:`SILENCE_TICK_S`."""
+        self._looked_s = 0.0
 
     @property
     def is_up(self) -> bool:
@@ -131,6 +139,10 @@ class Leading(ABC):
         """The same, where something has happened that should not; the next one who asks gets another socket."""
 
     @abstractmethod
+    def too_silent(self) -> None:
+        """Nothing came for :attr:`silence_limit_s`. Called without the lock."""
+
+    @abstractmethod
     def receive(self, connection: socket.socket, later: Later) -> None:
         """Read what there is. Called with the lock held."""
 
@@ -145,6 +157,7 @@ class Leading(ABC):
     def watch(self, connection: socket.socket) -> None:
         """There is a socket; called with the lock held."""
         self.connection, self.is_joining = connection, False
+        self.silent_s, self._looked_s = 0.0, time.monotonic()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         if self._woken is not None:
@@ -269,11 +282,10 @@ class Leading(ABC):
                     return
                 connection, poll = self.connection, self._poll
                 poll.modify(connection, select.POLLIN | (select.POLLOUT if self.is_stuck else 0))
-                wait_s = 2 * LINGER_S if self.is_lazy else None
+                wait_s = 2 * LINGER_S if self.is_lazy else SILENCE_TICK_S
             if deadline is not None:
-                left_s = max(0.0, deadline - time.monotonic())
-                wait_s = left_s if wait_s is None else min(wait_s, left_s)
-            ready = poll.poll(None if wait_s is None else wait_s * 1000)
+                wait_s = min(wait_s, max(0.0, deadline - time.monotonic()))
+            ready = poll.poll(wait_s * 1000)
             uninterrupted(self._attend, connection, ready)
             if future is None and (self._helped != helped or self._followers):
                 return
@@ -295,10 +307,20 @@ class Leading(ABC):
                 while self.abandoned:
                     self.abandoned.popleft()(later)
                 if readable and connection is not None:
+                    self.silent_s = 0.0
                     self.receive(connection, later)
+                elif connection is not None:
+                    self._count_silence()
                 if self.is_lazy or self.is_stuck:
                     self.flush()
         call_later(later)
+        if self.silent_s > self.silence_limit_s and self.is_up:
+            self.too_silent()
+
+    def _count_silence(self) -> None:
+        now_s = time.monotonic()
+        self.silent_s += min(now_s - self._looked_s, SILENCE_TICK_S)
+        self._looked_s = now_s
 
     def wake(self) -> None:
         """Let whoever leads look; where nobody does, the reader. Takes no lock."""

@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import warren
-from warren.storage.lock_file import LOCK_FILE
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 KILLS: Final = 20
 MEMBERS: Final = 3

@@ -1,12 +1,16 @@
 """Lock files: which process has a directory.
 
-A lock is an ``flock`` on a file that says who holds it; the system drops it with the process. It is *in place* while
-the file's path still leads to it. Only a lock that is in place counts:
+A lock is an ``flock`` on a file that names its holder; the system drops it with the process. It is *in place* while the
+file's path still leads to it. Only a lock that is in place counts:
 
-* Whoever gets the ``flock`` looks whether the path still leads to that file. If its last holder has removed it
-  meanwhile, the next one may have made another, and locks that; so the file is opened anew.
-* Only the holder removes the file, before it lets go of the ``flock``, and only if it is still this one.
-* A holder whose directory was removed, or replaced, holds nothing any more: :attr:`RealLock.in_place` says so.
+* A process that gets the ``flock`` checks whether the path still leads to that file. If the last holder has removed it
+  in the meantime, another process may have made and locked a new one; so the file is opened again.
+* Only the holder removes the file, before it drops the ``flock``, and only if it is still the same file.
+* A holder whose directory was removed or replaced holds nothing any more: see :attr:`RealLock.in_place`.
+
+An ``flock`` cannot be queried, only tried, and a try can make the next holder fail. So the holder also takes an *open
+file description lock* on the file, which can be queried from every process, in other containers too
+(:func:`lock_holder`). Systems without such locks are queried by a try.
 
 A forked child would hold its parent's locks as long as it lives, for an ``flock`` belongs to what parent and child
 share: the child closes its copies at once. One that was being taken when another thread forked is dropped, which the
@@ -18,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 import time
 import weakref
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -41,6 +46,10 @@ _DYING_ROUNDS: Final = 500
 _DYING_PAUSE_S: Final = 0.002
 """A process that was killed has let go of all that it had by then."""
 
+_RECORD_LOCK: Final = struct.Struct("hhqqi4x")
+"""C's ``struct flock``: type, whence, start, length (0: to the end), process."""
+_CAN_QUERY: Final = hasattr(fcntl, "F_OFD_GETLK")
+
 _HELD: weakref.WeakSet[RealLock] = weakref.WeakSet()
 
 
@@ -53,7 +62,7 @@ class RealLock:
     """How often this process began to fork."""
 
     def __init__(self, path: str, owner: str) -> None:
-        """Raises :class:`DirectoryLockedError` where another process holds it, and ``StorageError``."""
+        """Raises :class:`DirectoryLockedError` if another process holds it, and ``StorageError``."""
         self._path = os.path.abspath(path)
         self._descriptor = -1
         self._identity = 0, 0
@@ -95,6 +104,7 @@ class RealLock:
         """Give the lock up; the file stays."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
+                _set_record_lock(self._descriptor, fcntl.F_UNLCK)
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # for copies, too
         self.forget()
 
@@ -133,9 +143,10 @@ def _lock(path: str) -> tuple[int, tuple[int, int]]:
             found = os.fstat(descriptor)
             identity = found.st_dev, found.st_ino
             if _identity(path) == identity:
+                _set_record_lock(descriptor, fcntl.F_WRLCK)
                 return descriptor, identity
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            holder = _written(descriptor)
             os.close(descriptor)
             raise DirectoryLockedError(f"{path}: in use by {holder or 'another process'}") from error
         except BaseException:
@@ -143,6 +154,45 @@ def _lock(path: str) -> tuple[int, tuple[int, int]]:
             raise
         os.close(descriptor)
     raise DirectoryLockedError(f"{path}: in use by others, in turn")
+
+
+def lock_holder(path: str) -> str | None:
+    """What the holder of the lock file at ``path`` wrote into it, ``""`` if it wrote nothing.
+
+    ``None``: no process holds it, or the file does not exist or cannot be opened. Asking takes no lock.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return _written(descriptor) if _is_held(descriptor) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _is_held(descriptor: int) -> bool:
+    if _CAN_QUERY:
+        query = _RECORD_LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        answer: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
+        return bool(_RECORD_LOCK.unpack(answer)[0] == fcntl.F_WRLCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _set_record_lock(descriptor: int, kind: int) -> None:
+    if _CAN_QUERY:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _RECORD_LOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+
+
+def _written(descriptor: int) -> str:
+    return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -19,8 +19,7 @@ import warren
 from tests.support import rocketmq_golden as golden
 from tests.support.waiting import wait_until
 from warren import cli
-from warren.storage.lock_file import LOCK_FILE
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 PROJECT = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}

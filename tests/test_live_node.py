@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,10 @@ import warren as product
 from tests.support.cli_tools import warren
 from warren.engine import open_vhost
 from warren.salvage.live_node import refuse_live_node
-from warren.storage import lock_holder as module
+from warren.storage import lock_file
 from warren.storage.errors import DirectoryLockedError
 from warren.storage.filesystem import RealFileSystem
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import lock_holder
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +102,11 @@ def test_a_copy_inside_the_directory_can_be_read(directory: Path) -> None:
     refuse_live_node(str(directory / "backup"))
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["by the system's list", "by a shared lock"])
-def test_who_holds_a_lock_is_what_the_holder_wrote(
-    is_listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("can_query", [True, False], ids=["by a query", "by a try"])
+def test_the_holder_of_a_lock_is_what_it_wrote(
+    can_query: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not is_listed:
-        monkeypatch.setattr(module, "_LOCKS", str(tmp_path / "no such list"))
+    monkeypatch.setattr(lock_file, "_CAN_QUERY", can_query)
     path = str(tmp_path / "warren.lock")
     assert lock_holder(path) is None
     lock = RealFileSystem().lock(path, "process 4711")
@@ -115,7 +116,7 @@ def test_who_holds_a_lock_is_what_the_holder_wrote(
     RealFileSystem().lock(path, "process 4712").release()
 
 
-def test_looking_by_the_systems_list_never_holds_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_tries_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a lock was tried")
 
@@ -127,3 +128,39 @@ def test_looking_by_the_systems_list_never_holds_a_lock(tmp_path: Path, monkeypa
     lock.release()
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert lock_holder(path) is None
+
+
+def test_a_lock_on_another_file_of_the_same_number_is_not_this_ones(tmp_path: Path) -> None:
+    """Two file systems number their files alike."""
+    places = [tmp_path / "one", tmp_path / "two"]
+    mounted = [mount_tmpfs(place) for place in places]
+    try:
+        if not all(mounted):
+            pytest.skip("no file system can be mounted here")
+        paths = [str(place / "warren.lock") for place in places]
+        lock = RealFileSystem().lock(paths[0], "process 4711")
+        RealFileSystem().lock(paths[1], "process 4712").release()
+        assert os.stat(paths[0]).st_ino == os.stat(paths[1]).st_ino
+        assert [lock_holder(path) for path in paths] == ["process 4711", None]
+        lock.release()
+    finally:
+        for place, is_mounted in zip(places, mounted, strict=True):
+            if is_mounted:
+                subprocess.run(["umount", "-l", place], check=True)
+
+
+def mount_tmpfs(place: Path) -> bool:
+    place.mkdir()
+    return not subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=False, capture_output=True).returncode
+
+
+def test_the_lock_of_another_process_namespace_is_seen(directory: Path) -> None:
+    """As in two containers that have one volume."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no process namespace can be made here")
+    found = subprocess.run(
+        [*inside, sys.executable, "-m", "warren", "verify", directory], check=False, capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    assert "a node of warren runs here" in found.stderr

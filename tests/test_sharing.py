@@ -633,14 +633,14 @@ def test_a_channel_that_is_left_while_a_guest_connects_anew_is_given_to_one_othe
     before = set(link._channels)
     consumer = queue.consume(prefetch=1)
     [number] = set(link._channels) - before
-    known = link_module.shake_hands
+    known = link_module.Hands
 
-    def leave_and_shake_hands(*arguments: Any) -> Any:
+    def leave_and_shake(*arguments: Any) -> Any:
         link.leave(link._channels[number])
         return known(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(link_module, "shake_hands", leave_and_shake_hands)
+        patched.setattr(link_module, "Hands", leave_and_shake)
         hang_up(guest)
         queue.publish(b"1").wait(60)
     wait_until(lambda: number in link._free_numbers, "its closing is not answered")
@@ -655,7 +655,7 @@ def test_who_leads_before_it_is_told_that_there_is_a_connection_does_not_wait_fo
     """It was told by the thread that had connected, and went on waiting at the socket, where nothing came."""
     link: Link = guest._opened.new_remote("/").link  # type: ignore[union-attr]
     asked, polled = threading.Event(), threading.Event()
-    shake_hands, call_later, poll = link_module.shake_hands, link_module.call_later, select.poll
+    hands, call_later, poll = link_module.Hands, link_module.call_later, select.poll
 
     class Poll:
         def __init__(self) -> None:
@@ -668,13 +668,13 @@ def test_who_leads_before_it_is_told_that_there_is_a_connection_does_not_wait_fo
 
     def once_asked(*arguments: Any) -> Any:
         asked.wait()
-        return shake_hands(*arguments)
+        return hands(*arguments)
 
     def once_polled(later: Any) -> None:
         polled.wait()
         call_later(later)
 
-    monkeypatch.setattr(link_module, "shake_hands", once_asked)
+    monkeypatch.setattr(link_module, "Hands", once_asked)
     monkeypatch.setattr(select, "poll", Poll)
     monkeypatch.setattr(link_module, "call_later", once_polled)
     ready = link.ready()

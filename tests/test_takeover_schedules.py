@@ -23,7 +23,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY
 from warren.amqp.states import Side
 from warren.client.errors import LinkLostError
-from warren.client.handshake import Login, shake_hands
+from warren.client.handshake import Hands, Login
 from warren.client.shared_directory import SharedDirectory
 from warren.server import Server
 
@@ -157,7 +157,7 @@ def test_a_host_that_ends_in_the_middle_of_a_handshake_is_lost_and_no_error() ->
     serving = threading.Thread(target=serve)
     serving.start()
     with pytest.raises(LinkLostError, match="shutdown"):
-        shake_hands(ours, Login("/"), 100, 4096)
+        Hands(ours, Login("/"), 100, 4096, 30.0)
     serving.join()
     theirs.close()
 

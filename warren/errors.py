@@ -30,6 +30,7 @@ from warren.actors.node_context import BlockedError
 from warren.actors.node_errors import DelaysDownError, ForeignDirectoryError, TopicsDownError, UnsavedError
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.client.calls import NotFromOutsideError
+from warren.client.errors import HostUnresponsiveError
 from warren.exchange_verbs import UnroutableError
 from warren.mending import NotMovedError
 from warren.running_broker import BrokerRunningError
@@ -62,6 +63,7 @@ __all__ = [
     "DirectoryLostError",
     "DiskFullError",
     "ForeignDirectoryError",
+    "HostUnresponsiveError",
     "MemberError",
     "MessageError",
     "NotFoundError",

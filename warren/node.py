@@ -30,8 +30,7 @@ from warren.running_node import RunningNode
 from warren.setting_keywords import SettingKeywords
 from warren.steps import blocking
 from warren.storage.filesystem import make_data_directory
-from warren.storage.lock_file import LOCK_FILE, SHARED
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:

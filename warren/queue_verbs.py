@@ -263,9 +263,9 @@ class QueueVerbs(MendingVerbs):
         if got[1] or timeout == 0:
             return got
         consumer = self.consumer(1, auto_ack=auto_ack)
-        yield from consumer.begin()
         delivered = None
         try:
+            yield from consumer.begin()
             delivered = yield from consumer.next_batch(timeout)
         finally:
             if delivered is None:

@@ -34,6 +34,7 @@ class SettingKeywords(TypedDict, total=False):
     queue_ram_report_interval_ms: int
     hibernate_after_ms: int
     sync_interval_ms: int
+    host_timeout_ms: int
     threads: int
     restart_limit: RestartLimit | tuple[int, float] | Mapping[str, float]
     attach: bool

@@ -12,8 +12,9 @@ A handle holds its verbs as ``_verbs``, and makes methods of them with :func:`bl
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Generator
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
@@ -58,6 +59,47 @@ class Reading:
 
 Wait = Future | Within | Reading | Admission
 Steps = Generator[Wait, Any, T]
+
+
+def bounded(steps: Steps[T], timeout: float | None, is_over: Callable[[float], Exception | None]) -> Steps[T]:
+    """``steps``, whose waits for answers end when ``timeout`` seconds are over and ``is_over`` returns an error.
+
+    It gets how many seconds have passed, and is asked again after a moment if it returns ``None``. What ``steps``
+    waits for with a time of its own is not touched.
+    """
+    if not timeout:
+        return (yield from steps)
+    begin_s = time.monotonic()
+    answer: Any = None
+    error: BaseException | None = None
+    try:
+        while True:
+            wait = steps.send(answer) if error is None else steps.throw(error)
+            answer = error = None
+            try:
+                if isinstance(wait, Future):
+                    yield from _awaited(wait, begin_s, timeout, is_over)
+                    answer = wait.get()
+                else:
+                    answer = yield wait
+            except BaseException as raised:  # an interrupt, too, is the steps' to deal with
+                error = raised
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _awaited(
+    future: Future, begin_s: float, timeout: float, is_over: Callable[[float], Exception | None]
+) -> Steps[None]:
+    while not future.done:
+        passed_s = time.monotonic() - begin_s
+        if passed_s >= timeout and (error := is_over(passed_s)) is not None:
+            raise error
+        yield Within(future, timeout - passed_s if passed_s < timeout else _AGAIN_S)
+
+
+_AGAIN_S: Final = 0.25
 
 
 def ask(actor: PooledActor, message: object) -> Future:

@@ -178,6 +178,9 @@ class NodeSettings:
     sync_interval_ms: int = attrs.field(default=25, validator=at_least(0))
     """Commits that come within this time are synced together."""
 
+    host_timeout_ms: int = attrs.field(default=10_000, validator=at_least(2000))
+    """How long the host of a shared directory may be silent before its guests' calls fail."""
+
     threads: int = attrs.field(factory=_default_threads_here, validator=at_least(1))
     """Threads on which the actors run."""
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tests.schedules.scheduler import Scheduler
 from warren.actors.clock import NS
+from warren.storage import lock_file
 
 _NOW: Final = 0
 
@@ -113,16 +114,18 @@ def _hang_up(number: int) -> None:
 def _let_go(descriptor: int, inode: int) -> None:
     with contextlib.suppress(OSError):
         if os.fstat(descriptor).st_ino == inode:
+            lock_file._set_record_lock(descriptor, fcntl.F_UNLCK)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class Fcntl:
     """What a module finds for ``fcntl``."""
 
-    LOCK_EX, LOCK_NB, LOCK_UN, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_UN, fcntl.LOCK_SH
-
     def __init__(self, processes: Processes) -> None:
         self.flock = processes.flock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fcntl, name)
 
 
 def stepped_socket(processes: Processes) -> type[socket.socket]:

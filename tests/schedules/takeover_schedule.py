@@ -138,8 +138,9 @@ class TakeoverSchedule:
         replace(undo, "warren.actors.leading", "select", select)
         for name in ("actors.leading", "actors.node_socket", "client.shared_directory"):
             replace(undo, f"warren.{name}", "socket", module)
-        for name in ("storage.lock_file", "client.shared_directory"):
-            replace(undo, f"warren.{name}", "fcntl", sockets.Fcntl(processes))
+        replace(undo, "warren.storage.lock_file", "fcntl", sockets.Fcntl(processes))
+        for name, constant in (("actors.leading", "SILENCE_TICK_S"), ("server.connection", "GUEST_BEAT_S")):
+            replace(undo, f"warren.{name}", constant, 1e6)  # else a program that hangs would seem to go on
         replace(undo, "warren.actors.loop_thread", "asyncio", sockets.Asyncio(scheduler))
         replace(undo, "warren.server.server", "_new_loop", processes.new_loop)
         replace(undo, "warren.node", "SystemClock", lambda: SteppedClock(scheduler))

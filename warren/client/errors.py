@@ -26,6 +26,10 @@ class ServerError(WarrenError):
     """The server has closed a connection or a channel for a reason that has no class of its own."""
 
 
+class HostUnresponsiveError(WarrenError):
+    """The process that hosts a shared directory does not answer: it is stopped, or hangs."""
+
+
 class LinkLostError(WarrenError):
     """The socket was lost before there was an answer. The same can be asked over the next one."""
 

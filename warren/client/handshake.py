@@ -1,4 +1,4 @@
-"""The first words on a socket, up to an open connection with open channels. The calling thread waits for each."""
+"""The handshake on a socket, up to an open connection with open channels. The calling thread waits for each answer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from warren.storage.errors import WarrenError
 _LOG = logger("client")
 
 RECEIVE_BYTES: Final = 1 << 18
-PATIENCE_S: Final = 30.0
-"""So long a server may take for each of its words."""
 _CAPABILITIES: Final = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -55,10 +53,13 @@ class Login:
 class Hands:
     """A connection that is being opened. The calling thread waits for each answer.
 
-    Raises :class:`LinkLostError` where the server hangs up, and what it refuses; the socket is closed then.
+    Raises :class:`LinkLostError` if the server hangs up, ``TimeoutError`` if it does not answer within ``timeout_s``,
+    and what it refuses; the socket is closed then.
     """
 
-    def __init__(self, connection: socket.socket, login: Login, channel_max: int, frame_max: int) -> None:
+    def __init__(
+        self, connection: socket.socket, login: Login, channel_max: int, frame_max: int, timeout_s: float
+    ) -> None:
         self._socket = connection
         self._login = login
         self._engine = Connection(Side.CLIENT, channel_max=channel_max, frame_max=frame_max, has_own_methods=True)
@@ -66,7 +67,7 @@ class Hands:
         """What came and belongs to whoever uses the connection."""
         self._mine: int | None = None
         self._answers: list[Method] = []
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(timeout_s)
         self._until(lambda: self._engine.state is State.RUNNING)
 
     def declare(self, number: int, methods: list[Method]) -> None:
@@ -134,6 +135,9 @@ class Hands:
                     raise LinkLostError("the server hung up while the connection was opened")
                 for event in _last_word_or_all(self._engine.receive(received)):
                     self._answer(event)
+        except TimeoutError:
+            self._socket.close()
+            raise
         except OSError as error:
             self._socket.close()
             raise LinkLostError(f"the connection could not be opened: {error}") from error
@@ -162,11 +166,6 @@ class Hands:
                 self._answers.append(method)
             case method if event.channel:
                 self.rest.append(event)
-
-
-def shake_hands(connection: socket.socket, login: Login, channel_max: int, frame_max: int) -> Hands:
-    """Open a connection over a socket; for its errors see :class:`Hands`."""
-    return Hands(connection, login, channel_max, frame_max)
 
 
 def _check_protocol(properties: Mapping[str, Any]) -> None:

@@ -1,10 +1,14 @@
 """Link: one socket to the process that hosts a node, and what happens when it is lost.
 
-Who reads it says :mod:`warren.actors.leading`, what leaves when :mod:`warren.client.sending`.
+:mod:`warren.actors.leading` says which thread reads it, :mod:`warren.client.sending` when data is sent.
 
-*Loss.* When the other end is gone the reader connects anew (``connect`` finds the next host, or makes this process
+*Loss.* When the other end is gone the reader connects again (``connect`` finds the next host, or makes this process
 host). Channels say what becomes of them (:class:`~warren.client.sending.Receiver`). What was asked and not answered
-fails with :class:`LinkLostError`: verbs ask again.
+fails with :class:`LinkLostError`, and verbs ask again.
+
+*Silence.* A host sends something at least every second, from its event loop. If nothing came for ``host_timeout_s``,
+it is stopped or hangs: the socket is given up, and what was asked or published and not answered fails with the error
+that ``unresponsive`` makes. The next call connects again.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
-from warren.client.handshake import RECEIVE_BYTES, Login, shake_hands
+from warren.client.handshake import RECEIVE_BYTES, Hands, Login
 from warren.client.sending import Receiver, Sending
 from warren.client.topology import Topology
 from warren.storage.errors import MessageError, WarrenError
@@ -36,6 +40,10 @@ _LOG = logger("client")
 _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 CLOSE_S: Final = 2.0
 """So long a server may take to say good-bye."""
+SILENT_S: Final = 3.0
+"""A host that has sent nothing for this time may be stopped: a call whose own timeout is over waits no longer."""
+_CHANNEL_MAX: Final = 65_535
+_NO_FRAME_MAX: Final = 0
 
 
 class Link(Sending):
@@ -45,15 +53,15 @@ class Link(Sending):
         self,
         connect: Callable[[Callable[[], bool]], socket.socket],
         login: Login,
-        *,
-        channel_max: int = 65535,
-        frame_max: int = 0,
+        unresponsive: Callable[[float], WarrenError],
+        host_timeout_s: float,
     ) -> None:
-        """``connect``: gives a socket, however long that takes, unless what it is given says that nobody wants one
-        any more (then it raises :class:`LinkLostError`, as where it should be asked again); raises why there is none.
+        """``connect``: returns a socket; raises :class:`LinkLostError` if it is to be called again, or if the function
+        that it gets says that the socket is not needed any more, and otherwise why there is no socket.
+        ``unresponsive``: makes the error for a host that was silent for some seconds.
         """
         self._connect, self._login = connect, login
-        self._channel_max, self._frame_max = channel_max, frame_max
+        self._unresponsive, self.silence_limit_s = unresponsive, host_timeout_s
         self.begin()
 
     def begin(self) -> None:
@@ -75,6 +83,8 @@ class Link(Sending):
         """What those get who hand something over, once this is about to be closed: it waits for what came before."""
         self.blocked = ""
         """Why publishers have to wait, where the server says so."""
+        self.given_up: WarrenError | None = None
+        """Why the last socket was given up, if the host was silent; there is no other yet."""
 
     def ready(self) -> Future:
         """Answered when there is a socket; fails with why there is none. Nobody connects before somebody asks."""
@@ -98,12 +108,15 @@ class Link(Sending):
             with self._lock:
                 numbers = sorted(self._channels)
                 again = self.topology.again()
-            hands = shake_hands(connection, self._login, self._channel_max, self._frame_max)
+            hands = Hands(connection, self._login, _CHANNEL_MAX, _NO_FRAME_MAX, self.silence_limit_s)
             hands.declare(self._last_number + 1, again)
             hands.open(numbers)
         except LinkLostError as error:
             _LOG.info("%s", error, extra=log_event("link_lost", error))
             self._park.heard(TICK_S)
+            return
+        except TimeoutError:
+            self.fail(self._unresponsive(self.silence_limit_s))
             return
         except WarrenError as error:
             self.fail(error)
@@ -114,6 +127,7 @@ class Link(Sending):
                 connection.close()
                 return
             self.engine = engine = hands.done()
+            self.given_up = None
             self.watch(connection)
             known = {*numbers, *self._channels}  # one that is closed below is free once that is answered
             self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in known]
@@ -149,6 +163,15 @@ class Link(Sending):
             self.lose(LinkLostError(str(error)), later)
         call_later(later)
         self.fail(error)
+
+    def silence(self, waited_s: float) -> WarrenError | None:
+        """The error for a call that has waited so long, if no host was found or it has sent nothing for some time."""
+        silent_s = self.silent_s if self.is_up else waited_s
+        return self._unresponsive(waited_s) if silent_s > SILENT_S else None
+
+    def too_silent(self) -> None:
+        self.given_up = self._unresponsive(self.silence_limit_s)
+        self.break_off(self.given_up)
 
     def lose(self, error: WarrenError, later: Later) -> None:
         """The socket is of no use any more."""

@@ -201,6 +201,9 @@ class RemoteQueueVerbs(QueueVerbs):
     def get_early(self) -> None:
         """Nothing is at hand here: the host has it."""
 
+    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[Got]:
+        return self.remote.within(timeout, super().get(auto_ack=auto_ack, timeout=timeout))
+
     def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
         delivered: list[Delivered] = []
         left = count
@@ -481,7 +484,16 @@ class RemoteConsumerVerbs(ConsumerVerbs):
                 self.vhost.link.send(slot.number, Credit(self.declaration.tag, slot.taken_bytes))
                 slot.taken_bytes = 0
 
+    def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:
+        delivered = yield from super().next_batch(timeout)
+        if delivered is None and timeout and self.vhost.link.is_up and (error := self.vhost.link.silence(timeout)):
+            raise error
+        return delivered
+
     def begin(self) -> Steps[None]:
+        return self.vhost.within(self.timeout, self._begin())
+
+    def _begin(self) -> Steps[None]:
         while not self.slot.is_begun and not self.closed:
             slot = self.slot
             try:

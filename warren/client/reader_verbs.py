@@ -161,6 +161,9 @@ class RemoteReaderVerbs(ReaderVerbs):
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
+        return self._remote.within(timeout, self._take(max_records, timeout))
+
+    def _take(self, max_records: int, timeout: float | None) -> Steps[Read]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -21,11 +21,12 @@ from warren.client.kept import KeptChannel, Window
 from warren.client.link import Link
 from warren.client.publishing import PublishChannel
 from warren.running_node import ClosedError
-from warren.steps import Steps, Within, run
+from warren.steps import Steps, Within, bounded, run
 from warren.storage.errors import WarrenError
 
 _DEFAULT_EXCHANGE: Final = ""
 K = TypeVar("K")
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -92,6 +93,10 @@ class RemoteVhost:
         self.link.close(ClosedError("the vhost was released"))
         self._on_release(self)
         self._begin()
+
+    def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
+        """``steps``, which raise :class:`HostUnresponsiveError` after ``timeout`` seconds if the host is silent."""
+        return bounded(steps, timeout, self.link.silence)
 
     def control(self) -> Steps[ClientChannel]:
         """The channel for questions, open."""
@@ -167,7 +172,7 @@ class RemoteVhost:
     def _room(self, opened: Callable[[], Steps[KeptChannel[Any]]], timeout: float | None) -> Steps[None]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            channel = yield from opened()
+            channel = yield from self.within(timeout, opened())
             wait = channel.wait_for_room()
             if wait is None:
                 return
@@ -214,7 +219,7 @@ class RemoteVhost:
             if channel is None:
                 if not block:
                     raise BlockedError("the connection to the node's host is only just being made")
-                channel = yield from opened()
+                channel = yield from self.within(timeout, opened())
             found = give(channel)
             if isinstance(found, Confirm):
                 return found
@@ -226,12 +231,15 @@ class RemoteVhost:
     def _why(self) -> str:
         return f"publishers are blocked: {self.link.blocked}" if self.link.blocked else "too much is on its way"
 
-    def flush(self) -> Steps[None]:
-        """Wait until everything that was published is confirmed, or cannot be."""
-        for channel in list(self._publishers.values()):
-            yield channel.settled()
+    def flush(self) -> Steps[WarrenError | None]:
+        """Wait until everything that was published is confirmed, or cannot be: returns why if the host is silent."""
+        channels: list[KeptChannel[Any]] = [*self._publishers.values()]
         if self._calls is not None:
-            yield self._calls.settled()
+            channels.append(self._calls)
+        waits = [wait for channel in channels if not (wait := channel.settled()).done]
+        for wait in waits:
+            yield wait
+        return self.link.given_up if waits else None
 
     def forget(self) -> None:
         """There are no channels: they were the last link's, or, in a forked child, are the parent's."""

@@ -1,24 +1,27 @@
 """SharedDirectory: one process's part in a data directory that many use.
 
-Whoever gets the directory's lock hosts the node: it opens it, and serves AMQP on a Unix socket in the directory. The
-others connect. When the host is gone, by whatever means, they all notice at once: one gets the lock, opens the node
-from its files and listens, the others connect to that one.
+The process that gets the directory's lock hosts the node: it opens it, and serves AMQP on a Unix socket in the
+directory. The others connect. When the host is gone, they all notice at once: one gets the lock, opens the node from
+its files and listens, and the others connect to that one. A lock of its own, held only while the node is opened, keeps
+others from opening it at the same time.
 
-A process that found nobody when it opened the directory works on its node directly. One that has connected goes on as
-a client, whoever hosts, even if it is itself: what it has handed over and is not confirmed goes before what it hands
-over next, and that holds only on one way.
+A host that holds the lock and does not answer, because it is stopped or hangs, is neither killed nor replaced: two
+hosts would destroy the directory. Calls fail after ``host_timeout_ms`` and name the process.
 
-A forked child is a client of its own. What its parent hosted, asked for and had delivered stays the parent's.
+A process that opened the directory first works on its node directly. One that has connected remains a client whichever
+process hosts, even if it is itself: unconfirmed messages must stay before those that it publishes next, and that holds
+only on one connection.
 
-*Locks.* ``_hosting`` is held while this process becomes host, and closes; whoever holds it takes no lock of a link's
-and waits for no answer. Threads that have handed something over never hold it.
+A forked child is a client of its own. What its parent hosted, asked for and was delivered stays the parent's.
+
+*Locks.* ``_hosting`` is held while this process becomes host, and while it closes. A thread that holds it takes no lock
+of a link and waits for no answer. Threads that have published something never hold it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import time
@@ -31,7 +34,7 @@ from warren.actors.leading import new_lock
 from warren.actors.node_socket import SOCKET_NAME, short_path
 from warren.actors.pool import WrongProcessError
 from warren.client.calls import NotFromOutsideError
-from warren.client.errors import LinkLostError
+from warren.client.errors import HostUnresponsiveError, LinkLostError
 from warren.client.handshake import Login
 from warren.client.link import Link
 from warren.client.remote import RemoteVhost
@@ -39,14 +42,16 @@ from warren.config import Config
 from warren.running_node import ClosedError, RunningNode
 from warren.steps import run
 from warren.storage.errors import DirectoryLockedError, WarrenError
-from warren.storage.lock_file import LOCK_FILE, SHARED
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, lock_holder
 from warren.storage.real_file import refused
 
+ELECTION_FILE: Final = "warren.election"
+"""The lock of the process that is opening the node."""
 RETRY_S: Final = 0.002
-"""So often a process looks for the next host."""
+MAX_RETRY_S: Final = 0.02
+"""How often a process looks for the next host: at first, and later."""
 GRACE_S: Final = 1.0
-"""So long a lock may be held by somebody who has not written down who it is."""
+"""How long a lock may be held by a process that has not written who it is."""
 
 _NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)
 
@@ -68,6 +73,7 @@ class SharedDirectory:
 
         self.path = path
         self._lock_path = os.path.join(path, LOCK_FILE)
+        self._host_timeout_s = config.node.host_timeout_ms / 1000
         self.config = config
         self._host = host
         self._running: RunningNode | None = None
@@ -99,7 +105,6 @@ class SharedDirectory:
         self._hosting = new_lock()
         self._remotes: list[RemoteVhost] = []
         self._closing = Closing()
-        self._election = -1
         self._met: list[RemoteVhost] = []
         """Of a guest of one who does not share: what has been connected."""
 
@@ -123,22 +128,16 @@ class SharedDirectory:
         self._running = self._elected()
 
     def _elected(self) -> RunningNode:
-        """One process at a time opens the node: the lock of the directory itself says which, and is given up then."""
-        self._election = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Open the node, if no other process has it or is opening it."""
+        election = RealLock(os.path.join(self.path, ELECTION_FILE), f"process {os.getpid()}")
         try:
-            fcntl.flock(self._election, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if lock_holder(self._lock_path) is not None:
-                raise DirectoryLockedError(f"{self._lock_path}: in use")
+            if (holder := lock_holder(self._lock_path)) is not None:
+                raise DirectoryLockedError(f"{self._lock_path}: in use by {holder}")
             if self._host is None:
                 raise RuntimeError("a guest cannot host")
             return self._host()
-        except BlockingIOError:
-            raise DirectoryLockedError(f"{self._lock_path}: another process is just opening it") from None
         finally:
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._election, fcntl.LOCK_UN)  # for copies that a forked child may have, too
-                os.close(self._election)
-            self._election = -1
+            election.remove()
 
     def running(self) -> RunningNode:
         """The node, where this process hosts it. Raises :class:`NotFromOutsideError`."""
@@ -165,7 +164,12 @@ class SharedDirectory:
             except OSError as error:
                 raise refused(self.path, error) from error
 
-        remote = RemoteVhost(lambda: Link(connect, Login(vhost)), vhost, self.path, self._forget_remote)
+        remote = RemoteVhost(
+            lambda: Link(connect, Login(vhost), self._unresponsive, self._host_timeout_s),
+            vhost,
+            self.path,
+            self._forget_remote,
+        )
         self._remotes.append(remote)
         return remote
 
@@ -174,29 +178,40 @@ class SharedDirectory:
             self._remotes.remove(remote)
 
     def _connect(self, stopped: Callable[[], bool]) -> socket.socket:
-        """A socket to the host, whoever that is or will be."""
+        """A socket to the host, which this process may become. Raises :class:`HostUnresponsiveError`."""
         if self._process != os.getpid():  # not when it was forked: who forks may forget what is to be done at the end
             self._process = os.getpid()
             open_nodes.close_at_exit(self)
-        patience = time.monotonic() + GRACE_S
+        begin, pause_s = time.monotonic(), RETRY_S
+        shared_until = begin
         while not stopped():
-            holder = lock_holder(self._lock_path)
+            holder, locked = lock_holder(self._lock_path), None
             if holder is None:
                 try:
                     self._become_host()
-                except DirectoryLockedError:
-                    time.sleep(RETRY_S)
-                    continue
+                except DirectoryLockedError as error:
+                    locked = error
             elif holder.endswith(SHARED):
-                patience = time.monotonic() + GRACE_S
-            elif time.monotonic() >= patience:
+                shared_until = time.monotonic()
+            elif time.monotonic() >= shared_until + GRACE_S:
                 raise DirectoryLockedError(
                     f"{self._lock_path}: in use by {holder or 'another process'}, which does not share it"
                 )
             if (holder is None or holder.endswith(SHARED)) and (connection := _connected(self.path)) is not None:
                 return connection
-            time.sleep(RETRY_S)
-        raise LinkLostError("nobody wants the connection any more")
+            if time.monotonic() - begin >= self._host_timeout_s:
+                raise locked or self._unresponsive(self._host_timeout_s)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_RETRY_S)
+        raise LinkLostError("the connection is not wanted any more")
+
+    def _unresponsive(self, silent_s: float) -> HostUnresponsiveError:
+        """The host has not answered for ``silent_s``."""
+        holder = (lock_holder(self._lock_path) or "").removesuffix(SHARED) or "an unknown process"
+        return HostUnresponsiveError(
+            f"{self.path}: the host of this directory has not answered for {silent_s:.1f} s ({holder}); resume it if "
+            "it is stopped, or end it: then another process takes over"
+        )
 
     def _attached(self, remote: RemoteVhost) -> socket.socket:
         """A socket to the one who has the directory for himself: once, for who comes after him is another."""
@@ -225,16 +240,18 @@ class SharedDirectory:
     def close(self) -> None:
         """Wait until everything that was published is confirmed; then leave the directory to the others.
 
-        What interrupts do is told at :meth:`RunningNode.close`.
+        Raises :class:`HostUnresponsiveError` if the host was silent for too long to confirm it. For interrupts see
+        :meth:`RunningNode.close`.
         """
         self._closing.run(self._close)
 
     def _close(self) -> None:
         self._closed = True
         error = ClosedError(f"the node of {self.path} is closed")
+        silent = None
         for remote in list(self._remotes):
             remote.link.refuse(error)  # else it would never end while others publish on
-            run(remote.flush())
+            silent = run(remote.flush()) or silent
             uninterrupted(remote.close, error)
         with self._hosting:
             running = self._running
@@ -244,6 +261,8 @@ class SharedDirectory:
         finally:
             if running is None or running.ended:
                 uninterrupted(self._let_go)
+        if silent is not None:
+            raise silent
 
     def _let_go(self) -> None:
         with self._hosting:
@@ -257,8 +276,6 @@ class SharedDirectory:
             return
         error = WrongProcessError(f"{self.path}: this was asked for by the process that this one was forked from")
         remotes = self._remotes
-        if self._election >= 0:
-            os.close(self._election)
         self._begin()
         self._running = self.local = None
         for remote in remotes:
@@ -277,7 +294,7 @@ def open_shared(
 
 
 def _connected(directory: str) -> socket.socket | None:
-    """A socket to whoever listens in a directory; ``None``: nobody."""
+    """A socket to the process that listens in a directory; ``None`` if none does."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_path(os.path.join(directory, SOCKET_NAME)) as name:

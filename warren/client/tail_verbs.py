@@ -50,6 +50,9 @@ class RemoteTailVerbs(TailVerbs):
         return self._channel
 
     def next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
+        return self._remote.within(timeout, self._next_page(timeout))
+
+    def _next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
         from warren.client.queue_verbs import browsed_of  # noqa: PLC0415 - which imports this
 
         deadline = None if timeout is None else time.monotonic() + timeout

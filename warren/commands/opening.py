@@ -24,8 +24,7 @@ from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
-from warren.storage.lock_file import LOCK_FILE, SHARED
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.storage.overlay import OverlayFileSystem
 from warren.top.attached import Attached, NotAttachedError
 from warren.vhost_verbs import VhostVerbs

@@ -16,8 +16,7 @@ from warren.commands.output import report_error
 from warren.msg_store.commit_log_format import Record
 from warren.salvage.queue_directory import Finding
 from warren.storage.errors import DataError, WarrenError
-from warren.storage.lock_file import LOCK_FILE
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 if TYPE_CHECKING:
     from warren.node import Node

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from warren.storage.errors import DirectoryLockedError
-from warren.storage.lock_file import LOCK_FILE
-from warren.storage.lock_holder import lock_holder
+from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 _INSIDE: Final = (
     ("msg_stores", "vhosts", "*", "queues", "*"),

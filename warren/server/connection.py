@@ -62,6 +62,8 @@ _ANSWERED_IN: Final[dict[type[Method], State]] = {
     c.Connection.UpdateSecret: State.RUNNING,
 }
 
+GUEST_BEAT_S: Final = 1.0
+
 
 class ClientConnection(asyncio.Protocol):
     """One client's connection. Its ``info`` is what RabbitMQ's management shows of it."""
@@ -425,6 +427,8 @@ class ClientConnection(asyncio.Protocol):
             if self._deadline is not None:
                 self._deadline.cancel()
             self.engine.send(0, c.Connection.OpenOk())
+            if self.is_owner:
+                self._show_life()
 
     def _open_channel(self, number: int) -> None:
         if not self.is_owner and (refusal := channel_refused(self.server, self.user)) is not None:
@@ -541,6 +545,13 @@ class ClientConnection(asyncio.Protocol):
         self._heartbeat = self.server.loop.call_later(
             half_s, functools.partial(self._beat, half_s, beats + 1, heard, missed)
         )
+
+    def _show_life(self) -> None:
+        """Send a guest of the directory something at least every :data:`GUEST_BEAT_S`: it gives up a silent host."""
+        if self._loop.time() - self._spoke >= GUEST_BEAT_S and self.engine.state is State.RUNNING:
+            self.engine.send_heartbeat()
+            self.flush()
+        self._heartbeat = self._loop.call_later(GUEST_BEAT_S, self._show_life)
 
     # ── tasks, and what is told of it ───────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,218 @@
+"""A host that has its directory and does not answer: calls keep their timeouts, and end with an error that names it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import warren
+import warren.aio
+from tests.support.sharing_tools import Member
+from tests.support.waiting import wait_until
+from warren.errors import DirectoryLockedError, HostUnresponsiveError
+
+HOST_TIMEOUT_MS = 2500
+LONG_S = 60.0
+"""Longer than any call may take, however busy the machine is."""
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator[Member]:
+    """The host of a directory with a message in the queue ``work``; stopped by :func:`stop`."""
+    with Member(tmp_path / "data", "hold") as member:
+        member.hear("ready")
+        yield member
+        member.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def guest(stopped: Member, tmp_path: Path) -> Iterator[warren.Node]:
+    node = opened(tmp_path)
+    node.queue("work").publish_many([b"1", b"2"]).wait()
+    yield node
+    stopped.process.send_signal(signal.SIGCONT)
+    node.close()
+
+
+def opened(tmp_path: Path) -> warren.Node:
+    return warren.open(tmp_path / "data", share=True, host_timeout_ms=HOST_TIMEOUT_MS)
+
+
+def stop(member: Member) -> None:
+    member.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state_of(member.process.pid) == "T", "it is not stopped")
+
+
+def state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    begin = time.monotonic()
+    with pytest.raises(HostUnresponsiveError):
+        call()
+    return time.monotonic() - begin
+
+
+def test_a_call_with_a_timeout_keeps_it(stopped: Member, guest: warren.Node) -> None:
+    queue = guest.queue("work")
+    stop(stopped)
+    with pytest.raises(HostUnresponsiveError, match=rf"has not answered .* \(process {stopped.process.pid}, "):
+        queue.get(timeout=2)
+    assert seconds(lambda: list(queue.consume(timeout=1))) < LONG_S
+    with pytest.raises((HostUnresponsiveError, TimeoutError)):
+        queue.publish(b"3", timeout=1).wait(1)
+
+
+CALLS: dict[str, Callable[[warren.Node], object]] = {
+    "len": lambda node: len(node.queue("work", passive=True)),
+    "get": lambda node: node.queue("work").get(),
+    "get without end": lambda node: node.queue("work").get(timeout=None),
+    "consume": lambda node: next(iter(node.queue("work").consume())),
+    "a confirm": lambda node: node.queue("work").publish(b"3").wait(),
+    "a declaration": lambda node: node.queue("another"),
+    "a topic": lambda node: node.topic("events").append(b"1").wait(),
+    "stats": lambda node: node.stats(),
+}
+
+
+def test_calls_without_a_timeout_end(stopped: Member, guest: warren.Node) -> None:
+    stop(stopped)
+    with ThreadPoolExecutor(len(CALLS)) as threads:
+        for what, done in {what: threads.submit(call, guest) for what, call in CALLS.items()}.items():
+            assert isinstance(done.exception(LONG_S), HostUnresponsiveError), what
+
+
+def test_calls_go_on_once_the_host_does(stopped: Member, guest: warren.Node) -> None:
+    queue = guest.queue("work")
+    stop(stopped)
+    assert seconds(lambda: len(queue)) < LONG_S
+    stopped.process.send_signal(signal.SIGCONT)
+    assert queue.get(timeout=LONG_S, auto_ack=True).body == b"1"
+
+
+def test_a_host_that_ends_while_it_is_silent_is_taken_over(stopped: Member, guest: warren.Node) -> None:
+    queue = guest.queue("work")
+    stop(stopped)
+    assert seconds(lambda: len(queue)) < LONG_S
+    stopped.kill()
+    assert len(queue) == 2
+    assert guest.queue("work").get(auto_ack=True).body == b"1"
+
+
+def test_a_consumer_that_waits_is_told(stopped: Member, guest: warren.Node) -> None:
+    consumer = guest.queue("empty").consume()
+    assert consumer.receive(0.01) is None
+    stop(stopped)
+    with pytest.raises(HostUnresponsiveError):
+        consumer.receive()
+
+
+def test_coroutines_are_told(stopped: Member, guest: warren.Node, tmp_path: Path) -> None:
+    async def ask() -> None:
+        node = await warren.aio.open(tmp_path / "data", share=True, host_timeout_ms=HOST_TIMEOUT_MS)
+        queue = await node.queue("work")
+        stop(stopped)
+        with pytest.raises(HostUnresponsiveError):
+            await queue.get(timeout=1)
+        with pytest.raises(HostUnresponsiveError):
+            await queue.purge()
+        stopped.process.send_signal(signal.SIGCONT)
+        await node.close()
+
+    asyncio.run(asyncio.wait_for(ask(), LONG_S))
+
+
+def test_a_directory_whose_host_is_stopped_cannot_be_opened(stopped: Member, tmp_path: Path) -> None:
+    stop(stopped)
+    assert seconds(lambda: opened(tmp_path)) < LONG_S
+
+
+@pytest.mark.slow
+def test_a_command_says_which_process_does_not_answer(stopped: Member, tmp_path: Path) -> None:
+    stop(stopped)
+    done = subprocess.run(
+        [sys.executable, "-m", "warren", "publish", tmp_path / "data", "work", "body"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 2
+    assert "has not answered" in done.stderr
+    assert f"(process {stopped.process.pid}, " in done.stderr
+
+
+def test_a_program_that_has_published_to_a_stopped_host_ends(stopped: Member, tmp_path: Path) -> None:
+    program = (
+        "import logging, warren\n"
+        "logging.basicConfig()\n"
+        f"node = warren.open({str(tmp_path / 'data')!r}, share=True, host_timeout_ms={HOST_TIMEOUT_MS})\n"
+        "queue = node.queue('work')\n"
+        "print('open', flush=True)\n"
+        "input()\n"
+        "queue.publish(b'x')\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        stop(stopped)
+        _, errors = process.communicate("\n", LONG_S)
+    assert "has not answered" in errors
+
+
+@pytest.mark.parametrize("what", ["the directory", "the lock file"])
+def test_a_lock_of_another_program_keeps_nobody_waiting_for_ever(what: str, tmp_path: Path) -> None:
+    """``flock DIRECTORY backup.sh``, for one."""
+    (tmp_path / "data").mkdir(mode=0o755)
+    place = tmp_path / "data" if what == "the directory" else tmp_path / "data" / "warren.lock"
+    if what != "the directory":
+        place.touch()
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if what == "the directory":
+            opened(tmp_path).close()
+        else:
+            with pytest.raises(DirectoryLockedError):
+                opened(tmp_path)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_host_that_never_listens_is_given_up(tmp_path: Path) -> None:
+    """It has the lock, says that it shares, and was stopped before it had made its socket."""
+    (tmp_path / "data").mkdir()
+    program = (
+        "import sys\n"
+        "from warren.storage.filesystem import RealFileSystem\n"
+        f"lock = RealFileSystem().lock({str(tmp_path / 'data' / 'warren.lock')!r}, 'process 1, shared')\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        assert seconds(lambda: opened(tmp_path)) < LONG_S
+        holder.kill()
+
+
+def test_an_idle_host_sends_something(stopped: Member, guest: warren.Node) -> None:
+    """The member is not stopped, and nothing else is to be sent."""
+    link = guest._opened.node.link  # type: ignore[attr-defined]
+    link.silence_limit_s, link.silent_s = LONG_S, 2.0
+    wait_until(lambda: link.silent_s < 2.0, "the host is silent")
+    assert stopped.process.pid
+    assert guest.queue("work").get(timeout=LONG_S, auto_ack=True).body == b"1"
