@@ -152,6 +152,13 @@ def test_globs_on_s3_match_as_those_of_a_disk_do(s3: S3) -> None:
     assert names(remote("broker-1/"), remote("broker-1")) == [remote("broker-1/")]
 
 
+def test_a_place_above_several_nodes_names_each_of_them(s3: S3) -> None:
+    nodes = find_nodes([f"s3://somebody:a-secret@{BUCKET}/fleet?{s3.query}"])
+    assert [node.name for node in nodes] == [remote("broker-1"), remote("broker-2")]
+    assert [node.contents().kinds for node in nodes] == [Kind.QUEUES, Kind.TOPICS]
+    assert find_nodes([node.path for node in nodes]) == nodes
+
+
 def test_what_opens_a_store_is_no_part_of_a_name(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL", *ENVIRONMENT):
         monkeypatch.delenv(name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from typing import Annotated
 
+import attrs
 import typer
 
 from warren.commands.exporting import opened_writer
 from warren.commands.findings import FindingReporter
+from warren.commands.nodes import NodeOption, opened_nodes
 from warren.commands.options import (
     EXIT_DAMAGE,
     LimitOption,
@@ -17,19 +20,21 @@ from warren.commands.options import (
     QueueOption,
     SourcePath,
     TextOption,
+    UsageError,
     WhereOption,
     distinct,
 )
 from warren.commands.output import print_json
-from warren.salvage.export import Selection, count_chosen, export_to
+from warren.salvage.export import Exported, Selection, by_node, count_chosen, export_to
+from warren.salvage.formats import Format
 from warren.salvage.names import from_text, printable
 from warren.salvage.rocketmq.progress import counting_bar
-from warren.salvage.source import open_source
 
 
 def export(
     path: SourcePath,
     *,
+    node: NodeOption = None,
     vhost: OnlyVhostOption = None,
     queue: QueueOption = None,
     where: WhereOption = None,
@@ -47,6 +52,13 @@ def export(
 ) -> None:
     """Write out the messages that a restarted broker would deliver, queue by queue, in order.
 
+    Exported are the messages that are ready, and those that were delivered but not acked; of classic queues persistent
+    ones alone. Expired messages are among them, with the time in expiry_us: a broker drops one when it reaches the head
+    of its queue. Acked messages (--include-acked) and streams are not.
+
+    If PATH holds the directories of several nodes, --node says which to export. Lines of several nodes begin with the
+    node's name; --format can only be jsonl then.
+
     Exit code 1: some could not be read, or something is damaged so that messages may be missing; stderr says what and
     why, and all the others are there. `warren import` and `warren shovel` publish what was written.
     """
@@ -60,15 +72,27 @@ def export(
     )
     selection.condition()  # says what is wrong with it before anything is opened
     wanted = () if orphans else tuple(map(from_text, selection.queues))
-    findings = FindingReporter()
-    with (
-        open_source(path, wanted) as source,
-        opened_writer(
-            out, path, output_format, with_text=with_text, include_acked=include_acked, orphans=orphans
-        ) as output,
-        counting_bar("Exporting", lambda: count_chosen(source, selection), is_shown=output.may_show) as passed,
-    ):
-        exported = export_to(source, selection, output.writer, findings, passed)
+    findings, exported = FindingReporter(), Exported()
+    with ExitStack() as opened:
+        nodes = opened.enter_context(opened_nodes(path, node)).require_chosen()
+        sources = {name: opened.enter_context(closing(place.queues(wanted))) for name, place in nodes.items()}
+        parts = by_node(path, sources, selection)
+        output = opened.enter_context(
+            opened_writer(out, path, output_format, with_text=with_text, include_acked=include_acked, orphans=orphans)
+        )
+        if len(sources) > 1 and output.format is not Format.JSONL:
+            raise UsageError(f"--format {output.format}: holds one node's messages; choose it with --node NAME")
+        passed = opened.enter_context(
+            counting_bar(
+                "Exporting",
+                lambda: sum(count_chosen(sources[name], part) for name, part in parts.items()),
+                is_shown=output.may_show,
+            )
+        )
+        for name, part in parts.items():
+            writer = output.writer if len(sources) == 1 else output.of_node(name)
+            left = None if limit is None else limit - exported.messages
+            exported.add(export_to(sources[name], attrs.evolve(part, limit=left), writer, findings, passed))
     findings.rest()
     if output.out is not None and as_json:
         counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 
@@ -17,6 +18,7 @@ from warren.msg_store.commit_log_format import Record
 from warren.salvage.body_rows import body_files
 from warren.salvage.export import MessageWriter, RecordWriter
 from warren.salvage.formats import Format, format_of
+from warren.salvage.json_lines import JsonLines
 from warren.salvage.writing import Form, writer_of
 
 
@@ -40,6 +42,8 @@ class Output(RecordOutput):
 
     writer: MessageWriter
     format: Format
+    of_node: Callable[[str], MessageWriter]
+    """Makes a writer of the same output whose lines begin with a node's name; for lines of JSON."""
 
 
 class RecordLines:
@@ -102,7 +106,9 @@ def opened_writer(
         raise UsageError("--format parquet: is nothing for a terminal; say --out FILE")
     if output_format is Format.BODIES and out is not None and (out.endswith("/") or os.path.isdir(out)):
         with opened_folder(out, source) as folder:
-            yield Output(writer=body_files(folder), out=out, format=output_format)
+            writer = body_files(folder)
+            yield Output(writer=writer, out=out, format=output_format, of_node=lambda _: writer)
         return
-    with opened(out, source) as write, writer_of(form, write) as writer:
-        yield Output(writer=writer, out=out, format=output_format)
+    with opened(out, source) as write, writer_of(form, write) as lines:
+        of_node = partial(JsonLines, write, with_text=with_text)
+        yield Output(writer=lines, out=out, format=output_format, of_node=of_node)

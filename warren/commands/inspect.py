@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from warren.commands.nodes import ALL, NodeOption, Nodes, opened_nodes
 from warren.commands.options import EXIT_DAMAGE, AnyPath, JsonOption, SetOption, StartOption, parse_settings
-from warren.commands.output import print_json, print_text, report_error
+from warren.commands.output import plain_table, print_json, print_text, report_error
 from warren.salvage.inspect import Report, inspect_source
-from warren.salvage.source import Place, open_place
+from warren.salvage.names import printable
+from warren.salvage.source import Place
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -19,38 +21,78 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    path: AnyPath, *, setting: SetOption = None, start: StartOption = False, as_json: JsonOption = False
+    path: AnyPath,
+    *,
+    node: NodeOption = None,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what is in a broker's directory, in numbers: vhosts, queues, segments and stores; or topics, and their files.
 
-    Exit code 1: a node's topics cannot be read; its queues are said.
+    If PATH holds the directories of several nodes, they are listed: when each was last written, and how many messages
+    it has. Exit code 1: a node's topics cannot be read; its queues are said.
     """
     changes = parse_settings(setting)
-    report: Report = {}
     problems: list[object] = []
-    with open_place(path) as place:
-        source, store = place.both()
-        if source is not None:
-            with closing(source):
-                report = inspect_source(source)
-                problems += [one for vhost in source.vhosts for one in vhost.problems if one.severity != "leftover"]
-        if store is not None:
-            try:
-                topics = _inspect_topics(place, store, changes, start=start, report=problems.append)
-            except WarrenError as error:
-                if source is None:
-                    raise
-                topics = None
-                problems.append(error)
-            report = topics or {} if source is None else report | {"topics": topics}
+    with opened_nodes(path, node) as nodes:
+        if not nodes.chosen:
+            _list(nodes, as_json=as_json)
+            return
+        reports = {
+            name: _inspect(place, changes, start=start, problems=problems) for name, place in nodes.chosen.items()
+        }
     if as_json:
-        print_json(report)
+        several = [{"node": name, **report} for name, report in reports.items()]
+        print_json({"nodes": several} if len(reports) > 1 else reports.popitem()[1])
     else:
-        print_text(_inspect_tables(report))
+        for name, report in reports.items():
+            print_text(_titled(name) if len(reports) > 1 else ())
+            print_text(_inspect_tables(report))
     for problem in problems:
         report_error(problem)
-    if report.get("topics", report) is None:
+    if any(report.get("topics", report) is None for report in reports.values()):
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def _list(nodes: Nodes, *, as_json: bool) -> None:
+    found = nodes.summaries()
+    if as_json:
+        print_json({"nodes": [node.report() for node in found]})
+        return
+    table = plain_table("node", "last written", numbers=["messages"])
+    for node in found:
+        table.add_row(printable(node.name), node.last_written, "–" if node.messages is None else f"{node.messages:,}")
+    print_text([table, f"\n{len(found)} nodes: --node NAME says what is in one, --node {ALL} what is in each."])
+    for node in found:
+        if node.problem is not None:
+            report_error(node.problem)
+
+
+def _titled(name: str) -> Iterator[RenderableType]:
+    from rich.text import Text  # noqa: PLC0415  # as below
+
+    yield Text(printable(name), "bold reverse")
+
+
+def _inspect(place: Place, changes: dict[str, str], *, start: bool, problems: list[object]) -> Report:
+    """One node's report; ``problems``: gets what could not be read."""
+    report: Report = {}
+    source, store = place.both()
+    if source is not None:
+        with closing(source):
+            report = inspect_source(source)
+            problems += [one for vhost in source.vhosts for one in vhost.problems if one.severity != "leftover"]
+    if store is not None:
+        try:
+            topics = _inspect_topics(place, store, changes, start=start, report=problems.append)
+        except WarrenError as error:
+            if source is None:
+                raise
+            topics = None
+            problems.append(error)
+        report = topics or {} if source is None else report | {"topics": topics}
+    return report
 
 
 def _inspect_topics(

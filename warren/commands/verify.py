@@ -8,6 +8,7 @@ from itertools import chain
 
 import typer
 
+from warren.commands.nodes import NodeOption, opened_nodes
 from warren.commands.options import EXIT_DAMAGE, AnyPath, JsonOption, SetOption, parse_settings
 from warren.commands.output import opened, print_text, report_error
 from warren.salvage.names import to_json
@@ -15,24 +16,24 @@ from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.inspecting import KIND
 from warren.salvage.rocketmq.verify_store import verify_store
-from warren.salvage.source import Place, Source, open_place
+from warren.salvage.source import MIXED_KIND, Place, Source
 from warren.salvage.verify import Account, to_report, verify_source
 
 
-def verify(path: AnyPath, *, setting: SetOption = None, as_json: JsonOption = False) -> None:
+def verify(path: AnyPath, *, node: NodeOption = None, setting: SetOption = None, as_json: JsonOption = False) -> None:
     """Say what in a broker's directory is damaged, and what is only left over.
 
-    Exit code 0: no damage, 1: damage, 2: nothing that can be read.
+    Exit code 0: no damage, 1: damage, 2: nothing that can be read, or several nodes and no --node.
     """
     account = Account()
     changes = parse_settings(setting)
-    with open_place(path) as place:
-        source, store = place.both()
-        findings = _findings(place, source, store, changes)
+    with opened_nodes(path, node) as nodes:
+        read = [(place, *place.both()) for place in nodes.require_chosen().values()]
+        findings = chain.from_iterable(_findings(*one, changes) for one in read)
         if as_json:
             with opened(None, path) as write:
-                kind = KIND if source is None else source.kind
-                write(b'{"kind": %b, "findings": [' % to_json(kind))
+                kinds = {KIND if source is None else source.kind for _, source, _ in read}
+                write(b'{"kind": %b, "findings": [' % to_json(kinds.pop() if len(kinds) == 1 else MIXED_KIND))
                 for finding in findings:
                     write((b", " if account.total else b"") + to_json(to_report(finding)))
                     account.count(finding)

@@ -10,7 +10,7 @@ Nothing is known of its delivery (``seq_id``, ``redelivered`` and ``expiry_us`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -94,6 +94,12 @@ class Exported:
     payload_bytes: int = 0
     problems: int = 0
 
+    def add(self, other: Exported) -> None:
+        """Count another export, too."""
+        self.messages += other.messages
+        self.payload_bytes += other.payload_bytes
+        self.problems += other.problems
+
 
 def export_source(source: Source, selection: Selection, write: Write, report: Report) -> Exported:
     """The same as :func:`export_to`, as lines of JSON; ``write`` gets them, perhaps in pieces."""
@@ -113,11 +119,8 @@ def export_to(
     :class:`WarrenError` where the selection names a vhost or a queue that is not there, and
     :class:`warren.where.WhereError`.
     """
-    vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
-    if selection.vhost is not None and not vhosts:
-        raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
-    there = {name for vhost in vhosts for name, _ in chosen_queues(vhost, selection.queues)}
-    check_found(source.path, selection, there)
+    by_node(source.path, {"": source}, selection)
+    vhosts = _chosen_vhosts(source, selection)
     exporter = Exporter.of(selection, writer, report, passed)
     for vhost in vhosts:
         for name, directories in chosen_queues(vhost, selection.queues):
@@ -133,13 +136,36 @@ def export_to(
     return exporter.exported
 
 
+def by_node(path: str, sources: Mapping[str, Source], selection: Selection) -> dict[str, Selection]:
+    """What is wanted of each node that has any of it.
+
+    Raises :class:`WarrenError` if the selection names a vhost or a queue that no node has.
+    """
+    vhosts = {node: _chosen_vhosts(source, selection) for node, source in sources.items()}
+    if selection.vhost is not None and not any(vhosts.values()):
+        raise WarrenError(f"{path}: no vhost {selection.vhost!r}")
+    there = {
+        node: {name for vhost in chosen for name, _ in chosen_queues(vhost, selection.queues)}
+        for node, chosen in vhosts.items()
+    }
+    check_found(path, selection, set().union(*there.values()))
+    parts = {
+        node: attrs.evolve(selection, queues=tuple(name for name in selection.queues if from_text(name) in names))
+        for node, names in there.items()
+    }
+    return {node: part for node, part in parts.items() if part.queues or not selection.queues}
+
+
+def _chosen_vhosts(source: Source, selection: Selection) -> list[Vhost]:
+    return [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
+
+
 def count_chosen(source: Source, selection: Selection) -> int:
     """About how many messages :func:`export_to` will look at; no body is read for it."""
     every = range(1 << 62)
     count = sum(
         directory.count(every)
-        for vhost in source.vhosts
-        if selection.vhost in (None, to_text(vhost.name))
+        for vhost in _chosen_vhosts(source, selection)
         for _, directories in chosen_queues(vhost, selection.queues)
         for directory in directories
     )

@@ -1,11 +1,14 @@
 """A source: what the user points at, found out and opened without changing it.
 
 It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
-RocketMQ's store folder, or the directory that it lies in; or an archive that holds one of these at any depth, which is
-unpacked to a temporary directory (:mod:`warren.salvage.archive`). Where an archive holds several, the path goes on
-behind its name: ``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a
-directory of another machine, which comes as one (:mod:`warren.salvage.over_ssh`). A warren node's directory may hold
-both kinds, queues and a topics store.
+RocketMQ's store folder; a directory that holds one of these a few levels below; or an archive that holds one, which is
+unpacked to a temporary directory (:mod:`warren.salvage.archive`). A path may go on after an archive's name:
+``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a directory of another
+machine, which comes as one (:mod:`warren.salvage.over_ssh`). A warren node's directory may hold both kinds, queues and
+a topics store.
+
+A directory or an archive may hold several nodes, such as the volume of a container that has a new host name at every
+start. :meth:`Place.nodes` gives all of them. Everything else wants one, and raises an error that names them.
 
 A node's data directory brings its quorum queues with it: each is one of its vhost's queues, beside the classic ones.
 
@@ -19,7 +22,7 @@ import os
 import posixpath
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -55,6 +58,10 @@ _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_FILES = (disk.VHOST_NAME_FILE, disk.RECOVERY_TERMS_FILE)
 _MAX_DEPTH = 8
 """Levels of an archive that are searched."""
+DIRECTORY_DEPTH: Final = 3
+"""Levels below a directory that are searched: /var/lib holds rabbitmq/mnesia/NODE. More would walk whole disks."""
+_NO_BROKERS: Final = frozenset({DELAYS_DIRECTORY, SIDE_DIRECTORY, "coordination"})
+"""Folders of a node that look like another node's directory, and are none."""
 
 _NO_QUEUES = "is no RabbitMQ data directory, vhosts or quorum folder, vhost's folder or queue's folder"
 _NO_STORE = "is no RocketMQ store folder (with commitlog, consumequeue or index in it)"
@@ -93,7 +100,28 @@ class Place:
     files: ReadOnlyFileSystem
     directory: str
     depth: int
-    """Levels below the directory where something may lie, too."""
+    """Levels below the directory that are searched, too."""
+    may_run: bool = False
+    """Whether a node may have open what is found below: it is a directory of this machine."""
+
+    def nodes(self) -> list[Place]:
+        """The brokers' directories: this one, or all in the highest level below it that has any; each a place.
+
+        Raises :class:`DataError` if there are none.
+        """
+        found = self._found(self._parts_at)
+        if not found:
+            raise DataError(self.path, None, _NEITHER)
+        if len(found) == 1:
+            return [attrs.evolve(self, directory=found[0][0], depth=0)]
+        return [
+            attrs.evolve(self, path=below(self.path.rstrip("/"), self.below(place)), directory=place, depth=0)
+            for place, _ in found
+        ]
+
+    def below(self, place: str) -> str:
+        """The path of an inner directory, relative to this one."""
+        return place[len(self.directory) :].lstrip("/") if place != self.directory else posixpath.basename(place)
 
     def search(self, look: Callable[[str], _Found | None], nothing: str) -> _Found:
         """What ``look`` finds in the directory, or in the highest of those below it that have anything.
@@ -101,27 +129,42 @@ class Place:
         Raises :class:`DataError`, which says ``nothing``, where there is nothing, and where there is more than one;
         :class:`~warren.storage.data_version.VersionError` where this warren does not know what it would read.
         """
+        match self._found(look):
+            case []:
+                raise DataError(self.path, None, nothing)
+            case [(place, found)]:
+                if self.may_run:
+                    refuse_live_node(place)
+                refuse_unreadable(self.files, holders(place))
+                return found
+            case several:
+                names = ", ".join(self.below(place) for place, _ in several)
+                reason = f"holds the directories of {len(several)} nodes ({names}); point at one of them"
+                raise DataError(self.path, None, reason)
+
+    def _found(self, look: Callable[[str], _Found | None]) -> list[tuple[str, _Found]]:
+        """What ``look`` finds in the highest level that has anything, with its directories."""
         places = [self.directory]
         for _ in range(self.depth + 1):
-            found = [(place, one) for place in places if (one := look(place)) is not None]
-            if len(found) > 1:
-                names = " and ".join(place for place, _ in found[:2])
-                raise DataError(self.path, None, f"holds more than one broker's directory ({names}); name one of them")
-            if found:
-                refuse_unreadable(self.files, holders(found[0][0]))
-                return found[0][1]
-            places = [inner for place in places for inner in _directories(self.files, place)]
-        raise DataError(self.path, None, nothing)
+            if found := [(place, one) for place in places if (one := look(place)) is not None]:
+                return found
+            places = [inner for place in places for inner in _directories(self.files, place) if _may_hold(place, inner)]
+        return []
+
+    def _parts_at(self, place: str) -> tuple[list[VhostPlace] | None, str | None] | None:
+        vhosts, store = _vhost_places(self.files, place), store_at(self.files, place)
+        return None if vhosts is None and store is None else (vhosts, store)
 
     def queues(self, wanted: Collection[bytes] = ()) -> Source:
         """RabbitMQ's queues, or warren's; ``wanted``: at least those of these bare names."""
         try:
-            return Source(self.path, self.search(lambda place: _vhosts_at(self.files, place, wanted), _NO_QUEUES))
+            found = self.search(lambda place: _vhost_places(self.files, place), _NO_QUEUES)
         except DataError:
             if self._has_store():
                 reason = "is a RocketMQ store, which has no queues: see warren topic, and warren inspect"
                 raise DataError(self.path, None, reason) from None
             raise
+        return Source(self.path, _opened(self.files, found, wanted))
 
     def store(self) -> str:
         """The directory of a topic store."""
@@ -132,23 +175,12 @@ class Place:
 
         Raises :class:`DataError` where there is neither.
         """
-
-        def look(place: str) -> tuple[list[VhostPlace] | None, str | None] | None:
-            vhosts, store = _vhost_places(self.files, place), store_at(self.files, place)
-            return None if vhosts is None and store is None else (vhosts, store)
-
-        return self.search(look, _NEITHER)
+        return self.search(self._parts_at, _NEITHER)
 
     def both(self) -> tuple[Source | None, str | None]:
         """Queues and the directory of a topic store: at least one of them."""
-
-        def look(place: str) -> tuple[Source | None, str | None] | None:
-            vhosts, store = _vhosts_at(self.files, place), store_at(self.files, place)
-            if vhosts is None and store is None:
-                return None
-            return (None if vhosts is None else Source(self.path, vhosts)), store
-
-        return self.search(look, _NEITHER)
+        vhosts, store = self.parts()
+        return (None if vhosts is None else Source(self.path, _opened(self.files, vhosts))), store
 
     def own_files(self) -> str | None:
         """The directory that has files of warren's own beside a broker's, if there is one."""
@@ -177,7 +209,8 @@ def open_place(path: str) -> Iterator[Place]:
     """
     if os.path.isdir(path):
         refuse_live_node(path)
-        yield Place(path, ReadOnlyFileSystem(_real_files()), os.path.abspath(path), 0)
+        files = ReadOnlyFileSystem(_real_files())
+        yield Place(path, files, os.path.abspath(path), DIRECTORY_DEPTH, may_run=True)
         return
     archive, inner = path, ""
     while archive and not is_stream(path) and not os.path.exists(archive):
@@ -235,17 +268,14 @@ def open_source(path: str, wanted: Collection[bytes] = ()) -> Iterator[Source]:
             source.close()
 
 
-def _vhosts_at(files: ReadOnlyFileSystem, place: str, wanted: Collection[bytes] = ()) -> list[Vhost] | None:
-    """The vhosts of the source that ``place`` itself is; ``None`` where it is none."""
-    found = _vhost_places(files, place)
-    if found is None:
-        return None
+def _opened(files: ReadOnlyFileSystem, places: Sequence[VhostPlace], wanted: Collection[bytes] = ()) -> list[Vhost]:
+    """The vhosts in these places; all of their queues where the wanted ones alone are not found."""
     nodes = QuorumNodes(files)
-    vhosts = [Vhost.open(files, one, nodes, wanted) for one in found]
+    vhosts = [Vhost.open(files, one, nodes, wanted) for one in places]
     there = {split_level(queue.name)[0] for vhost in vhosts for queue in vhost.queues}
     if there.issuperset(wanted):
         return vhosts
-    return [Vhost.open(files, one, nodes) for one in found]
+    return [Vhost.open(files, one, nodes) for one in places]
 
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
@@ -332,6 +362,10 @@ def _names(files: ReadOnlyFileSystem, place: str) -> list[str]:
         return files.list(place)
     except StorageError:
         return []
+
+
+def _may_hold(*directories: str) -> bool:
+    return _NO_BROKERS.isdisjoint(map(posixpath.basename, directories))
 
 
 def _directories(files: ReadOnlyFileSystem, place: str) -> list[str]:

@@ -23,12 +23,12 @@ import attrs
 from warren.salvage.live_node import refuse_live_node
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.source import Place, open_place
+from warren.salvage.source import DIRECTORY_DEPTH, Place, open_place
 from warren.salvage.vhost import Vhost, VhostPlace
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem, RealFileSystem
-from warren.tables.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
+from warren.tables.arrow_files import Address, ArrowFileSystem, address, has_magic, matches, moved
 from warren.tables.errors import PipelineError
 
 _ARCHIVE = "an archive, which Spark cannot read in parts; unpack it first"
@@ -73,6 +73,19 @@ class Node:
         """The directory, as :mod:`warren.salvage.source` knows it."""
         return Place(self.name, ReadOnlyFileSystem(self.files()), self.directory, 0)
 
+    def nodes(self) -> list[Node]:
+        """This one, or those that lie below it; this one, too, if nothing is found: what reads it says so."""
+        try:
+            found = attrs.evolve(self.place(), depth=DIRECTORY_DEPTH).nodes()
+        except DataError:
+            return [self]
+        return [self._of(one, name=self.name if len(found) == 1 else one.path) for one in found]
+
+    def _of(self, place: Place, name: str) -> Node:
+        directory = place.directory
+        secret = moved(self.secret, directory) if self.secret and name != self.name else self.secret
+        return attrs.evolve(self, name=name, directory=directory, secret=secret)
+
     def contents(self) -> NodeContents:
         """What lies in it: a walk through its directories. Raises :class:`DataError` where there is nothing."""
         vhosts, store = self.place().parts()
@@ -87,6 +100,10 @@ class UnpackedNode(Node):
 
     def place(self) -> Place:
         return attrs.evolve(self.unpacked, files=attrs.evolve(self.unpacked.files, inner=self.files()))
+
+    def _of(self, place: Place, name: str) -> Node:
+        directory = below(place.files.root, place.directory)
+        return attrs.evolve(self, name=name, directory=directory, unpacked=place)
 
 
 @attrs.frozen
@@ -114,16 +131,18 @@ class NodeContents:
 
 
 def find_nodes(paths: Sequence[str], *, may_run: bool = False, archives: ExitStack | None = None) -> list[Node]:
-    """The directories that the paths name, each once, in order of the paths; those of a glob sorted.
+    """The brokers' directories that the paths name or hold, each once, in order of the paths; those of a glob sorted.
 
-    A directory that several paths name bears the first one's name. ``archives``: they may be archives, too, each of
+    A directory that several paths name bears the first one's name. If a path holds several, each is named by the path
+    and where it lies below it. ``archives``: they may be archives, too, each of
     which is there as long as that is open; without, none may be. Raises :class:`StorageError` where one names
     nothing, :class:`PipelineError` where there is none, and, unless a node ``may_run`` there,
     :class:`DirectoryLockedError` where one does on this machine.
     """
     nodes: dict[str, Node] = {}
-    for path in paths:
-        for node in _local(path, archives) if _is_local(path) else _remote(address(path)):
+    given = (node for path in paths for node in (_local(path, archives) if _is_local(path) else _remote(address(path))))
+    for directory in given:
+        for node in directory.nodes():
             nodes.setdefault(node.directory if node.is_remote else os.path.realpath(node.directory), node)
     if not nodes:
         raise PipelineError("no path to load")

@@ -1,0 +1,75 @@
+"""Which of the nodes in a directory or an archive a command reads: the option ``--node``.
+
+A node is called by its directory's name, or by its path below the place if two have the same name.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import attrs
+import typer
+
+from warren.commands.options import UsageError, distinct
+from warren.salvage.source import Place, open_place
+
+if TYPE_CHECKING:
+    from warren.salvage.node_list import NodeSummary
+
+ALL: Final = "all"
+"""In place of a node's name."""
+
+NodeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        help=f"Only the node of this name, if PATH holds several. Can be repeated; {ALL}: every node.",
+    ),
+]
+
+
+@attrs.frozen
+class Nodes:
+    """The nodes that a path holds, by their names."""
+
+    path: str
+    found: dict[str, Place]
+    chosen: dict[str, Place]
+    """The named ones, or the only one; empty if there are several and none is named."""
+
+    def summaries(self) -> list[NodeSummary]:
+        """All of them, each in a line."""
+        from warren.salvage.node_list import summaries  # noqa: PLC0415 - most places hold one
+
+        return summaries(self.found)
+
+    def require_chosen(self) -> dict[str, Place]:
+        """Return the chosen ones; raise :class:`UsageError`, which lists all, if there are none."""
+        if not self.chosen:
+            nodes = "; ".join(map(str, self.summaries()))
+            raise UsageError(
+                f"{self.path}: holds the directories of {len(self.found)} nodes: {nodes}; choose with --node NAME, "
+                f"or take every node with --node {ALL}"
+            )
+        return self.chosen
+
+
+@contextmanager
+def opened_nodes(path: str, names: list[str] | None) -> Iterator[Nodes]:
+    """The nodes at ``path``; raises :class:`UsageError` for the name of one that is not there."""
+    with open_place(path) as place:
+        nodes = place.nodes()
+        paths = [place.below(node.directory) for node in nodes]
+        counts = Counter(map(posixpath.basename, paths))
+        called = [base if counts[base := posixpath.basename(inner)] == 1 else inner for inner in paths]
+        found, wanted = dict(zip(called, nodes, strict=True)), distinct(names)
+        for name in wanted:
+            if name != ALL and name not in found:
+                raise UsageError(f"{path}: no node {name!r}; there are {', '.join(found)}")
+        takes_all = ALL in wanted or (not wanted and len(found) == 1)
+        yield Nodes(path, found, found if takes_all else {name: found[name] for name in wanted})
