@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warren.actors.engines.arguments import QueueDeclaration
@@ -405,6 +406,10 @@ class NodeRegistry(NodePart):
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
         """Add what the JSON has, all of it or nothing."""
+        with _uncollected():
+            return self._import(document, vhost)
+
+    def _import(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
         imported = self.definitions.import_definitions(document, vhost)
         into = {declaration.vhost for declaration in imported.queues}
         for name in into.difference(imported.vhosts):
@@ -421,3 +426,15 @@ class NodeRegistry(NodePart):
                 entry = running.queues[declaration.name] = QueueEntry(declaration)
                 running.start_queue(entry)
         return imported
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make many objects that stay, without Python looking through all that there are again and again meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

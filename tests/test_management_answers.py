@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from prometheus_client import generate_latest
 import warren
 from tests.support.management_tools import Api
 from warren import management, metrics
+from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.queue_turn import PART_MESSAGES
 from warren.management import http, lists, mending, messages
 from warren.management.http import json_response
@@ -167,3 +169,19 @@ def test_metrics_are_sent_in_pieces(node: warren.Node, monkeypatch: pytest.Monke
     assert answer.headers["transfer-encoding"] == "chunked"
     assert 'rabbitmq_queue_messages_ready{queue="large",vhost="/"} 1.0' in answer.text
     assert answer.text.endswith("\n")
+
+
+def test_pythons_garbage_is_not_collected_during_an_import(node: warren.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    imported = Definitions.import_definitions
+
+    def import_definitions(*arguments: Any) -> Any:
+        seen.append(gc.isenabled())
+        return imported(*arguments)
+
+    monkeypatch.setattr(Definitions, "import_definitions", import_definitions)
+    node.import_definitions({"queues": [{"vhost": "/", "name": "q", "durable": True, "arguments": {}}]})
+    with pytest.raises(warren.WarrenError):
+        node.import_definitions({"bindings": [{"vhost": "/", "source": "nowhere", "destination": "q"}]})
+    assert seen == [False, False]
+    assert gc.isenabled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
@@ -150,13 +150,14 @@ def _list(call: Call, found: Iterable[Binding]) -> Any:
 
 async def bindings(call: Call) -> Any:
     """``/api/bindings``, ``/api/bindings/:vhost``."""
-    return _list(call, [one for vhost in _listed_definitions(call) for one in _all(vhost)])
+    return _list(call, (one for vhost in _listed_definitions(call) for one in _all(vhost)))
 
 
-def _all(vhost: VhostDefinitions) -> list[Binding]:
+def _all(vhost: VhostDefinitions) -> Iterator[Binding]:
     """Those of the default exchange too, which are there without being declared."""
-    implicit = [one for queue in vhost.queues() for one in vhost.bindings_to("queue", queue.name)]
-    return [one for one in implicit if one.source == DEFAULT_EXCHANGE] + vhost.bindings()
+    for queue in vhost.queues():
+        yield from (one for one in vhost.bindings_to("queue", queue.name) if one.source == DEFAULT_EXCHANGE)
+    yield from vhost.bindings()
 
 
 async def bindings_from(call: Call) -> Any:
@@ -164,7 +165,7 @@ async def bindings_from(call: Call) -> Any:
     definitions, name = definitions_of(call, call.vhost), call.exchange_part("exchange")
     if definitions is None or not definitions.has("exchange", name):
         return []
-    return _list(call, [one for one in _all(definitions) if one.source == name])
+    return _list(call, (one for one in _all(definitions) if one.source == name))
 
 
 async def bindings_to_exchange(call: Call) -> Any:
