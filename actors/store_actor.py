@@ -109,6 +109,10 @@ class MessageStoreActor(NodePart):
 
     # ── what the turn has for others (:class:`~warren.actors.engines.store_turn.StoreTurnHost`) ─────────────────
 
+    @property
+    def is_short_of_disk(self) -> bool:
+        return "disk" in self._context.gate.reasons
+
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         if since_now:
             _LOG.warning(

@@ -4,6 +4,7 @@ A body is *written* with one reference each time it is handed over and *removed*
 one it is gone. It waits in the buffer (:mod:`warren.msg_store.write_buffer`) until a *flush* gives it a place in the
 current file. A file that has reached the size limit is closed and the next one opened. What is gone leaves garbage; a
 closed file with nothing else is deleted, and two with much of it are combined (:mod:`warren.msg_store.compaction`).
+A current file with nothing else stays until its owner calls :meth:`MessageStore.replace_current`, or closes the store.
 
 *Tickets* number the messages handed over: whatever was handed over by the time ``written_ticket`` said n is durable
 once ``synced_ticket`` says n or more.
@@ -43,6 +44,9 @@ from warren.storage.settings import Settings
 
 BUFFER_BYTES = 2 << 20
 """A buffer above this is flushed. More would let more writes and removes meet, and cost memory."""
+
+REPLACED_BYTES = 1 << 20
+"""A current file of garbage is replaced from this size on. A lower limit costs more syncs of the directory."""
 
 WRITE_BYTES = 4 << 20
 """No write is much longer: where bodies are small its records are copied together for it, which costs as much memory
@@ -169,6 +173,8 @@ class MessageStore:
         if self._compaction is not None:
             self.compact(until_idle=False)
         self.flush()
+        if self.current_garbage_bytes >= REPLACED_BYTES:
+            self.replace_current()
         self._current.sync()
         self._current.sync_rolled()
         self.abandon()
@@ -298,6 +304,27 @@ class MessageStore:
         self._buffer.drop(msg_ids, offset - start)
         if offset >= limit:
             self._current.roll(sync=self._syncs)
+            self._summary.add(self._current.number, 0)
+            self._delete_if_empty(number)
+
+    @property
+    def current_garbage_bytes(self) -> int:
+        """The size of the current file if it holds no message in use, else 0."""
+        entry = self._summary[self._current.number]
+        if entry.valid_bytes or self._failure is not None or not self._locations.counted:
+            return 0
+        return entry.size_bytes
+
+    def replace_current(self) -> None:
+        """Go on in a new file if the current one holds only garbage, and delete that one.
+
+        On a disk without room for a new name nothing is done.
+        """
+        if not self.current_garbage_bytes:
+            return
+        number = self._current.number
+        with contextlib.suppress(NoRoomError):
+            self._current.roll(sync=False)  # what it held is gone, and need not be safe
             self._summary.add(self._current.number, 0)
             self._delete_if_empty(number)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from warren.actors.engines.full_disk import FIRST_WAIT_NS, MAX_WAIT_NS
-from warren.actors.engines.store_turn import SYNC_DELAY_NS, Progress, StoreTurn
-from warren.msg_store.message_store import MessageStore
+from warren.actors.engines.store_turn import IDLE_NS, SYNC_DELAY_NS, Progress, StoreTurn
+from warren.msg_store.message_store import REPLACED_BYTES, MessageStore
 from warren.storage.errors import NoRoomError, StorageError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
@@ -29,10 +29,10 @@ def body(number: int) -> bytes:
 class Host:
     """Hosts one store's turns; ``heard``: what they had for others since it was last looked at."""
 
-    def __init__(self, sync: str = "group") -> None:
+    def __init__(self, sync: str = "group", settings: Settings = SETTINGS) -> None:
         self.files = MemoryFileSystem(random.Random(0))
         self.files.make_directories("/store")
-        self.store = MessageStore.open(self.files, "/store", SETTINGS)
+        self.store = MessageStore.open(self.files, "/store", settings)
         self.store.set_references([])
         self.heard: list[tuple[Any, ...]] = []
         self.timers: dict[str, tuple[int, Callable[[], object]]] = {}
@@ -73,6 +73,8 @@ class Host:
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object]) -> None:
         self.timers[key] = wait_ns, work
+
+    is_short_of_disk = False
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         self.heard.append(("full", since_now))
@@ -263,3 +265,54 @@ def test_a_store_that_is_broken_says_so() -> None:
 
     with pytest.raises(StorageError):
         compact()
+
+
+# ── a current file of garbage ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def drained(size_bytes: int) -> Host:
+    """A host whose store has one file, with so many bytes of garbage and no message."""
+    host = Host(settings=Settings())
+    host.turn.write("a", [key(1)], [bytes(size_bytes)], 1)
+    host.turn.hurry()
+    host.run()
+    host.store.remove_many([key(1)])
+    host.run()
+    return host
+
+
+def test_a_large_file_of_garbage_is_replaced_when_nothing_was_written_for_a_while() -> None:
+    host = drained(REPLACED_BYTES)
+    assert host.store.status().size_bytes > REPLACED_BYTES
+    assert host.timers["idle"][0] == IDLE_NS
+    host.write("b", 2)
+    host.store.remove_many([key(2)])
+    host.ring("idle")
+    assert host.store.status().size_bytes > REPLACED_BYTES, "something was written meanwhile"
+    host.ring("idle")
+    assert host.files.list("/store") == ["1.rdq"]
+    assert host.store.status().size_bytes == 0
+    assert "idle" not in host.timers
+
+
+def test_a_file_with_a_message_in_use_is_not_replaced() -> None:
+    host = drained(REPLACED_BYTES)
+    host.write("b", 2)
+    host.turn.hurry()
+    host.run()
+    host.ring("idle")
+    assert host.files.list("/store") == ["0.rdq"]
+    assert "idle" not in host.timers
+
+
+def test_a_small_file_of_garbage_is_replaced_only_when_the_disk_is_short() -> None:
+    host = drained(1000)
+    assert not host.timers
+    assert host.files.list("/store") == ["0.rdq"]
+    host.is_short_of_disk = True
+    host.run()
+    assert host.files.list("/store") == ["1.rdq"]
+    host.write("b", 3)
+    host.turn.hurry()
+    assert host.run() == [Progress("b", 1, 1)]
+    assert host.store.read(key(3)) == body(3)

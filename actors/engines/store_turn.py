@@ -7,6 +7,9 @@ waits for it, or ``sync`` says that nothing waits.
 
 Compaction goes step by step, one file operation a turn, behind what has come meanwhile: writers do not wait for it.
 
+A current file that holds only garbage is replaced once nothing was written for :data:`IDLE_NS`, if it is large; under a
+disk alarm at once, whatever its size, since consumers cannot write their acks before something makes room.
+
 On a full disk bodies stay in the store's buffer, where they can be read. Nobody gets credit for more, and the clients
 hear that what they handed over is not safe.
 
@@ -22,12 +25,15 @@ from typing import Final, Generic, Protocol, TypeVar
 import attrs
 
 from warren.actors.engines.full_disk import MAX_WAIT_NS, FullDisk
-from warren.msg_store.message_store import MessageStore
+from warren.msg_store.message_store import REPLACED_BYTES, MessageStore
 from warren.storage.errors import DiskFullError, NoRoomError
 from warren.storage.pieces import Whole
 
 SYNC_DELAY_NS: Final = 25_000_000
 """How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
+
+IDLE_NS: Final = 1_000_000_000
+"""How long nothing is written before a file of garbage is replaced. A busy store fills its file soon, and rolls."""
 
 C = TypeVar("C", bound=Hashable)
 Client_contra = TypeVar("Client_contra", bound=Hashable, contravariant=True)
@@ -41,6 +47,10 @@ class StoreTurnHost(Protocol[Client_contra]):
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object]) -> None:
         """Do ``work`` in a turn after ``wait_ns``; replaces a timer of that key."""
+
+    @property
+    def is_short_of_disk(self) -> bool:
+        """Whether the node's disk alarm is set."""
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         """What was written found no room on the disk."""
@@ -80,6 +90,8 @@ class StoreTurn(Generic[C]):
         self._touched: dict[C, None] = {}
         """Clients of which something was taken, or made safe, since they were told."""
         self._hurry = self._sync_armed = self._room_armed = self._compacting = False
+        self._idle_ticket: int | None = None
+        """How much had been written when the idle timer was armed."""
         self._full_disk: FullDisk | None = None
 
     # ── clients ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,6 +146,12 @@ class StoreTurn(Generic[C]):
         if not self._compacting and self.store.needs_compaction():
             self._compacting = True
             self._host.call_soon(self._compact_step)
+        if garbage_bytes := self.store.current_garbage_bytes:
+            if self._host.is_short_of_disk:
+                self.store.replace_current()
+            elif garbage_bytes >= REPLACED_BYTES and self._idle_ticket is None:
+                self._idle_ticket = self.store.written_ticket
+                self._host.call_later("idle", IDLE_NS, self._idle_due)
 
     def _progress(self) -> list[Progress[C]]:
         progress = []
@@ -183,6 +201,12 @@ class StoreTurn(Generic[C]):
         """Look whether there is room again for what could not be written."""
         self._room_armed = False
         self._sync_now()
+
+    def _idle_due(self) -> None:
+        """Replace the current file, if nothing was written since the timer was armed."""
+        if self._idle_ticket == self.store.written_ticket:
+            self.store.replace_current()
+        self._idle_ticket = None
 
     def _compact_step(self) -> None:
         """One step of a compaction; where there is no room for it, again in a while."""

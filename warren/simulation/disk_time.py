@@ -46,6 +46,8 @@ class DiskTime:
 class NeverFull:
     """The part of a turn's host that hears of a full disk. A simulated disk is never full."""
 
+    is_short_of_disk = False
+
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         raise RuntimeError("a simulated disk is never full") from error
 
