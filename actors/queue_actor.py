@@ -43,7 +43,7 @@ from warren.queue_index.acking import tag_ranges
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.state import Mode
-from warren.storage.errors import NoRoomError, StorageError, WarrenError
+from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.tails import Tails
@@ -186,7 +186,7 @@ class QueueActor(QueueOutput):
                 self._unique.close()
             terms = self.process.close(self._context.random)
         except NoRoomError as error:  # half-closed: that is no refusal any more
-            raise StorageError(str(error)) from error
+            raise DiskFullError(f"{self.describe()} could not write down all acks: {error}") from error
         self._recover_on()
         confirms = list(self.queue_turn.waiting)  # safe once the stores are closed, too
         self.queue_turn.waiting.clear()

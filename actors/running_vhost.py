@@ -429,14 +429,17 @@ class RunningVhost:
         return [(kind, cast("StoreStatus", actor.ask(Call(store.status)))) for kind, actor, store in stores]
 
     def close(self) -> None:
-        """Stop the queues, then the stores, and say in recovery.dets how they were left."""
+        """Stop the queues, then the stores, and say in recovery.dets how they were left.
+
+        A queue that cannot be closed keeps no other from it; then raises why.
+        """
         confirms: list[Future] = []
         if self.delays is not None:
             self.delays.stop_publishing()
         with contextlib.suppress(WarrenError):
             self._let_dead_letters_arrive()
         try:
-            self._close(confirms)
+            failures = self._close(confirms)
         except BaseException as error:
             for confirm in confirms:
                 confirm.fail(error)
@@ -446,6 +449,8 @@ class RunningVhost:
                 confirm.set()
         if self.delays is not None:  # only now: it is known what was published safely
             self.delays.close()
+        if failures:
+            raise failures[0]
 
     def _let_dead_letters_arrive(self) -> None:
         """Have dead letters safe where they went, so that a clean stop leaves each in one queue.
@@ -461,9 +466,20 @@ class RunningVhost:
                 with contextlib.suppress(WarrenError):
                     actor.actor_ref.ask(ControlCall(actor.catch_up))
 
-    def _close(self, confirms: list[Future]) -> None:
+    def _make_room(self) -> None:
+        """Let the stores delete what was consumed, so that the queues' acks have room on a full disk."""
+        for entry in self.queues.values():
+            if (actor := entry.running) is not None:
+                with contextlib.suppress(WarrenError):
+                    actor.actor_ref.ask(ControlCall(actor.catch_up))
+        self.wait_for_stores()
+
+    def _close(self, confirms: list[Future]) -> list[Exception]:
+        """Returns why queues could not be closed."""
         terms: dict[str, RecoveryTerms] = {}
-        whole = True
+        failures: list[Exception] = []
+        if "disk" in self._context.gate.reasons:
+            self._make_room()
         for entry in self.queues.values():
             actor = entry.running
             if actor is None:
@@ -477,15 +493,16 @@ class RunningVhost:
                     extra=log_event("queue_unclosed", error, of=entry.declaration),
                 )
                 entry.go_down(error)
-                whole = False
+                failures.append(error)
                 continue
             terms |= {self._directory_of(stored): one for stored, one in known.items()}
             confirms += waiting
         data = self.directory.terms_data(terms)
-        token = self.directory.token(data) if whole and not self._any_down() else None
+        token = None if failures or self._any_down() else self.directory.token(data)
         for store in (self.persistent, self.transient):
             store.ask(m.CloseStore(token if store is self.persistent else None))
         self.directory.leave(data)
+        return failures
 
     def _any_down(self) -> bool:
         return any(entry.error is not None for entry in self.queues.values())

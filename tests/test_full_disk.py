@@ -70,6 +70,56 @@ def test_consumers_drain_a_full_disk_and_publishers_are_told(sync: str, body: by
     again.node.close()
 
 
+def test_a_store_with_one_file_gives_its_space_back_when_it_is_drained() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0)), seed=0)
+    queue = scene.node.queue("q")
+    queue.publish_many([BIG] * 50).wait()
+    scene.run()
+    fill(scene)
+    refuse(scene, queue, BIG)
+    while (message := queue.get()) is not None:
+        message.ack()
+    scene.advance(20)
+    assert scene.node.memory()["alarms"] == []
+    assert scene.files.used_bytes < len(BIG) * 50
+    queue.publish(BIG).wait()
+    scene.node.close()
+    again = hand_node(scene.files, seed=1)
+    assert bodies(again.node.queue("q")) == [BIG]
+    again.node.close()
+
+
+def test_a_close_on_a_full_disk_makes_room_for_acks_first() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0)), seed=0)
+    queue = scene.node.queue("q")
+    queue.publish_many([BIG] * 50).wait()
+    scene.run()
+    fill(scene)
+    refuse(scene, queue, BIG)
+    while (message := queue.get()) is not None:
+        message.ack()
+    scene.node.close()
+    again = hand_node(scene.files, seed=1)
+    assert bodies(again.node.queue("q")) == []
+    again.node.close()
+
+
+def test_a_close_that_cannot_write_acks_raises_and_closes_the_others() -> None:
+    scene, queue = filled()
+    scene.files.capacity_bytes = None
+    other = scene.node.queue("other")
+    other.publish(b"1").wait()
+    fill(scene)
+    for message in queue.get_many(2):
+        message.ack()
+    with pytest.raises(DiskFullError, match=r"queue 'q'.* could not write down all acks"):
+        scene.node.close()
+    again = hand_node(scene.files, seed=1, **SMALL)
+    assert bodies(again.node.queue("q"))[-98:] == BODIES[2:]
+    assert bodies(again.node.queue("other")) == [b"1"]
+    again.node.close()
+
+
 def test_what_is_written_when_there_is_room_again_was_published_once() -> None:
     scene, queue = filled()
     refuse(scene, queue, b"late")
