@@ -15,13 +15,13 @@ import typer
 
 from warren.commands.opening import looking_at
 from warren.commands.options import JsonOption, NodePath, UsageError
-from warren.commands.output import print_json
+from warren.commands.output import print_json, report_error
 from warren.ctl.text import plain, shown
 from warren.ctl.verb import DEFAULT_VHOST, Verb
-from warren.ctl.verbs import VERBS, work
+from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS, answer
 from warren.node import Node
 from warren.salvage.names import printable
-from warren.storage.errors import StorageError
+from warren.storage.errors import WarrenError
 
 _PATIENCE_S = 60.0
 """The longest wait for a node in another process."""
@@ -50,33 +50,71 @@ def ctl(
     """Do what rabbitmqctl does: users, permissions, vhosts, policies, lists, connections, definitions, status.
 
     A node that runs on the directory in another process is asked; otherwise the directory is opened for the moment.
+    Exits with rabbitmqctl's codes: 64 for wrong usage, 65 for wrong data, 67 for a user that does not exist, 69 for
+    what cannot be done, 70 for a user that exists already.
     """
+    with _exits():
+        _do(
+            path,
+            verb,
+            arguments or [],
+            {
+                "vhost": vhost,
+                "user": user,
+                "global": of_all or None,
+                "priority": priority,
+                "apply_to": apply_to,
+                "description": description,
+                "tags": tags,
+                "default_queue_type": default_queue_type,
+                "if_empty": if_empty or None,
+                "if_unused": if_unused or None,
+                "limit": limit,
+            },
+            quiet=quiet,
+            as_json=as_json,
+            headers=not no_table_headers,
+        )
+
+
+@contextlib.contextmanager
+def _exits() -> Iterator[None]:
+    """Tell what is wrong, and exit as rabbitmqctl does."""
+    try:
+        yield
+    except WarrenError as error:
+        report_error(error)
+        if isinstance(error, _RefusedError):
+            raise typer.Exit(error.exit_code) from error
+        raise typer.Exit(EX_USAGE if isinstance(error, UsageError) else EX_UNAVAILABLE) from error
+
+
+class _RefusedError(WarrenError):
+    """A verb that was not done, and the exit code for it."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def _do(
+    path: str, verb: str, arguments: list[str], options: dict[str, Any], *, quiet: bool, as_json: bool, headers: bool
+) -> None:
     known = VERBS.get(verb)
     if known is None:
         near = difflib.get_close_matches(verb, VERBS, 1)
         raise UsageError(f"no verb {verb!r}" + (f"; did you mean {near[0]}?" if near else ""))
-    options = {
-        "vhost": vhost,
-        "user": user,
-        "global": of_all or None,
-        "priority": priority,
-        "apply_to": apply_to,
-        "description": description,
-        "tags": tags,
-        "default_queue_type": default_queue_type,
-        "if_empty": if_empty or None,
-        "if_unused": if_unused or None,
-        "limit": limit,
-    }
-    said = _arguments(verb, known, arguments or [], options)
+    said = _arguments(verb, known, arguments, options)
     if not (quiet or as_json or said.get("file") == "-"):
         print(printable(_sentence(known, said)), flush=True)
     with _with_file(verb, said) as sent, looking_at(path) as node:
         if isinstance(node, Node):
-            answer = work(node._running, {"verb": verb, "arguments": sent})
+            told = answer(node._running, {"verb": verb, "arguments": sent})
         else:
-            answer = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=verb, arguments=sent)["answer"]
-    _show(known, said, answer, headers=not no_table_headers, as_json=as_json)
+            told = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=verb, arguments=sent)
+    if "refused" in told:
+        raise _RefusedError(told["refused"], told["exit_code"])
+    _show(known, said, told["answer"], headers=headers, as_json=as_json)
 
 
 # ── what was said ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +161,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"no JSON: {text:.100}: {error}") from error
+        raise _RefusedError(f"no JSON: {text:.100}: {error}", EX_UNAVAILABLE) from error
 
 
 def _sentence(verb: Verb, said: dict[str, Any]) -> str:
@@ -203,4 +241,4 @@ def _write(file: str, document: dict[str, Any]) -> None:
         with open(file, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
             opened.write(text)
     except OSError as error:
-        raise StorageError(f"{file}: {error.strerror or error}") from error
+        raise _RefusedError(f"{file}: {error.strerror or error}", EX_DATAERR) from error

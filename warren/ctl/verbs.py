@@ -6,10 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warren.actors.engines.definitions_json import BROKER_VERSION
-from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.errors import (
+    AccessRefusedError,
+    ArgumentsError,
+    NotFoundError,
+    PreconditionFailedError,
+)
 from warren.ctl import access, checks, listing, node_verbs
 from warren.ctl.verb import Verb, Work
 from warren.running_node import RunningNode
+from warren.storage.errors import StorageError, WarrenError
+
+EX_USAGE: Final = 64
+EX_DATAERR: Final = 65
+EX_NOUSER: Final = 67
+EX_UNAVAILABLE: Final = 69
+EX_SOFTWARE: Final = 70
+"""BSD's exit codes, as rabbitmqctl has them."""
 
 VHOST: Final = frozenset({"vhost"})
 _POLICY: Final = frozenset({"vhost", "priority", "apply_to"})
@@ -407,8 +420,34 @@ def _report(node: RunningNode) -> dict[str, Any]:
     return found | {"vhosts": {vhost: {name: told(name, vhost=vhost) for name in of_vhosts} for vhost in vhosts}}
 
 
-def work(node: RunningNode, request: Mapping[str, Any]) -> Any:
-    """The answer to ``{"verb": …, "arguments": {…}}``. Raises what the verb does, and :class:`ArgumentsError`."""
+def answer(node: RunningNode, request: Mapping[str, Any]) -> dict[str, Any]:
+    """What becomes of ``{"verb": …, "arguments": {…}}``: ``{"answer": …}``, or ``{"refused": …, "exit_code": …}``."""
+    try:
+        return {"answer": _work(node, request)}
+    except WarrenError as error:
+        return {"refused": str(error), "exit_code": exit_code(str(request.get("verb")), error)}
+
+
+def exit_code(verb: str, error: WarrenError) -> int:
+    """What rabbitmqctl exits with where this is why a verb could not be done."""
+    match error:
+        case NotFoundError() if str(error).startswith("no user"):
+            return EX_NOUSER
+        case NotFoundError() if str(error).startswith("no vhost"):
+            return EX_DATAERR
+        case NotFoundError() if verb == "delete_queue":
+            return EX_USAGE
+        case AccessRefusedError() | StorageError():
+            return EX_DATAERR
+        case PreconditionFailedError() if verb == "add_user":
+            return EX_DATAERR if isinstance(error, ArgumentsError) else EX_SOFTWARE
+        case ArgumentsError() if verb == "import_definitions":
+            return EX_DATAERR
+        case _:
+            return EX_UNAVAILABLE
+
+
+def _work(node: RunningNode, request: Mapping[str, Any]) -> Any:
     name, arguments = request.get("verb"), request.get("arguments")
     verb = VERBS.get(name) if isinstance(name, str) else None
     if verb is None or not isinstance(arguments, dict):

@@ -116,7 +116,7 @@ class Snapshots:
             case "ctl":
                 from warren.ctl import verbs  # noqa: PLC0415 - few ask for it
 
-                return {"answer": verbs.work(self._node, request)}
+                return verbs.answer(self._node, request)
             case other:
                 raise WarrenError(f"a node answers for a snapshot, a queue, definitions and ctl, not for {other!r}")
 
