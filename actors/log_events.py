@@ -56,6 +56,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "queue_adopted": "messages had no definition, and have a queue again",
     "queue_counts_lost": "how often messages came back is not known any more",
     "queue_dead_letters_kept": "where they should go is down",
+    "queue_dead_letters_unroutable": "dead letters are dropped, or will be: their exchange or queue does not exist",
     "queue_delivery_limit": "messages came back more often than the queue's limit allows; `count`",
     "queue_down": "a queue failed too often, or its files are damaged",
     "queue_index_cut": "the end of a file of a queue's index is no record, and is cut off; an error after a clean stop",

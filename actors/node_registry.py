@@ -231,11 +231,28 @@ class NodeRegistry(NodePart):
             self._save()
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
             vhost.start_queue(entry)
+            self._check_dead_letter_target(vhost, declaration)
         elif entry is None:
             raise RuntimeError(f"{declaration} is defined and not running")
         elif (actor := entry.running) is not None:
             actor.call_soon(actor.touch)
         return entry
+
+    @staticmethod
+    def _check_dead_letter_target(vhost: RunningVhost, declaration: QueueDeclaration) -> None:
+        """Log if the queue's dead letters would be dropped as things are."""
+        exchange, key = declaration.dead_letter_exchange, declaration.dead_letter_routing_key
+        if exchange:
+            is_there = vhost.definitions.has("exchange", exchange)
+        else:
+            is_there = exchange is None or key is None or vhost.definitions.has("queue", key)
+        if not is_there:
+            _LOG.warning(
+                "%s: its dead letters go to %s, which does not exist; they are dropped until it is declared",
+                declaration,
+                declaration.dead_letter_target,
+                extra=log_event("queue_dead_letters_unroutable", of=declaration),
+            )
 
     def check_queue_limit(self, vhost: str, queue: str) -> None:
         """Raise :class:`PreconditionFailedError` where a vhost may not have one more queue."""

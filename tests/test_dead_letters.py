@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import warren
 from tests.support.runtime_tools import hand_node
 from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason, death_headers, is_cycle
 from warren.actors.engines.effects import DeadLetter
@@ -189,3 +190,30 @@ def test_a_clean_close_leaves_a_dead_letter_in_one_queue(sync: str, body: bytes)
     again = hand_node(scene.files)
     assert (len(again.node.queue("work", passive=True)), len(again.node.queue("dead", passive=True))) == (0, 5)
     again.node.close()
+
+
+def test_dead_letters_without_a_target_are_logged_at_the_declaration_and_once_when_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = hand_node()
+    node = scene.node
+    node.queue("dead")
+    node.queue("fine", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    node.queue("by its own key", arguments={"x-dead-letter-exchange": ""})
+    assert not caplog.records
+    work = node.queue("work", retry=warren.Retry(limit=1, dead_letters="typo"))
+    node.queue("other", arguments={"x-dead-letter-exchange": "missing"})
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 2
+    assert "queue 'typo', which does not exist" in texts[0]
+    assert "exchange 'missing', which does not exist" in texts[1]
+    caplog.clear()
+    work.publish_many([b"1", b"2", b"3"]).wait()
+    for _ in range(3):
+        delivery = work.get()
+        assert delivery is not None
+        delivery.reject()
+        scene.run()
+    [dropped] = [record.getMessage() for record in caplog.records]
+    assert "exchange '' has no route for routing key 'typo'" in dropped
+    node.close()

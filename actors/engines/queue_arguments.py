@@ -78,6 +78,16 @@ class QueueArguments:
         return self.arguments.get("x-dead-letter-routing-key")
 
     @property
+    def dead_letter_target(self) -> str:
+        """Where messages go that die here, in words."""
+        exchange, key = self.dead_letter_exchange, self.dead_letter_routing_key
+        if exchange is None:
+            return "nowhere"
+        if exchange:
+            return f"exchange '{exchange}'"
+        return "the queues that their routing keys name" if key is None else f"queue '{key}'"
+
+    @property
     def delivery_limit(self) -> int | None:
         """How often a message may come back; one time more and it dies. ``None``: any number."""
         return self.arguments.get("x-delivery-limit")

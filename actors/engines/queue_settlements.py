@@ -269,14 +269,14 @@ class QueueSettlements:
             return
         if self._expiry.watcher is not None:
             self._expiry.watcher.over_limit([(self.backing.level(level), seq_ids) for level, seq_ids in held])
-        count, exchange = sum(len(seq_ids) for _, seq_ids in held), self.arguments.dead_letter_exchange
-        fate = "they are gone" if exchange is None else f"dead letters for exchange '{exchange}'"
-        limit = self.arguments.delivery_limit
+        count, arguments = sum(len(seq_ids) for _, seq_ids in held), self.arguments
+        is_gone = arguments.dead_letter_exchange is None
+        fate = "they are gone" if is_gone else f"they are dead-lettered to {arguments.dead_letter_target}"
         _LOG.warning(
             "%s: %d messages came back more than %s times: %s",
             self.declaration,
             count,
-            limit,
+            arguments.delivery_limit,
             fate,
             extra=log_event("queue_delivery_limit", of=self.declaration, count=count),
         )
