@@ -43,11 +43,14 @@ DELAYED_TYPE: Final = "x-delayed-type"
 EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = (*ROUTING_TYPES, DELAYED)
 X_MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 
+TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
+"""Internal: to it RabbitMQ publishes what is traced. It is here because programs look for it; nothing is traced."""
 BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
     "amq.direct": "direct",
     "amq.fanout": "fanout",
     "amq.headers": "headers",
     "amq.match": "headers",
+    TRACE_EXCHANGE: "topic",
     "amq.topic": "topic",
 }
 """What every vhost has beside the default exchange, by name; durable, and never deleted."""
@@ -283,5 +286,8 @@ class Binding:
 
 def builtin_exchanges(vhost: str) -> list[ExchangeDeclaration]:
     """What a new vhost has, the default exchange first."""
-    named = [ExchangeDeclaration(vhost=vhost, name=name, type=kind) for name, kind in BUILTIN_EXCHANGES.items()]
+    named = [
+        ExchangeDeclaration(vhost=vhost, name=name, type=kind, internal=name == TRACE_EXCHANGE)
+        for name, kind in BUILTIN_EXCHANGES.items()
+    ]
     return [ExchangeDeclaration(vhost=vhost, name=DEFAULT_EXCHANGE), *named]
