@@ -88,13 +88,18 @@ class Admission:
         if not actors:
             return self.give(actors, 0, here)
         gate, size_bytes = actors[0].gate, max(self.size_of(actors), 1)  # nothing reserved means that there was no room
-        if gate.reasons:
+        tries_full_disk = (
+            gate.disk_is_full and gate.reasons == {"disk"} and all(actor.tries_full_disk for actor in actors)
+        )
+        if gate.reasons and not tries_full_disk:
             return self._wait_for_alarms(actors, here)
         for actor in actors:
             if actor.is_full() and not (here and actor.turn() and not actor.is_full()):
                 if not self.block:
                     raise BlockedError(f"{actor.describe()} is behind")
                 return BackpressureWait(actor.backpressure_wait())
+        if tries_full_disk:
+            return self.give(actors, gate.enter(size_bytes), here)
         reserved_bytes = gate.reserve(size_bytes, ahead=self.ahead and here, here=here)
         if not reserved_bytes and here:
             for actor in actors:

@@ -151,6 +151,10 @@ class CommitLogActor(TopicPart, FrontEnd):
     def describe(self) -> str:
         return f"the topics of {self.store.directory}"
 
+    @property
+    def tries_full_disk(self) -> bool:
+        return True  # readers make no room, so that waiting could last for ever
+
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, item: AppendConfirm, reserved_bytes: int | None = None) -> AppendConfirm:

@@ -60,6 +60,11 @@ class FrontEnd(NodePart):
         """How many publishers wait for it at the moment."""
         return len(self._waiting_publishers)
 
+    @property
+    def tries_full_disk(self) -> bool:
+        """Whether its publishers do not wait for room on a full disk, but are told if there is none."""
+        return False
+
     def _is_held_up(self) -> bool:
         """Whether what this actor hands on to is behind."""
         return False
@@ -114,6 +119,7 @@ class InFront:
     """Somebody whom publishers use in place of a front end that stands behind, and wait for as for that."""
 
     __slots__ = ()
+    tries_full_disk = False
 
     @property
     def behind(self) -> FrontEnd:

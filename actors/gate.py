@@ -54,6 +54,8 @@ class Gate:
     _clock: Clock
     reasons: frozenset[str] = frozenset()
     """The alarms that are set; empty: open."""
+    disk_is_full: bool = False
+    """Whether the disk alarm is set because nothing can be written, and not only because little is free."""
     watcher: Watcher | None = None
     _credit: int = attrs.field(default=attrs.Factory(lambda self: self.limit, takes_self=True))
     _waiting: deque[Future] = attrs.Factory(deque)  # never replaced: any thread may append
@@ -75,6 +77,15 @@ class Gate:
                 while True:
                     self._waiting.popleft().set()
             self._let_in(here=False)
+
+    def note_full_disk(self, *, is_full: bool) -> None:
+        """Say whether the disk is full; if it has become so, those who wait for an alarm try again."""
+        newly_full = is_full and not self.disk_is_full
+        self.disk_is_full = is_full
+        if newly_full:
+            with contextlib.suppress(IndexError):
+                for _ in range(len(self._waiting)):
+                    self._waiting.popleft().set()
 
     def alarms_cleared(self, pool: Pool) -> Future:
         """A future that is answered once no alarm is set."""

@@ -39,6 +39,10 @@ ALARM_INTERVAL_MS: Final = 1000
 """Between two looks at the memory alone: publishers are stopped sooner than queues are told to page."""
 
 
+FULL_DISK_BYTES: Final = 1 << 20
+"""With less free than this a disk counts as full, whatever ``disk_free_limit`` says."""
+
+
 class MemoryMonitorActor(NodePart):
     """Owner of one node's memory monitor, disk monitor and alarms."""
 
@@ -165,6 +169,7 @@ class MemoryMonitorActor(NodePart):
             return
         event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes) or bool(self._without_room))
         self._note(event)
+        self._note_full_disk()
         if self._polls:
             self._in_ms("disk", self._disk.next_check_ms, self._disk_round)
         if event is not None:
@@ -177,6 +182,12 @@ class MemoryMonitorActor(NodePart):
         else:
             self._without_room.add(message.actor)
         self._note(self._alarms.update("disk", alarmed=self._disk.alarmed or bool(self._without_room)))
+        self._note_full_disk()
+
+    def _note_full_disk(self) -> None:
+        free_bytes = self._disk.free_bytes
+        is_full = bool(self._without_room) or (free_bytes is not None and free_bytes < FULL_DISK_BYTES)
+        self._context.gate.note_full_disk(is_full=is_full)
 
     def _note(self, event: AlarmEvent | None) -> None:
         if event is not None:

@@ -352,3 +352,24 @@ def test_a_publisher_who_waits_looks_for_room_at_once(body: bytes) -> None:
     queue.publish(b"without any time").wait()
     assert scene.node.memory()["alarms"] == []
     scene.node.close()
+
+
+@pytest.mark.parametrize("waiting", [{}, {"timeout": 5.0}, {"block": False}], ids=str)
+def test_appends_under_the_alarm_of_a_full_disk_do_not_wait(waiting: dict[str, Any]) -> None:
+    scene, topic, _ = filled_topic()
+    append_until_refused(topic)
+    gate = scene.node._running.gate
+    gate.set(frozenset({"disk"}))
+    gate.note_full_disk(is_full=True)
+    for append in (
+        lambda: topic.append(b"x" * 9000, **waiting).wait(),
+        lambda: topic.append_many([b"x" * 9000], **waiting).wait(),
+        lambda: topic.prepare(b"x" * 9000, **waiting),
+    ):
+        with pytest.raises(DiskFullError):
+            append()
+    gate.set(frozenset())
+    gate.note_full_disk(is_full=False)
+    scene.files.capacity_bytes = None
+    topic.append(b"room again").wait()
+    scene.node.close()
