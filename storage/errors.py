@@ -7,6 +7,7 @@ never caught on the way up.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 SAID_CHARACTERS: Final = 200
@@ -24,6 +25,15 @@ def shortly(said: object, most: int = SAID_CHARACTERS) -> str:
     if not line.isprintable():
         line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error's text: the known word that looks most like a mistyped one; empty if none does."""
+    import difflib  # noqa: PLC0415 - for mistakes
+
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, 1)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def shown(value: object) -> str:

@@ -355,7 +355,7 @@ def test_a_topic_and_a_directory_are_made_when_told(tmp_path: Path) -> None:
     assert "no such directory" in refused("topic", "append", tmp_path / "new", "events", "x")
     done("topic", "append", tmp_path / "new", "events", "x", "--declare", "--queues", "3")
     assert "no topic 'event' in" in refused("topic", "append", tmp_path / "new", "event", "x")
-    assert "did you mean events?; --declare makes it" in refused("topic", "append", tmp_path / "new", "event", "x")
+    assert "did you mean 'events'?; --declare makes it" in refused("topic", "append", tmp_path / "new", "event", "x")
     assert [row["queues"] for row in answer("topic", "list", tmp_path / "new")] == [3]
 
 
@@ -430,7 +430,7 @@ def test_a_rocketmqs_store_answers_too(scenario: str) -> None:
         (["topic", "consume", "PATH", "events", "-g", "a group"], "a group"),
         (["topic", "consume", "PATH", "events", "-g", "g", "--from", "tomorrow"], "earliest, latest, or a time"),
         (["topic", "lag", "PATH", "nobody"], "no group 'nobody'; groups: there is none"),
-        (["topic", "stats", "PATH", "event"], "did you mean events?"),
+        (["topic", "stats", "PATH", "event"], "did you mean 'events'?"),
         (["topic", "reset-offset", "PATH", "events", "-g", "g"], "where to? Say one of"),
         (["topic", "reset-offset", "PATH", "events", "-g", "g", "--to", "now", "--offset", "1"], "Say one of"),
         (["topic", "read", "PATH", "--topic", "events", "--queue-id", "9"], "no queue 9"),

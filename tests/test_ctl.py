@@ -207,7 +207,7 @@ def test_status_and_environment(data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["list_user"], "no verb 'list_user'; did you mean list_users?"),
+        (["list_user"], "no verb 'list_user'; did you mean 'list_users'?"),
         (["xyz"], "no verb 'xyz'"),
         (["add_user"], "not enough arguments; usage: warren ctl PATH add_user <user> [<password>]"),
         (["set_permissions", "bob", "a", "b"], "not enough arguments"),

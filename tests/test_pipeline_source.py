@@ -37,7 +37,11 @@ def test_columns_that_a_schema_leaves_out_are_not_made() -> None:
     ("options", "said"),
     [
         ({"table": "nonsense"}, "there is no table 'nonsense'"),
-        ({"table": "queues", "partitionbytes": "1"}, "option 'partitionbytes': there is none"),
+        (
+            {"table": "queues", "partitionbytes": "1"},
+            "option 'partitionbytes': there is none; did you mean 'partition_bytes'",
+        ),
+        ({"table": "queues", "colour": "red"}, "option 'colour': there is none; known are batch_bytes,"),
         ({"table": "queues", "partition_bytes": "0"}, "option partition_bytes is '0'"),
         ({"table": "queues", "partition_bytes": "many"}, "option partition_bytes is 'many'"),
         ({"table": "queues", "mode": "lenient"}, "option mode is 'lenient'"),

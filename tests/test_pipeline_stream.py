@@ -603,7 +603,8 @@ def test_a_file_that_expires_under_a_look_or_a_task(store: Store, monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topics": "orders"}, "option 'topics': there is none"),
+        ({"topics": "orders"}, "option 'topics': there is none; did you mean 'topic'"),
+        ({"maxRecordPerTrigger": "5"}, "there is none; did you mean 'maxRecordsPerTrigger'"),
         ({"topic": " , "}, "option topic is ' , '"),
         ({"topic": "a/b"}, "option topic is 'a/b'"),
         ({"table": "entries"}, "option table is 'entries': a stream has the table records"),

@@ -16,7 +16,7 @@ import attrs
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import load_settings, topic_settings
 from warren.setting_keywords import SettingKeywords
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, did_you_mean
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import Settings
 from warren.storage.topic_settings import TopicSettings
@@ -57,10 +57,7 @@ class Config:
         known, said = _NODE | _ENGINE | _TOPICS, dict[str, Any](settings)
         for name in said:
             if name not in known:
-                import difflib  # noqa: PLC0415 - for mistakes
-
-                close = difflib.get_close_matches(name, known, 1)
-                raise SettingsError(f"no setting {name!r}" + (f"; is {close[0]!r} meant?" if close else ""))
+                raise SettingsError(f"no setting {name!r}{did_you_mean(name, known)}")
         return cls(
             node=attrs.evolve(base.node, **_among(_NODE, said)),
             engine=attrs.evolve(base.engine, **_among(_ENGINE, said)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import sys
@@ -21,7 +20,7 @@ from warren.ctl.verb import DEFAULT_VHOST, Verb
 from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS, answer
 from warren.node import Node
 from warren.salvage.names import printable
-from warren.storage.errors import WarrenError
+from warren.storage.errors import WarrenError, did_you_mean
 
 _PATIENCE_S = 60.0
 """The longest wait for a node in another process."""
@@ -102,8 +101,7 @@ def _do(
 ) -> None:
     known = VERBS.get(verb)
     if known is None:
-        near = difflib.get_close_matches(verb, VERBS, 1)
-        raise UsageError(f"no verb {verb!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        raise UsageError(f"no verb {verb!r}{did_you_mean(verb, VERBS)}")
     said = _arguments(verb, known, arguments, options)
     if not (quiet or as_json or said.get("file") == "-"):
         print(printable(_sentence(known, said)), flush=True)

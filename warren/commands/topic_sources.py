@@ -15,7 +15,7 @@ from warren.commands.options import UsageError, parse_settings
 from warren.commands.output import report_error
 from warren.msg_store.commit_log_format import Record
 from warren.salvage.queue_directory import Finding
-from warren.storage.errors import DataError, WarrenError
+from warren.storage.errors import DataError, WarrenError, did_you_mean
 from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _has_no_files(path: str) -> bool:
 def topic_of(node: Node, name: str) -> Topic:
     """A topic that is there; to ask for it makes none. Raises :class:`NoTopicError`."""
     if name not in (known := node.topics()):
-        raise NoTopicError(f"no topic {name!r} in {node.path}{_near(name, known)}")
+        raise NoTopicError(f"no topic {name!r} in {node.path}{did_you_mean(name, known)}")
     return node.topic(name)
 
 
@@ -208,7 +208,7 @@ class StoredTopics:
     def bounds(self, topic: str) -> Bounds:
         known, queues = self.topics(), self.opened.store.queues
         if topic not in known:
-            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{_near(topic, known)}")
+            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{did_you_mean(topic, known)}")
         found = {queue_id: queues.get((topic, queue_id)) for queue_id in range(known[topic])}
         return {number: (0, 0) if one is None else (one.min_offset, one.max_offset) for number, one in found.items()}
 
@@ -258,10 +258,3 @@ class StoredTopics:
         if record.message_id() != message_id.upper():
             raise LookupError(f"no message {message_id}: the one at {physical_offset} is {record.message_id()}")
         return record
-
-
-def _near(name: str, known: Mapping[str, int]) -> str:
-    import difflib  # noqa: PLC0415 - for a mistake alone
-
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 import attrs
 
 from warren.pipeline.errors import PipelineError
-from warren.tables.options import OptionTexts, ReadOptions
+from warren.tables.options import READ_OPTIONS, OptionTexts, ReadOptions
 
 DEFAULT_PARTITION_BYTES: Final = 64 << 20
 """Of a micro-batch, less than of a table: it shall keep several cores busy."""
@@ -21,17 +21,15 @@ LATEST: Final = -1
 Numbers = Mapping[str, Mapping[int, int]]
 """By topic and queue id: the number of a message in its queue."""
 
-_OWN: Final = frozenset(
-    {
-        "topic",
-        "maxrecordspertrigger",
-        "startingoffsets",
-        "startingtimestamp",
-        "endingoffsets",
-        "endingtimestamp",
-        "failondataloss",
-        "sync",
-    }
+_OWN: Final = (
+    "topic",
+    "maxRecordsPerTrigger",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "sync",
 )
 
 
@@ -69,8 +67,10 @@ class StreamOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **OptionTexts.of(options).texts}
-        said = OptionTexts({name: texts.pop(name) for name in _OWN & texts.keys()})
+        given = OptionTexts.of(options)
+        given.check_known((*_OWN, *READ_OPTIONS))
+        texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **given.texts}
+        said = OptionTexts({name: texts.pop(name) for name in map(str.lower, _OWN) if name in texts})
         if texts["table"] != "records":
             raise PipelineError(f"option table is {texts['table']!r}: a stream has the table records")
         return cls(

@@ -8,10 +8,11 @@ from typing import Final, Literal, Self, cast
 
 import attrs
 
+from warren.storage.errors import did_you_mean
 from warren.tables.errors import PipelineError
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
-_KNOWN: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")
+READ_OPTIONS: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Mode = Literal["permissive", "failfast"]
@@ -34,7 +35,8 @@ class OptionTexts:
     def check_known(self, known: Sequence[str], what: str = "there is none") -> None:
         """Refuse all options but these."""
         for name in self.texts.keys() - {one.lower() for one in known}:
-            raise PipelineError(f"option {name!r}: {what}; known are {', '.join(known)}")
+            near = did_you_mean(name, known)
+            raise PipelineError(f"option {name!r}: {what}{near or ';'} known are {', '.join(known)}")
 
     def count(self, name: str, least: int = 1) -> int | None:
         """A whole number."""
@@ -86,7 +88,7 @@ class ReadOptions:
     def of(cls, options: Mapping[str, str]) -> Self:
         """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
         said = OptionTexts.of(options)
-        said.check_known(_KNOWN)
+        said.check_known(READ_OPTIONS)
         texts = said.texts
         paths = tuple(json.loads(texts["paths"])) if "paths" in texts else (texts["path"],) if "path" in texts else ()
         if not paths:
