@@ -11,6 +11,7 @@ from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
 from warren.queue_index import index_v2_format as v2
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.recovery_terms import V2_INDEX_STATE
+from warren.salvage.classic_directory import UNCOUNTED
 from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, StoredMessage
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
@@ -122,9 +123,10 @@ class V2QueueOnDisk:
 
 
 def findings_at(place: Path) -> set[tuple[str, str, str, int | None]]:
-    """What verify finds: kind, severity, file (``Q/…``: of the queue) and offset."""
+    """What verify finds: kind, severity, file (``Q/…``: of the queue) and offset; without missing segments."""
     with open_source(str(place)) as source:
-        return {(one.kind, one.severity, _short(one.path), one.offset) for one in verify_source(source)}
+        found = [one for one in verify_source(source) if one.kind != UNCOUNTED]
+    return {(one.kind, one.severity, _short(one.path), one.offset) for one in found}
 
 
 def _short(path: str) -> str:

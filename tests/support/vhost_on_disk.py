@@ -117,6 +117,8 @@ class QueueOnDisk:
         (self.vhost.path / "recovery.dets").write_bytes(encode_recovery_terms({self.path.name: terms}))
 
     def append(self, name: str, data: bytes) -> None:
-        """To a file of the queue."""
+        """To a file of the queue; one with segments has a journal."""
+        if disk.segment_number(name) is not None:
+            (self.path / disk.JOURNAL_NAME).touch()
         with (self.path / name).open("ab") as file:
             file.write(data)

@@ -65,13 +65,19 @@ class ClassicConvertingDirectory(ClassicDirectory):
             segment_entry_count=self.segment_entry_count,
             terms=self.terms,
             bodies=self.bodies,
+            is_converting=True,
         )
 
     @property
     def v2(self) -> ClassicV2Directory:
         """What there is of version 2, by itself."""
         return ClassicV2Directory(
-            files=self.files, path=self.path, name=self.name, terms=self.terms, bodies=self.bodies
+            files=self.files,
+            path=self.path,
+            name=self.name,
+            terms=self.terms,
+            bodies=self.bodies,
+            is_converting=True,
         )
 
     def summary(self) -> Summary:

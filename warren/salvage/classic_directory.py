@@ -8,7 +8,7 @@ of it where there are no terms.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -22,6 +22,8 @@ from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 CHANGED: Final = "changed since the clean stop"
 """Kind of a finding: what is there is not what the clean stop counted."""
+UNCOUNTED: Final = "leftover without counts"
+"""Kind of a finding: a file that is missing or empty if nothing of it is needed, or if it is lost. Nothing tells."""
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
@@ -35,6 +37,8 @@ class ClassicDirectory(QueueDirectory):
     """``None``: the queue was not stopped cleanly."""
     bodies: BodySource
     """The vhost's persistent store."""
+    is_converting: bool = False
+    """Whether it is half of a directory that is changed from one version to the other."""
 
     def deliveries(
         self, only: range | None, *, include_acked: bool
@@ -82,3 +86,27 @@ class ClassicDirectory(QueueDirectory):
         if only is None and self.terms.persistent_count not in (None, persistent_live):
             detail = f"{self.terms.persistent_count} persistent messages at the clean stop, {persistent_live} now"
             yield Finding(CHANGED, "damage", self.path, None, detail)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether something else tells of messages whose index files are missing: the terms of a clean stop, or the
+        index of the other version."""
+        return self.terms is not None or self.is_converting
+
+    def missing_segments(
+        self, present: Collection[int], is_full: bool, file_name: Callable[[int], str]
+    ) -> Iterator[Finding]:
+        """Segments that have no file after a crash: a broker deletes those whose messages are all acked.
+
+        ``present``: those that have one, or need none; ``is_full``: the last of them has no room left.
+        """
+        if self.is_counted:
+            return
+        end = max(present, default=0) + 1 + (is_full and bool(present))
+        first = 0
+        for number in sorted({*present, end}):
+            if number > first:
+                others = f" to {file_name(number - 1)}" if number - 1 > first else ""
+                detail = f"{file_name(first)}{others}: all of the messages were acked, or they are lost"
+                yield Finding(UNCOUNTED, "leftover", below(self.path, file_name(first)), None, detail)
+            first = number + 1

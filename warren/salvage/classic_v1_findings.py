@@ -21,6 +21,7 @@ import numpy as np
 from warren.queue_index import directory as disk
 from warren.queue_index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.record_format import BODY_SIZE, JOURNAL, Ints
+from warren.salvage.classic_directory import UNCOUNTED
 from warren.salvage.classic_v1_index import ClassicV1Index
 from warren.salvage.needed_body import Reference
 from warren.salvage.positions import JournalBySegment, Positions
@@ -28,9 +29,11 @@ from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.queue_index_file import QueueIndexFile
 from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below
+from warren.storage.columns import distinct
 
 _KNOWN_FILES: Final = frozenset({disk.QUEUE_NAME_FILE, disk.JOURNAL_NAME})
 _MAX_SEQ_ID: Final = 1 << 62
+_MAX_NAMED: Final = 10
 
 
 def walk(queue: ClassicV1Index, only: range | None = None) -> Iterator[Positions | Finding]:
@@ -41,8 +44,10 @@ def walk(queue: ClassicV1Index, only: range | None = None) -> Iterator[Positions
     yield from _strange_files(queue)
     with queue.journal() as journal:
         yield from _journal_as_a_whole(journal)
+        yield from _empty_or_missing_journal(queue, journal.file)
         unacked: dict[int, int] = {}
-        persistent_unacked = 0
+        persistent_unacked, is_full = 0, False
+        needless = {number for number in journal.published if journal.begins(number)}
         for positions in queue.segments(journal, only):
             yield from _segment_file(positions)
             yield from _journal_against_segment(positions)
@@ -50,10 +55,13 @@ def walk(queue: ClassicV1Index, only: range | None = None) -> Iterator[Positions
             yield from _unseen(queue, positions)
             unacked[positions.number] = int(positions.unacked.sum())
             persistent_unacked += int((positions.unacked & positions.persistent).sum())
+            is_full = len(positions.facts) == queue.segment_entry_count
         yield from _journal_without_segment(journal, set(unacked), queue.segment_entry_count, only)
         words = disk.segment_name, "unacked messages"
         said = {} if queue.terms is None else dict(queue.terms.segments)
         yield from queue.changed(said, unacked, persistent_unacked, only, words)
+        if only is None:
+            yield from queue.missing_segments(queue.segment_files() | needless, is_full, disk.segment_name)
 
 
 def of_directory(queue: ClassicV1Index) -> Iterator[Finding | Reference]:
@@ -114,8 +122,22 @@ def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
             yield _damage("too many records", file, None, f"{count} {what} records of seq_id {seq_id}")
 
 
+def _empty_or_missing_journal(queue: ClassicV1Index, journal: QueueIndexFile) -> Iterator[Finding]:
+    """A broker makes the journal with a queue's first message, and empties it when all of it is in segments."""
+    if not journal.exists and queue.segment_files() and not queue.is_converting:
+        yield _damage("missing journal", journal, None, "messages and acks that are not in the segments are lost")
+    elif not journal.size and not journal.problem and not queue.is_counted:
+        state = "empty: all of it is in segments" if journal.exists else "missing: nothing was published"
+        yield _leftover(UNCOUNTED, journal, None, f"{state}, or what stood in it is lost")
+
+
 def _segment_file(positions: Positions) -> Iterator[Finding]:
     file = positions.file
+    if file.exists and not file.size and file.problem is None:
+        if positions.published_in_journal.any():
+            yield _leftover("leftover empty file", file, None, "opened, and not yet written")
+        else:
+            yield _damage("empty segment", file, None, "its messages are lost: the journal has none of them either")
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
     if file.only_zeros:
@@ -190,7 +212,9 @@ def _journal_without_segment(
     for seq_id in np.setdiff1d(delivers, acks).tolist():
         yield _damage("entry without publish", journal.file, None, _without_publish(seq_id, DELIVERED))
     if len(acks):
-        detail = f"{len(acks)} from seq_id {acks.min()} on, of segments that are gone already"
+        numbers = [disk.segment_name(number) for number in distinct(acks // segment_entry_count).tolist()]
+        names = ", ".join(numbers[:_MAX_NAMED]) + (" …" if len(numbers) > _MAX_NAMED else "")
+        detail = f"{len(acks)} from seq_id {acks.min()} on, of segments that are gone already ({names})"
         yield _leftover("leftover acks", journal.file, None, detail)
 
 

@@ -45,7 +45,7 @@ def walk(queue: ClassicV2Index, only: range | None = None) -> Iterator[SegmentV2
             yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
     entry_count = queue.entry_count()
     live: dict[int, int] = {}
-    persistent_live = 0
+    persistent_live, is_full = 0, False
     for segment in queue.segments(only):
         yield from problems_of(segment)
         yield from _index_file(segment, entry_count)
@@ -55,9 +55,12 @@ def walk(queue: ClassicV2Index, only: range | None = None) -> Iterator[SegmentV2
         yield from _unseen(queue, segment)
         live[segment.number] = int(segment.live.sum())
         persistent_live += int((segment.live & segment.persistent).sum())
+        is_full = len(segment.entries) == entry_count and bool((segment.live | segment.acked)[-1])
     said = None if queue.terms is None else v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
     words = _index_name, "live entries"
     yield from queue.changed(live if said is None else said, live, persistent_live, only, words)
+    if only is None:
+        yield from queue.missing_segments(queue.numbers(), is_full, _index_name)
 
 
 def of_directory(queue: ClassicV2Index) -> Iterator[Finding | Reference]:
@@ -131,7 +134,7 @@ def _store_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
         yield _damage(BAD_HEADER, error.path, error.offset, error.reason)
     else:
         yield from _header(header, segment.number, entry_count, store.path)
-    if not segment.index_exists:
+    if segment.header is None and (segment.problem is None or segment.problem.severity == "leftover"):
         yield from _store_alone(segment)
 
 
@@ -139,10 +142,11 @@ def _store_alone(segment: SegmentV2) -> Iterator[Finding]:
     """Without an index."""
     store = segment.store
     if store.size > v2.HEADER_SIZE:
-        detail = f"{store.size} bytes of messages, and no {segment.number}{v2.INDEX_SUFFIX} that tells of them"
+        detail = f"{store.size} bytes of messages, and {_index_name(segment.number)} is missing or says nothing of them"
         yield _damage("store without index", store.path, None, detail)
     else:
-        yield Finding("leftover empty file", "leftover", store.path, None, "a header, and no index")
+        detail = f"a header, and no {_index_name(segment.number)}"
+        yield Finding("leftover empty file", "leftover", store.path, None, detail)
 
 
 def _records(segment: SegmentV2) -> Iterator[Finding]:
@@ -154,7 +158,7 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
         else:
             first, count = first or one.offset, count + 1
     if count:
-        yield orphan_records(segment.store.path, first, count)
+        yield orphan_records(segment.store.path, first, count, _index_name(segment.number))
 
 
 def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
@@ -187,10 +191,11 @@ def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
         at = end
 
 
-def orphan_records(path: str, offset: int, count: int) -> Finding:
+def orphan_records(path: str, offset: int, count: int, index_name: str) -> Finding:
     """Messages of which the index has nothing but zeros; ``offset``: of the first."""
     why = "acked before their entries were written, or their entries are lost"
-    return Finding("orphan records", "leftover", path, offset, f"{count} messages that no entry tells of: {why}")
+    detail = f"{count} messages that no entry of {index_name} tells of: {why}"
+    return Finding("orphan records", "leftover", path, offset, detail)
 
 
 def _known_records(segment: SegmentV2) -> list[int]:

@@ -37,6 +37,7 @@ class JournalBySegment:
             for numbers in (columns.publish_numbers, columns.delivers, columns.acks)
         )
         self.file = file
+        self._segment_entry_count = segment_entry_count
         # Whatever is behind the last record belongs to no segment.
         self._columns = attrs.evolve(_chosen(columns, publishes, delivers, acks), reason="complete")
         sorted_numbers = (self._columns.publish_numbers, self._columns.delivers, self._columns.acks)
@@ -46,6 +47,11 @@ class JournalBySegment:
     def published(self) -> set[int]:
         """The segments that it publishes to."""
         return set(distinct(self._segments[0]).tolist())
+
+    def begins(self, number: int) -> bool:
+        """Whether it publishes the first message of a segment, so that none of it was written to a file before."""
+        columns = self.of(number)
+        return bool((columns.publish_numbers == number * self._segment_entry_count).any())
 
     def outside(self, visited: set[int]) -> tuple[Ints, Ints]:
         """Delivers and acks (seq_ids) of other segments than these."""

@@ -38,6 +38,8 @@ from warren.storage.errors import DataError, StorageError, WarrenError
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
 STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
+CLEAN_STOP: Final = "clean.dot"
+"""A broker writes it into each store as it stops, and deletes it as it starts."""
 
 
 @attrs.frozen
@@ -201,6 +203,9 @@ class Vhost:
                 self.terms = read_recovery_terms(terms, path)
             except DataError as error:
                 self._report("damaged recovery terms", path, error)
+        elif any(self.files.exists(below(self.path, f"{store}/{CLEAN_STOP}")) for store in STORES):
+            detail = f"a store has {CLEAN_STOP} of a clean stop, but the queues' terms of it are missing"
+            self._add("missing recovery terms", below(self.path, disk.RECOVERY_TERMS_FILE), detail)
 
     def _directories_of(self, wanted: Collection[bytes]) -> list[str] | None:
         """Where the classic queues of these names are, their levels too; ``None``: any directory may be one of theirs.
