@@ -139,6 +139,49 @@ async def test_a_consumer_ends_when_nothing_comes(node: Any) -> None:
 
 
 @both_ways
+async def test_a_queue_without_arguments_is_the_existing_one(node: Any) -> None:
+    retry = warren.Retry(limit=3, delay=0.1, dead_letters="dead")
+    jobs = await done(node.queue("jobs", retry=retry))
+    scratch = await done(node.queue("scratch", durable=False, auto_delete=True))
+    own = await done(node.queue("own", exclusive=True))
+    await done(jobs.publish(b"x"))
+    again = await done(node.queue("jobs"))
+    assert (again.arguments, (await done(again.get())).body) == (retry.arguments, b"x")
+    assert (await done(node.queue("jobs", durable=True))).arguments == jobs.arguments
+    assert not (await done(node.queue("scratch"))).durable
+    assert not scratch.durable
+    assert not (await done(node.queue("own"))).durable  # as RabbitMQ has exclusive ones
+    assert (await done(node.queue("own", durable=True, exclusive=True))).name == own.name
+    with pytest.raises(warren.errors.ResourceLockedError):
+        await done((await done(node.vhost("/"))).queue("own"))
+    with pytest.raises(warren.errors.ResourceLockedError):
+        await done((await done(node.vhost("/"))).queue("own", auto_delete=True))
+    new = await done(node.queue(""))
+    assert (new.durable, new.arguments) == (True, {})
+
+
+@both_ways
+async def test_a_refused_declaration_says_all_that_differs(node: Any) -> None:
+    await done(node.queue("jobs", retry=warren.Retry(limit=3)))
+    for asked, differences in (
+        ({"arguments": {}}, "x-delivery-limit is 3 (asked for: not set)"),
+        ({"retry": warren.Retry(limit=4)}, "x-delivery-limit is 3 (asked for: 4)"),
+        (
+            {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 9, "x-delivery-limit": 3}},
+            "durable is True (asked for: False), auto_delete is False (asked for: True), "
+            "x-max-length is not set (asked for: 9)",
+        ),
+    ):
+        with pytest.raises(warren.errors.PreconditionFailedError) as refused:
+            await done(node.queue("jobs", **asked))
+        text = f"queue 'jobs' in vhost '/' exists and differs: {differences}; passive=True gets it as it is"
+        assert str(refused.value) == text
+        assert (await done(node.queue("jobs", **asked, passive=True))).arguments == {"x-delivery-limit": 3}
+    with pytest.raises(warren.errors.ResourceLockedError):
+        await done(node.queue("jobs", exclusive=True))
+
+
+@both_ways
 async def test_a_queue_is_deleted_under_conditions_or_by_force(node: Any) -> None:
     queue = await done(node.queue("q"))
     await done(queue.publish(b"x"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+import attrs
+
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
 from warren.actors.future import Confirm, CountDown
 from warren.actors.node_actor import NodeActor
+from warren.actors.queue_entry import QueueEntry
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import LATER, PublishArguments, as_body, publish_key
 from warren.publishing import publishing, settled_confirm
@@ -45,33 +49,26 @@ class VhostVerbs:
         self,
         name: str,
         *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
+        durable: bool | None = None,
+        exclusive: bool | None = None,
+        auto_delete: bool | None = None,
         arguments: Mapping[str, Any] | None = None,
         retry: Retry | None = None,
         passive: bool = False,
     ) -> Steps[QueueVerbs]:
-        """Declare a queue, or get the one that is there; ``passive``: only get it. The node names one that is "".
+        """Get a queue, or declare it if it does not exist; ``passive``: only get it. The node names one that is "".
 
-        ``retry``: what becomes of messages that come back (:class:`warren.Retry`).
+        What is not given is as the queue has it. A new one is durable, and neither ``exclusive`` nor ``auto_delete``.
+        ``arguments`` and ``retry`` (:class:`warren.Retry`), what becomes of messages that come back, are one thing
+        here: if either is given, they are all the arguments that the queue has.
 
         ``exclusive``: nobody else gets it, and it goes with its owner, which is this object (see :class:`Vhost`).
-        Raises :class:`PreconditionFailedError` where it is there with other arguments, :class:`NotFoundError` where
-        ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another owner.
+        Raises :class:`PreconditionFailedError` if it exists and something that is given differs,
+        :class:`NotFoundError` if it is ``passive`` and does not exist, :class:`ResourceLockedError` if it is exclusive
+        to another owner.
         """
-        if passive:
-            entry = yield from self.node.change(lambda actor: actor.use_queue(self.name, name, self))
-        else:
-            declaration = QueueDeclaration(
-                vhost=self.name,
-                name=name or self.node.new_queue_name(),
-                durable=durable,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                arguments={**({} if retry is None else retry.arguments), **(arguments or {})},
-            )
-            entry = yield from self.node.change(lambda actor: actor.declare_queue(declaration, self))
+        properties = queue_properties(durable, exclusive, auto_delete, arguments, retry)
+        entry = yield from declare_queue(self.node, self.name, name, properties, owner=self, passive=passive)
         return QueueVerbs(self.node, entry)
 
     def delete_queue(
@@ -405,6 +402,50 @@ class VhostHandle(Handle[VhostVerbs]):
     def failed_queues(self) -> dict[str, str]:
         """The queues that cannot be used, and why."""
         return self._verbs.failed_queues()
+
+
+def queue_properties(
+    durable: bool | None,
+    exclusive: bool | None,
+    auto_delete: bool | None,
+    arguments: Mapping[str, Any] | None,
+    retry: Retry | None,
+) -> dict[str, Any]:
+    """The fields of a :class:`QueueDeclaration` that are given."""
+    if retry is not None:
+        arguments = {**retry.arguments, **(arguments or {})}
+    given = {
+        "durable": False if exclusive else durable,  # it ends with its owner, and so before a restart
+        "exclusive": exclusive,
+        "auto_delete": auto_delete,
+        "arguments": arguments,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def declare_queue(
+    node: RunningNode, vhost: str, name: str, properties: Mapping[str, Any], *, owner: object, passive: bool
+) -> Steps[QueueEntry]:
+    """Get a queue, or declare it with these properties if it does not exist and this is not ``passive``."""
+    if passive:
+        return (yield from node.change(lambda actor: actor.use_queue(vhost, name, owner)))
+    name = name or node.new_queue_name()
+    return (yield from node.change(lambda actor: _declare_queue(actor, vhost, name, properties, owner)))
+
+
+def _declare_queue(actor: NodeActor, vhost: str, name: str, properties: Mapping[str, Any], owner: object) -> QueueEntry:
+    definitions = actor.vhost(vhost).definitions
+    if not definitions.has("queue", name):
+        return actor.declare_queue(QueueDeclaration(vhost=vhost, name=name, **properties), owner)
+    existing = definitions.queue(name)
+    declaration = existing if existing.is_stream else attrs.evolve(existing, **properties)
+    differences = existing.all_differences(declaration)
+    if differences and existing.exclusive == declaration.exclusive:
+        actor.use_queue(vhost, name, owner)  # another owner's is locked, whatever differs
+        raise PreconditionFailedError(
+            f"{existing} exists and differs: {', '.join(differences)}; passive=True gets it as it is"
+        )
+    return actor.declare_queue(declaration, owner)
 
 
 def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:

@@ -13,7 +13,7 @@ queue knows are the same; arguments that nobody knows do not count.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,6 +25,7 @@ from warren.actors.engines.queue_arguments import MAX_PERIOD_MS, QueueArguments
 from warren.actors.engines.stream_arguments import STREAM, STREAM_CHECKS, check_new, check_values
 from warren.actors.engines.texts import (
     MAX_SHORT_STRING_BYTES,
+    VOID,
     argument,
     check_depth,
     check_short_string,
@@ -211,17 +212,32 @@ class QueueDeclaration(QueueArguments):
 
     def differs(self, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> str | None:
         """Why these, whatever the arguments are, are not what this queue was declared with; or ``None``."""
+        for name, current, received in self._differences(durable, auto_delete, arguments):
+            return inequivalent(name, self, received, current)
+        return None
+
+    def all_differences(self, other: QueueDeclaration) -> list[str]:
+        """What differs in ``other``, which is asked for, from this queue, which exists: a phrase for each property and
+        argument."""
+        return [
+            f"{name} is {_shown(current)} (asked for: {_shown(received)})"
+            for name, current, received in self._differences(other.durable, other.auto_delete, other.arguments)
+        ]
+
+    def _differences(
+        self, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Each property and argument that differs: its name, what it is here, and what was received."""
         for name, flag in (("durable", durable), ("auto_delete", auto_delete)):
             if flag != getattr(self, name):
-                return inequivalent(name, self, flag, getattr(self, name))
+                yield name, getattr(self, name), flag
         for name in STREAM_CHECKS if self.is_stream else _CHECKS:
             current, received = argument(self.arguments, name), argument(arguments, name)
             if (_type_class(current), current) == (_type_class(received), received):
                 continue
             if name == "x-queue-type" and {current, received} == {None, "classic"}:
                 continue
-            return inequivalent(name, self, received, current)
-        return None
+            yield name, current, received
 
     def to_json(self) -> dict[str, Any]:
         """As a broker's file of definitions has it."""
@@ -244,6 +260,10 @@ class QueueDeclaration(QueueArguments):
             if not isinstance(definition.get(key), kind):
                 raise ArgumentsError(f"a queue's definition whose {key} is {definition.get(key)!r:.100}")
         return cls(**{key: definition[key] for key in types}, topic=str(definition.get("topic", "")))
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(None if value is VOID else value)
 
 
 def _type_class(value: Any) -> str:

@@ -18,7 +18,7 @@ from warren.actors.engines.policies import Policy
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
 from warren.amqp.methods import method_of
-from warren.client.calls import call
+from warren.client.calls import call, check_fits
 from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
@@ -30,7 +30,7 @@ from warren.steps import Steps, run
 from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
 from warren.user_verbs import UserVerbs
-from warren.vhost_verbs import NodeVerbs, VhostVerbs
+from warren.vhost_verbs import NodeVerbs, VhostVerbs, queue_properties
 
 if TYPE_CHECKING:
     from warren.retry import Retry
@@ -137,43 +137,29 @@ class RemoteVhostVerbs(VhostVerbs):
         self,
         name: str,
         *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
+        durable: bool | None = None,
+        exclusive: bool | None = None,
+        auto_delete: bool | None = None,
         arguments: Mapping[str, Any] | None = None,
         retry: Retry | None = None,
         passive: bool = False,
     ) -> Steps[RemoteQueueVerbs]:
-        if passive:
-            found = yield from self._call("queue.declaration", name=name)
-            return RemoteQueueVerbs(self.remote, QueueDeclaration(**found))
-        declaration = QueueDeclaration(
-            vhost=self.name,
-            name=name or "amq.gen-",  # the host makes the name
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            arguments={**({} if retry is None else retry.arguments), **(arguments or {})},
-        )
-        method = method_of(
-            c.Queue.Declare,
-            queue=name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            arguments=dict(declaration.arguments),
-        )
-        answer = yield from self.remote.ask(method)
-        method.queue = answer.queue
-        self.remote.topology.declare_queue(method)
-        if answer.queue != declaration.name:
-            declaration = QueueDeclaration(
-                vhost=self.name,
-                name=answer.queue,
-                durable=durable,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                arguments=arguments or {},
+        properties = queue_properties(durable, exclusive, auto_delete, arguments, retry)
+        if not passive:  # what is wrong with them is known here
+            QueueDeclaration(vhost=self.name, name=name or "amq.gen-", **properties)
+            check_fits(properties)
+        found = yield from self._call("vhost.queue", name=name, properties=properties, passive=passive)
+        declaration = QueueDeclaration(**found)
+        if not passive:
+            self.remote.topology.declare_queue(
+                method_of(
+                    c.Queue.Declare,
+                    queue=declaration.name,
+                    durable=declaration.durable,
+                    exclusive=declaration.exclusive,
+                    auto_delete=declaration.auto_delete,
+                    arguments=dict(declaration.arguments),
+                )
             )
         return RemoteQueueVerbs(self.remote, declaration)
 

@@ -135,9 +135,7 @@ def _sender(
             body, routing_key if key is None else key, mandatory=True, timeout=PATIENCE_S, **properties
         )
     try:
-        handle = vhost.queue(queue, passive=True)
+        handle = vhost.queue(queue, passive=not declare)
     except NotFoundError as error:
-        if not declare:
-            raise NotFoundError(f"{error}; --declare makes it") from error
-        handle = vhost.queue(queue)
+        raise NotFoundError(f"{error}; --declare makes it") from error
     return lambda _, body: handle.publish(body, timeout=PATIENCE_S, **properties)

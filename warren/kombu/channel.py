@@ -157,7 +157,7 @@ class Channel(base.StdChannel):
                 durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
-                arguments=arguments,
+                arguments=arguments or {},
             )
         return queue_declare_ok_t(handle.name, len(handle), handle.stats()["consumers"])
 

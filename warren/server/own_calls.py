@@ -12,9 +12,9 @@ import attrs
 import numpy as np
 from pamqp.base import Frame as Method
 
-from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Future
+from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
 from warren.client.calls import plain, refusal_of, restored, unpacked
@@ -31,7 +31,7 @@ from warren.server.topology import find_queue
 from warren.storage.errors import WarrenError
 from warren.topic_verbs import TopicVerbs, hand_over
 from warren.transaction_verbs import TransactionVerbs
-from warren.vhost_verbs import NodeVerbs, VhostVerbs
+from warren.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
@@ -147,9 +147,13 @@ def _queue(channel: ServerChannel, name: str) -> QueueVerbs:
     return QueueVerbs(channel.node, find_queue(channel, name))
 
 
-def _declaration(channel: ServerChannel, name: str) -> dict[str, Any]:
-    declaration: QueueDeclaration = find_queue(channel, name).declaration
-    return declaration.to_json() | {"exclusive": declaration.exclusive}
+def _declaration(entry: QueueEntry) -> dict[str, Any]:
+    return entry.declaration.to_json() | {"exclusive": entry.declaration.exclusive}
+
+
+def _declare_queue(channel: ServerChannel, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
+    owner = channel.connection
+    return _declaration((yield from declare_queue(channel.node, vhost, name, properties, owner=owner, passive=passive)))
 
 
 def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
@@ -279,8 +283,7 @@ VERBS: Final[dict[str, Verb]] = {
     "channel.release": lambda channel, seen_up_to=None: channel.consumers.release(seen_up_to),
     "channel.retry": lambda channel, tag, wait_ms: channel.consumers.retry_in(tag, wait_ms),
     "channel.extend": lambda channel, tag, time_ms: channel.consumers.extend(tag, time_ms),
-    "queue.declaration": lambda channel, vhost, name: _declaration(channel, name),
-    "queue.declarations": lambda channel, vhost, names: [_declaration(channel, name) for name in names],
+    "queue.declarations": lambda channel, vhost, names: [_declaration(find_queue(channel, name)) for name in names],
     "queue.stats": lambda channel, name: _queue(channel, name).stats(),
     "queue.sync": lambda channel, name: _queue(channel, name).sync(),
     "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
@@ -294,9 +297,10 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.publish_unique": _publish_unique,
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
+    "vhost.queue": _declare_queue,
     "vhost.queues": lambda channel, vhost: [
-        _declaration(channel, name)
-        for name, entry in list(channel.node.vhost(vhost).queues.items())
+        _declaration(entry)
+        for entry in list(channel.node.vhost(vhost).queues.values())
         if entry.owner in (None, channel.connection)
     ],
     "vhost.delete_queue": lambda channel, vhost, name, **how: VhostVerbs(channel.node, vhost).delete_queue(name, **how),

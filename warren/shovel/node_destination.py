@@ -45,11 +45,7 @@ class NodeDestination:
         home = self._vhost(to_text(vhost))
         if self.as_published:
             return _Intake(_Exchanges(home).publish, lambda letter: letter.routing_keys)
-        try:
-            queue = home.queue(to_text(name), passive=True)
-        except NotFoundError:
-            queue = home.queue(to_text(name))
-        verbs = queue._verbs
+        verbs = home.queue(to_text(name))._verbs
 
         def keys(letter: Letter) -> tuple[bytes, ...]:
             """The default exchange's are names of queues, and follow a queue that is renamed."""
