@@ -19,6 +19,7 @@ import warren
 from warren.cli import app
 from warren.commands.loading import ListedCommand, prepared
 from warren.commands.options import UsageError, pairs, parse_settings
+from warren.commands.running import EXIT_BROKEN_PIPE
 from warren.storage.errors import SettingsError
 
 NAMED = """
@@ -158,6 +159,26 @@ def test_commands_start_in_a_few_times_what_numpy_takes(data: Path) -> None:
     least = {name: min(times) for name, times in taken.items()}
     assert least["help"] < 4 * least["numpy"]
     assert least["inspect"] < 6 * least["numpy"]
+
+
+# ── a reader that goes away ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "command", [["verify"], ["inspect"], ["inspect", "--json"], ["export"], ["queues"]], ids=" ".join
+)
+def test_a_closed_pipe_is_told_from_damage(command: list[str], data: Path) -> None:
+    name, *options = command
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        ran = subprocess.run(
+            [sys.executable, "-m", "warren", name, str(data), *options],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (EXIT_BROKEN_PIPE, b"")
 
 
 # ── version, module, completion ──────────────────────────────────────────────────────────────────────────────────────

@@ -23,6 +23,7 @@ from tests.support.cli_tools import warren
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren import cli
 from warren.commands.exporting import opened_writer
+from warren.commands.running import EXIT_BROKEN_PIPE
 from warren.queue_index import directory as disk
 from warren.queue_index import index_v2_format as v2
 from warren.queue_index.message_format import decode_message
@@ -335,7 +336,7 @@ def test_a_reader_that_has_had_enough_is_no_traceback() -> None:
         assert process.stdout.read(10) == b'{"vhost": '
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait() == 1
+        assert process.wait() == EXIT_BROKEN_PIPE
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -19,6 +19,7 @@ import warren
 from tests.support import rocketmq_golden as golden
 from tests.support.waiting import wait_until
 from warren import cli
+from warren.commands.running import EXIT_BROKEN_PIPE
 from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 PROJECT = Path(__file__).parent.parent
@@ -207,7 +208,7 @@ def test_a_pipe_that_has_had_enough_ends_a_command_that_follows_at_once(at_rest:
     head = subprocess.run(["head", "-3"], stdin=follower.stdout, capture_output=True, check=True)
     stdout_of(follower).close()
     assert head.stdout == b"a\nb\nc\n"
-    assert follower.wait(PATIENCE_S) == 1, "nothing comes any more, and it has seen that"
+    assert follower.wait(PATIENCE_S) == EXIT_BROKEN_PIPE, "nothing comes any more, and it has seen that"
     assert follower.stderr is not None
     assert follower.stderr.read() == b""
     assert done("consume", at_rest, "orders").split() == list("def" if command == "consume" else "abcdef")
@@ -324,7 +325,7 @@ def test_what_a_reader_of_a_topic_leaves_in_the_pipe_comes_again(at_rest: Path) 
     member = begun("topic", "consume", at_rest, "events", "-g", "g", "-f")
     head = subprocess.run(["head", "-1"], stdin=member.stdout, capture_output=True, check=True)
     stdout_of(member).close()
-    assert (head.stdout, member.wait(PATIENCE_S)) == (b"0\n", 1)
+    assert (head.stdout, member.wait(PATIENCE_S)) == (b"0\n", EXIT_BROKEN_PIPE)
     rest = done("topic", "consume", at_rest, "events", "-g", "g").split()
     assert rest == [str(number) for number in range(1, 2000)]
 

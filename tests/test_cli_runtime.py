@@ -19,6 +19,7 @@ import warren as runtime
 from tests.support.waiting import wait_until
 from warren import cli, errors
 from warren.actors.node_socket import SOCKET_NAME
+from warren.commands.running import EXIT_BROKEN_PIPE
 from warren.commands.sending import Published
 from warren.salvage.archive import unpack
 
@@ -249,7 +250,7 @@ def test_a_reader_who_has_had_enough_ends_it_and_what_he_did_not_read_stays(data
     assert process.stdout is not None
     read = b"".join(process.stdout.read(4000) for _ in range(3))
     process.stdout.close()
-    assert process.wait(20) == 1
+    assert process.wait(20) == EXIT_BROKEN_PIPE
     assert process.stderr is not None
     assert process.stderr.read() == b""
     rest = bodies(consumed(data))
@@ -262,7 +263,7 @@ def test_head_takes_the_one_message_that_it_prints(data: Path) -> None:
     head = subprocess.run(["head", "-1"], stdin=consumer.stdout, capture_output=True, check=True)
     assert consumer.stdout is not None
     consumer.stdout.close()
-    assert (head.stdout, consumer.wait(20)) == (b"0\n", 1)
+    assert (head.stdout, consumer.wait(20)) == (b"0\n", EXIT_BROKEN_PIPE)
     assert bodies(consumed(data)) == [str(number).encode() for number in range(1, 1024)]
 
 

@@ -86,7 +86,7 @@ def test_each_test_has_a_node_of_its_own_in_memory_whose_messages_it_sees(pytest
     result = pytester.runpytest_subprocess(*PLUGIN, "--strict-markers")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(
-        ["E*AssertionError: queue 'jobs': 1 or more within 0.01 seconds acked, not 0", "E*b'one' published"]
+        ["E*AssertionError: queue 'jobs': expected 1 or more acked within 0.01 seconds, got 0", "E*b'one' published"]
     )
     result.stdout.fnmatch_lines(["*warren_node: what became of messages*", "queue 'jobs':", "  b'one' published"])
 

@@ -22,7 +22,9 @@ from typer.testing import CliRunner
 from tests.support.waiting import wait_until
 from warren.cli import app
 from warren.commands.answer_folder import Kind, answer_folder
+from warren.commands.scenario_group import SCENARIO_NAMES
 from warren.commands.simulate_text import moment_text, time_text
+from warren.simulation.toml_file import names_of_scenarios
 from warren.storage.errors import StorageError
 
 PROJECT = Path(__file__).parent.parent
@@ -92,6 +94,9 @@ def test_the_help_says_the_way_to_a_scenario_its_options_and_the_commands() -> N
     for word in ("--out", "--seed", "--json", "--example", "compare", "sweep", "whatif"):
         assert said.count(word) >= 1, word
     assert re.search(r"SCENARIO\.toml +Simulate the scenario of a file", said)
+    assert sorted(SCENARIO_NAMES) == names_of_scenarios()
+    for name in SCENARIO_NAMES:
+        assert name in said
 
 
 def test_a_scenarios_help_is_the_scenarios() -> None:
@@ -105,7 +110,9 @@ def test_a_scenarios_help_is_the_scenarios() -> None:
     ("arguments", "said"),
     [
         (["nothing.toml"], "nothing.toml: there is no such file"),
-        (["comapre", "a", "b"], "'comapre' is no scenario's file and no command. Did you mean 'compare'?"),
+        (["comapre", "a", "b"], "'comapre' is neither a scenario nor a command. Did you mean 'compare'?"),
+        (["brust"], "'brust' is neither a scenario nor a command. Did you mean 'burst'?"),
+        (["sweep", "brust", "--vary", "seed=1"], "brust: there is no such file; did you mean 'burst'?"),
         (["--seed", "3"], "which scenario: warren simulate SCENARIO.toml; --example prints one to begin with"),
         (["--json"], "which scenario: warren simulate SCENARIO.toml; --example prints one to begin with"),
         (["a.toml", "b.toml"], "Got unexpected extra argument(s) (b.toml)"),

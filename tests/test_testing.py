@@ -190,18 +190,18 @@ def test_who_waits_in_vain_is_told_what_was_there_instead(node: TestNode) -> Non
     with pytest.raises(AssertionError) as caught:
         messages.wait_for("acked", 2, headers={"n": 2}, timeout=0.01)
     assert str(caught.value) == (
-        "queue 'jobs': 2 or more within 0.01 seconds acked with headers {'n': 2}, not 0\n"
+        "queue 'jobs': expected 2 or more acked with headers {'n': 2} within 0.01 seconds, got 0\n"
         "  b'other' published, headers {'n': 1}"
     )
     with pytest.raises(AssertionError) as caught:
         node.messages("jbos").expect()
     assert str(caught.value) == (
-        "queue 'jbos': 1 published, not 0\n  no message ever came here; there were some in 'jobs'"
+        "queue 'jbos': expected 1 published, got 0\n  no message ever came here; there were some in 'jobs'"
     )
     with pytest.raises(ValueError, match="no 'eaten' becomes of a message; there is published, refused"):
         messages.wait_for("eaten")  # type: ignore[arg-type]
     messages.expect(where="headers['n'] = 1 AND body LIKE 'oth%'")
-    with pytest.raises(AssertionError, match="1 published where size > 100, not 0"):
+    with pytest.raises(AssertionError, match="expected 1 published where size > 100, got 0"):
         messages.expect(where="size > 100")
     with pytest.raises(WhereError):
         messages.expect(where="size >")
@@ -224,7 +224,7 @@ def test_coroutines_wait_without_holding_up_others(node: TestNode) -> None:
         [seen] = await node.messages("jobs").arrived("acked")
         assert seen.body == b"from a coroutine"
         await running
-        with pytest.raises(AssertionError, match=r"2 or more within 0\.01 seconds acked, not 1"):
+        with pytest.raises(AssertionError, match=r"expected 2 or more acked within 0\.01 seconds, got 1"):
             await node.messages("jobs").arrived("acked", 2, timeout=0.01)
 
     asyncio.run(test())

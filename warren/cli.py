@@ -13,7 +13,7 @@ import typer
 
 from warren.commands.loading import Group, ListedCommand, new_group
 from warren.commands.running import run_app
-from warren.commands.scenario_group import SCENARIO, ScenarioGroup
+from warren.commands.scenario_group import SCENARIO, SCENARIO_NAMES, ScenarioGroup
 
 COMMANDS: Final = (
     ListedCommand(
@@ -326,7 +326,8 @@ SPARK: Final = new_group(
 SIMULATE: Final = new_group(
     "simulate",
     "Simulate a node under a workload, with the code that pages for real: what will memory do?\n\n"
-    "SCENARIO.toml says which node, queues, publishers and consumers; --example prints one to begin with. It needs "
+    "SCENARIO.toml says which node, queues, publishers and consumers; --example prints one to begin with. The name of "
+    f"a scenario that comes with warren can stand in its place: {', '.join(SCENARIO_NAMES)}. It needs "
     'pip install "warrenmq\\[sim]".',
     (
         ListedCommand(

@@ -110,7 +110,7 @@ class QueueMessages:
             return len(found) >= count
 
         if not self._log.wait_for(enough, timeout):
-            raise AssertionError(self._story(wanted, f"{count} or more within {timeout:g} seconds", found))
+            raise AssertionError(self._story(wanted, f"{count} or more", found, timeout))
         return found
 
     async def arrived(
@@ -130,17 +130,18 @@ class QueueMessages:
                 try:
                     await asyncio.wait_for(changed.wait(), max(deadline - loop.time(), 0))
                 except TimeoutError:
-                    often = f"{count} or more within {timeout:g} seconds"
-                    raise AssertionError(self._story(wanted, often, found)) from None
+                    raise AssertionError(self._story(wanted, f"{count} or more", found, timeout)) from None
                 changed.clear()
         return found
 
     def _found(self, wanted: _Wanted) -> list[SeenMessage]:
         return [seen for seen in list(self._of_queue.messages) if wanted.takes(seen)]
 
-    def _story(self, wanted: _Wanted, often: str, found: list[SeenMessage]) -> str:
-        """What was wanted, and what there was instead."""
-        lines = [f"{self._name}: {often} {wanted}, not {len(found)}", *self._lines("headers" in wanted.such)]
+    def _story(self, wanted: _Wanted, count: str, found: list[SeenMessage], timeout_s: float | None = None) -> str:
+        """What was expected, and what there was instead."""
+        within = "" if timeout_s is None else f" within {timeout_s:g} seconds"
+        lines = [f"{self._name}: expected {count} {wanted}{within}, got {len(found)}"]
+        lines += self._lines("headers" in wanted.such)
         if not self._of_queue.messages:
             others = ", ".join(repr(name) for _, name in self._log.queues()[:10])
             lines.append("  no message ever came here" + (f"; there were some in {others}" if others else ""))

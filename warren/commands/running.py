@@ -21,6 +21,8 @@ Parameters = ParamSpec("Parameters")
 
 EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+"""As a shell has it of a program that SIGPIPE ended."""
 
 _VALIDATOR_PREFIX: Final = ": Value error, "
 """Typer's validation of values begins its reasons so."""
@@ -41,9 +43,9 @@ def guarded(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
         except WarrenError as error:
             report_error(error)
             raise typer.Exit(EXIT_ERROR) from error
-        except BrokenPipeError as error:  # whoever reads our output has had enough
+        except BrokenPipeError as error:  # the reader of our output has closed it
             _write_no_more()
-            raise typer.Exit(1) from error
+            raise typer.Exit(EXIT_BROKEN_PIPE) from error
 
     return run
 
@@ -59,6 +61,9 @@ def run_app(app: typer.Typer) -> NoReturn:
         code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # when the rest was written out
+        _write_no_more()
+        code = EXIT_BROKEN_PIPE
     except OSError as error:
         if error.filename is not None or error.errno not in _REFUSED_OUTPUT:
             raise

@@ -13,6 +13,11 @@ from typing import Any, Final, cast
 from warren.commands.loading import Group, ListedCommand, prepared
 
 SCENARIO: Final = "SCENARIO.toml"
+SCENARIO_NAMES: Final = (
+    *("burst", "consumer-outage", "embedded", "idle-queues", "lazy", "not-embedded", "not-lazy", "slow-consumer"),
+    *("two-queues", "unlimited-prefetch", "wake-idle-queues"),
+)
+"""The scenarios that come with warren; listed here, so that the help needs nothing of the simulation."""
 
 
 class ScenarioGroup(Group):
@@ -23,7 +28,7 @@ class ScenarioGroup(Group):
         first = args[0] if args else "--help"
         if first == SCENARIO or not (first == "--help" or first in self.commands):
             if parent is not None and (near := self._meant(first)):
-                parent.fail(f"{first!r} is no scenario's file and no command. Did you mean {near!r}?")
+                parent.fail(f"{first!r} is neither a scenario nor a command. Did you mean {near!r}?")
             return self._of_scenarios.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -38,7 +43,8 @@ class ScenarioGroup(Group):
         return cast(ListedCommand, self.commands[SCENARIO])
 
     def _meant(self, word: str) -> str | None:
-        """The command that was mistyped, where it looks like one."""
-        if word.startswith("-") or os.path.splitext(word)[1] or os.path.exists(word):
+        """The command or built-in scenario that was mistyped, if the word looks like one."""
+        if word.startswith("-") or os.path.splitext(word)[1] or os.path.exists(word) or word in SCENARIO_NAMES:
             return None
-        return next(iter(difflib.get_close_matches(word, [name for name in self.commands if name != SCENARIO])), None)
+        known = [*SCENARIO_NAMES, *(name for name in self.commands if name != SCENARIO)]
+        return next(iter(difflib.get_close_matches(word, known)), None)

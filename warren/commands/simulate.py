@@ -19,6 +19,7 @@ import typer
 from warren.commands.answer_folder import Kind, answer_folder, writing
 from warren.commands.options import JsonOption, QueueOption, UsageError, distinct
 from warren.commands.output import print_json, print_text, report_error
+from warren.commands.scenario_group import SCENARIO_NAMES
 from warren.commands.simulate_text import Summary, bar, told, told_of_sweep, told_of_two
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError
@@ -39,7 +40,7 @@ ANSWER: Final = Kind(
 SWEEP: Final = Kind("sweep.json", frozenset({"axes", "points"}))
 COMPARISON: Final = Kind("comparison.json", frozenset({"a", "b", "rows"}))
 
-_SCENARIO_HELP: Final = "The scenario's file, or a known situation's name, as burst."
+_SCENARIO_HELP: Final = f"The scenario's file, or the name of one that comes with warren: {', '.join(SCENARIO_NAMES)}."
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO.toml", help=_SCENARIO_HELP)]
 SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Another seed than the scenario's.")]
 OutOption = Annotated[

@@ -41,7 +41,7 @@ from warren.simulation.scenario import QueueSpec, Scenario
 from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
 from warren.simulation.units import ScenarioError
 from warren.simulation.whatif import merged
-from warren.storage.errors import shown
+from warren.storage.errors import did_you_mean, shown
 
 Table = dict[str, Any]
 EXAMPLE: Final = (resources.files("warren.data") / "scenario.toml").read_text(encoding="utf-8")
@@ -76,7 +76,9 @@ def load_table(path: str | os.PathLike[str]) -> Table:
         return _parsed((SCENARIOS / f"{name}.toml").read_bytes(), name)
     try:
         if not os.path.isfile(name):
-            raise ScenarioError(f"{name}: {'no file' if os.path.exists(name) else 'there is no such file'}")
+            if os.path.exists(name):
+                raise ScenarioError(f"{name}: no file")
+            raise ScenarioError(f"{name}: there is no such file{did_you_mean(name, names_of_scenarios())}")
         if os.path.getsize(name) > MOST_FILE_BYTES:
             raise ScenarioError(f"{name}: more than {MOST_FILE_BYTES} bytes are no scenario")
         data = Path(name).read_bytes()
