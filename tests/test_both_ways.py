@@ -182,6 +182,34 @@ async def test_a_refused_declaration_says_all_that_differs(node: Any) -> None:
 
 
 @both_ways
+async def test_handles_on_the_same_thing_are_equal(node: Any) -> None:
+    queue, other = await done(node.queue("a")), await done(node.queue("b"))
+    elsewhere = await done((await done(node.vhost("v"))).queue("a"))
+    exchange, topic = await done(node.exchange("a", "topic")), await done(node.topic("a"))
+    handles = {queue, other, elsewhere, exchange, topic}
+    assert len(handles) == 5
+    assert queue in node.queues()
+    assert elsewhere not in node.queues()
+    assert elsewhere in (await done(node.vhost("v"))).queues()
+    same = [await done(node.queue("a")), await done(node.exchange("a")), await done(node.topic("a"))]
+    assert same == [queue, exchange, topic]
+    assert handles.issuperset(same)
+    assert await done((await done(node.vhost("/"))).queue("a")) == queue
+    assert queue != "a"
+    with warren.open(":memory:") as first, warren.open(":memory:") as second:
+        assert first.queue("a") != second.queue("a")
+        assert first.queue("a") != queue
+
+
+@both_ways
+async def test_a_consumer_says_whose_it_is(node: Any) -> None:
+    queue = await done(node.queue("q"))
+    async with entered(queue.consume(tag="mine")) as consumer:
+        assert repr(consumer) == f"<{type(node).__module__.rpartition('.')[0]}.Consumer 'mine' of 'q'>"
+    assert repr(consumer).endswith("Consumer 'mine' of 'q' (closed)>")
+
+
+@both_ways
 async def test_a_queue_is_deleted_under_conditions_or_by_force(node: Any) -> None:
     queue = await done(node.queue("q"))
     await done(queue.publish(b"x"))

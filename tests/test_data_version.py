@@ -85,7 +85,8 @@ def says(directory: Path) -> DataVersion | None:
 
 def test_this_is_the_version_that_is_packed() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == WARREN_VERSION
+    assert project["version"] == WARREN_VERSION == product.__version__
+    assert "__version__" in dir(product)
 
 
 # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -288,6 +288,13 @@ def test_a_consumer_that_is_forgotten_gives_back_what_it_had(guest: Node) -> Non
     wait_until(lambda: queue.stats()["messages_ready"] == 1, "it did not come to that")
 
 
+def test_handles_of_a_shared_directory_are_equal_in_host_and_guest(host: Node, guest: Node) -> None:
+    for node in (host, guest):
+        queue, exchange, topic = node.queue("q"), node.exchange("e", "fanout"), node.topic("t")
+        assert queue in node.queues()
+        assert len({queue, exchange, topic, node.queue("q"), node.exchange("e"), node.topic("t")}) == 3
+
+
 def test_refusals_are_those_of_the_node(host: Node, guest: Node) -> None:
     queue = guest.queue("q")
     with pytest.raises(PreconditionFailedError, match=r"durable is True \(asked for: False\)"):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from warren.transaction import Transaction
     from warren.transfers import export_messages, import_messages
 
+    __version__: str
+
 __all__ = [
     "AppendConfirm",
     "AppendResult",
@@ -106,6 +108,8 @@ if not TYPE_CHECKING:  # else a type checker would take every name to be there
         """A name that was not used before (PEP 562)."""
         if name in _MODULES:
             return importlib.import_module(f"warren.{name}")
+        if name == "__version__":
+            return importlib.import_module("warren.storage.data_version").WARREN_VERSION
         if name not in _HOMES:
             raise AttributeError(f"module 'warren' has no attribute '{name}'")
         found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
@@ -113,4 +117,4 @@ if not TYPE_CHECKING:  # else a type checker would take every name to be there
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    return sorted({*globals(), *_HOMES, *_MODULES, "__version__"})

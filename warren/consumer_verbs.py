@@ -65,6 +65,9 @@ class ConsumerVerbs:
         self.closed = False
         self._begun: Future | None = None
 
+    def __str__(self) -> str:
+        return f"{self.declaration.tag!r} of {self.channel.queue[1]!r}{' (closed)' if self.closed else ''}"
+
     def begin(self) -> Steps[None]:
         """Ask for messages, once. Raises :class:`AccessRefusedError` where the queue lets no such consumer in."""
         if self._begun is None:

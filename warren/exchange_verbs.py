@@ -14,7 +14,7 @@ from warren.messages import LATER, PublishArguments, as_bodies, publish_key
 from warren.publishing import AsTheyWere, Receiver, outcomes_of, publishing, settled_confirm
 from warren.queue_index.properties import decode_properties
 from warren.running_node import RunningNode
-from warren.steps import Handle, Steps
+from warren.steps import NamedHandle, Steps
 from warren.storage.errors import MessageError, WarrenError
 
 _CACHED_KEYS = 256
@@ -174,8 +174,11 @@ class ExchangeVerbs:
         return publish_key(self.declaration.vhost, self.declaration.name, keys, properties)
 
 
-class ExchangeHandle(Handle[ExchangeVerbs]):
+class ExchangeHandle(NamedHandle[ExchangeVerbs]):
     """What is known of an exchange without asking anybody."""
+
+    def _identity(self) -> tuple[object, str, str]:
+        return self._verbs.node.identity, self._verbs.declaration.vhost, self.name
 
     @property
     def name(self) -> str:

@@ -40,7 +40,7 @@ from warren.publishing import AsTheyWere, Receiver, outcomes_of, publishing, roo
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
-from warren.steps import Handle, Steps, asked, call
+from warren.steps import NamedHandle, Steps, asked, call
 from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
@@ -434,8 +434,11 @@ class QueueVerbs(MendingVerbs):
         )
 
 
-class QueueHandle(Handle[QueueVerbs]):
+class QueueHandle(NamedHandle[QueueVerbs]):
     """What is known of a queue without asking anybody."""
+
+    def _identity(self) -> tuple[object, str, str]:
+        return self._verbs.node.identity, self.vhost, self.name
 
     @property
     def name(self) -> str:

@@ -161,6 +161,11 @@ class RunningNode:
         return self._closed
 
     @property
+    def identity(self) -> object:
+        """What is equal for all handles on this node."""
+        return self
+
+    @property
     def ended(self) -> bool:
         """Whether its closing is over."""
         return self._closing.is_over

@@ -147,6 +147,22 @@ class Handle(ProcessBound, Generic[V]):
         return f"<{kind.__module__.rpartition('.')[0]}.{kind.__name__} {self._verbs}>"
 
 
+class NamedHandle(Handle[V]):
+    """A handle on something that has a name: handles of one class on the same thing of one node are equal."""
+
+    def _identity(self) -> tuple[object, str, str]:
+        """The node, the vhost, and the name. For derived classes."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NamedHandle) or type(other) is not type(self):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity()[1:])  # in a forked child, the node becomes another object
+
+
 class Has(Protocol[V_co]):
     """A handle with these verbs."""
 

@@ -28,7 +28,7 @@ from warren.msg_store.packed_records import PackedRecords
 from warren.publishing import room
 from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.running_node import RunningNode
-from warren.steps import Handle, Reading, Steps, call, run
+from warren.steps import NamedHandle, Reading, Steps, call, run
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.topic_append import AppendManyConfirm
@@ -482,8 +482,11 @@ def hand_over(node: RunningNode, batches: list[Batch], block: bool, timeout: flo
     return handed_over
 
 
-class TopicHandle(Handle[TopicVerbs]):
+class TopicHandle(NamedHandle[TopicVerbs]):
     """What is known of a topic without asking anybody."""
+
+    def _identity(self) -> tuple[object, str, str]:
+        return self._verbs.node.identity, "", self.name
 
     @property
     def name(self) -> str:

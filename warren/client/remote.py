@@ -68,6 +68,11 @@ class RemoteVhost:
         self.topology = self.link.topology
         self.forget()
 
+    @property
+    def identity(self) -> object:
+        """What is equal for all handles on this node: each of its vhosts has an object of this class."""
+        return self.path
+
     def check_process(self) -> None:
         """Nothing: a handle of the process that this one was forked from makes a connection of its own."""
 
