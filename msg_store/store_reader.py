@@ -71,13 +71,15 @@ class StoreReader:
     """File name → where its scan stopped, oldest first."""
     unreadable: list[DataError]
     """What the scans met and could not read; after a crash, torn ends too."""
-    _broken: list[int]
-    """The broken files, oldest first."""
+    _broken: dict[int, tuple[int, int]]
+    """The broken files, oldest first; of each where the last record before the damage begins and ends."""
     _needed: Callable[[], Ids] | None
     _searched: Ids = attrs.field(factory=lambda: np.empty(0, _ID))
     """Ids that were looked for in broken files, sorted."""
     _found: dict[str, FoundRecords] = attrs.field(factory=dict)
     """File name → what was found there."""
+    _ambiguous: dict[bytes, DataError] = attrs.field(factory=dict)
+    """Messages with more than one record in a broken file."""
     _missing: int = 0
     """Of the ids that were looked for, how many were not found."""
     _failed: StorageError | None = None
@@ -101,7 +103,7 @@ class StoreReader:
         handles = ReadHandles(files, directory)
         ends: dict[str, ScanEnd] = {}
         unreadable: list[DataError] = []
-        broken = list[int]()
+        broken = dict[int, tuple[int, int]]()
         ids, numbers, offsets, sizes = bytearray(), array("i"), array("q"), array("q")
         for number in _numbers(files, directory, refused):
             handle = _opened(files, handles.path(number), refused)
@@ -109,17 +111,20 @@ class StoreReader:
                 continue
             try:
                 scanned = ColumnScan(handle, handles.path(number), window_bytes=SCAN_CHUNK_BYTES)
-                bad_offsets = list[int]()
+                bad_offsets, last_start = list[int](), 0
                 for found in scanned:
                     good = found.good
                     ids += found.msg_ids[good].tobytes()
                     numbers.frombytes(np.full(int(good.sum()), number, np.int32).tobytes())
                     offsets.frombytes(found.offsets[good].tobytes())
                     sizes.frombytes(found.sizes[good].tobytes())
+                    sound = found.offsets if good.all() else found.offsets[: int(good.argmin())]
+                    if len(sound) and not bad_offsets:
+                        last_start = int(sound[-1])
                     bad_offsets += found.offsets[~good].tolist()
                 end = ends[file_name(number)] = scanned.finish()
                 if bad_offsets or end.reason is not EndReason.CLEAN:
-                    broken.append(number)
+                    broken[number] = last_start, min([end.offset, *bad_offsets])
                 report_unreadable(scanned, bad_offsets, unreadable)
             except StorageError as error:  # what came before it in the file is good
                 if refused is None:
@@ -179,7 +184,7 @@ class StoreReader:
         ``None`` where one is not there or damaged, where they are not of one length, and where they lie so far apart
         that they are better read one by one.
         """
-        if not self.contains_each(msg_ids).all():
+        if not self.contains_each(msg_ids).all() or self._ambiguous:
             return None
         rows = np.searchsorted(self._table.ids, msg_ids)
         files, offsets, sizes = self._table.files[rows], self._table.offsets[rows], self._table.sizes[rows]
@@ -273,12 +278,17 @@ class StoreReader:
             return False
         self._searched = np.union1d(self._searched, wanted)
         parts = [self._table]
-        for number in reversed(self._broken):
+        for number, last in reversed(self._broken.items()):
             handle = self._files.open_read(self._handles.path(number))
             try:
-                found = search(handle, wanted)
+                found = search(handle, wanted, last=last)
             finally:
                 handle.close()
+            for msg_id, offset, other in found.ambiguous:
+                reason = f"a different record with this id is at {other}; either may be part of another message's body"
+                self._ambiguous[msg_id.ljust(MSG_ID_BYTES, b"\0")] = DataError(
+                    self._handles.path(number), offset, reason
+                )
             if len(found):
                 wanted = wanted[~_among(wanted, np.sort(found.msg_ids))]
                 parts.append(_Table(found.msg_ids, np.full(len(found), number, np.int32), found.offsets, found.sizes))
@@ -320,7 +330,7 @@ class StoreReader:
             for (_, offset, size), position in run:
                 record = data[offset - start : offset - start + size]
                 try:
-                    found[position] = decode_record(record, ids[position], path, offset, size)
+                    found[position] = self._decode(record, ids[position], path, offset, size)
                 except DataError as error:
                     found[position] = error
         return iter(found)
@@ -329,9 +339,12 @@ class StoreReader:
         number, offset, size = (
             int(column[row]) for column in (self._table.files, self._table.offsets, self._table.sizes)
         )
-        return decode_record(
-            self._handles.pread(number, size, offset), msg_id, self._handles.path(number), offset, size
-        )
+        return self._decode(self._handles.pread(number, size, offset), msg_id, self._handles.path(number), offset, size)
+
+    def _decode(self, record: bytes, msg_id: bytes, path: str, offset: int, size: int) -> bytes:
+        if (error := self._ambiguous.get(msg_id)) is not None:
+            raise DataError(error.path, error.offset, error.reason)
+        return decode_record(record, msg_id, path, offset, size)
 
 
 def _numbers(files: FileSystem, directory: str, refused: dict[str, StorageError] | None) -> list[int]:
