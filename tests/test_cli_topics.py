@@ -241,8 +241,10 @@ def test_tables_for_people() -> None:
 
 @pytest.mark.parametrize(("scenario", "part"), STORES)
 def test_a_scan_gives_every_record_and_blank(scenario: str, part: str) -> None:
-    said = warren("topic", "scan", golden.unpacked(scenario) / part)
+    said = warren("topic", "scan", golden.unpacked(scenario) / part, "--blanks")
     assert said.code == 0
+    messages = warren("topic", "scan", golden.unpacked(scenario) / part)
+    assert messages.lines == [line for line in said.lines if "blank" not in line]
     manifest = golden.manifest(scenario)
     expected = golden.records(scenario) if part == "store" else manifest["after"]["result"]["records"]
     assert [without_body(line) for line in said.lines] == [line_of(record) for record in expected]
@@ -310,7 +312,7 @@ def test_damage_in_the_middle_is_said_and_the_scan_goes_on_at_the_next_file(tmp_
     content = bytearray(damaged.read_bytes())
     content[4:8] = b"\0\0\0\0"
     damaged.write_bytes(content)
-    said = warren("topic", "scan", store)
+    said = warren("topic", "scan", store, "--blanks")
     assert said.code == 1
     assert f"{damaged}, offset 0: bad record: its magic is 0x00000000" in said.err
     expected = [one for one in golden.records("basic-clean") if one["physicalOffset"] // 65536 != 3]
@@ -430,7 +432,7 @@ def test_some_queries_and_times_by_command_line(scenario: str) -> None:
     store, answers = golden.directory(scenario), golden.manifest(scenario)["store"]
     for query, arguments in list(queries_of(answers))[::60]:
         assert warren("topic", "query", store, *arguments, "--json").json == {"physical_offsets": query["phyOffsets"]}
-        said = warren("topic", "query", store, *arguments)
+        said = warren("topic", "query", store, *arguments, "--offsets")
         assert said.out == "".join(f"{physical_offset}\n" for physical_offset in query["phyOffsets"])
     for one in answers["offsetByTime"][::60]:
         where = ("--topic", one["topic"], "--queue-id", one["queueId"], "--timestamp", one["timestamp"])
@@ -480,6 +482,26 @@ def test_exact_leaves_out_other_keys_and_names_a_message_once() -> None:
         assert said.json == {"physical_offsets": expected}
         reduced += len(expected) < len(query["phyOffsets"])
     assert reduced > 1
+
+
+def test_a_query_writes_the_messages_with_the_key() -> None:
+    store = golden.directory("index-rollover-collide")
+    asked = ("topic", "query", store, "--topic", "TopicTest", "--key", "BB")
+    said = warren(*asked)
+    assert said.code == 0
+    assert [line["physical_offset"] for line in said.lines] == warren(*asked, "--exact", "--json").json[
+        "physical_offsets"
+    ]
+    assert all("BB" in line["keys"].split() for line in said.lines)
+    assert said.lines
+    assert warren("topic", "query", store, "--topic", "TopicTest", "--key", "nobodys").code == 0
+
+
+def test_a_query_of_an_unknown_topic_is_an_error_that_suggests_one() -> None:
+    said = warren("topic", "query", golden.directory("basic-clean"), "--topic", "TopicTst", "--key", "id29")
+    assert (said.code, said.out) == (2, "")
+    assert "no topic 'TopicTst'" in said.err
+    assert "did you mean 'TopicTest'?" in said.err
 
 
 def test_no_message_is_found_by_an_empty_key() -> None:

@@ -195,8 +195,7 @@ TOPIC: Final = new_group(
         ListedCommand(
             "query",
             "warren.commands.topic:query",
-            "Say where the messages with a key are, as the index answers: newest first, other keys of the same hash "
-            "included.",
+            "Write out the messages with a key, newest first, a JSON object on a line each, or as --format says.",
         ),
         ListedCommand(
             "offset-at",

@@ -88,7 +88,7 @@ def query_msg_by_key(
     """As topic query: the messages with a key, newest first, each as a JSON object unless --format says else."""
     from warren.commands.topic import query  # noqa: PLC0415 - salvage, which the others need not
 
-    query(path, topic, key, limit=most, is_exact=True, format=format)
+    query(path, topic, key, limit=most, format=format)
 
 
 def query_msg_by_id(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Annotated, Final
 
 import typer
@@ -31,6 +32,7 @@ from warren.commands.options import (
     StorePath,
     TextOption,
     TopicOption,
+    UsageError,
     WhereOption,
     parse_settings,
 )
@@ -141,6 +143,12 @@ def scan(
             "--salvage", help="All that is whole in the CommitLog as it lies, before recovery, behind damage too."
         ),
     ] = False,
+    blanks: Annotated[
+        bool,
+        typer.Option(
+            "--blanks", help='In lines of JSON also the filler at the end of each file, marked "blank": true.'
+        ),
+    ] = False,
     where: WhereOption = None,
     limit: LimitOption = None,
     out: OutFileOption = None,
@@ -152,9 +160,8 @@ def scan(
 ) -> None:
     """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
 
-    The filler at the end of a file is marked "blank": true; in lines of JSON, and where no condition is said. Exit code
-    1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage at the
-    next record, and without fillers.
+    Exit code 1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage
+    at the next record, and without fillers.
     """
     findings, wanted = _Findings(), WantedRecords.of(where, limit)
     with ExitStack() as closing:
@@ -173,7 +180,7 @@ def scan(
         output = closing.enter_context(opened_records(out, path, format, with_text=with_text))
         passed = closing.enter_context(bar(is_shown=output.may_show))
         for number, item in enumerate(items, 1):
-            _write_item(item, output, wanted, findings)
+            _write_item(item, output, wanted, findings, blanks=blanks)
             if salvage:
                 passed(number)
             elif not isinstance(item, Finding):
@@ -186,12 +193,17 @@ def scan(
 
 
 def _write_item(
-    item: Record | Blank | Finding, output: RecordOutput, wanted: WantedRecords, findings: _Findings
+    item: Record | Blank | Finding,
+    output: RecordOutput,
+    wanted: WantedRecords,
+    findings: _Findings,
+    *,
+    blanks: bool = False,
 ) -> None:
     match item:
         case Record() if wanted.takes(item):
             output.writer.record(wanted.records - 1, item)
-        case Blank() if isinstance(output.writer, JsonLines) and wanted.where is None and not wanted.is_done:
+        case Blank() if blanks and isinstance(output.writer, JsonLines) and wanted.where is None and not wanted.is_done:
             output.writer.line(blank_line(item))
         case Finding():
             findings.add(item)
@@ -238,26 +250,39 @@ def query(
     ] = 32,
     begin: Annotated[int, typer.Option("--begin", metavar="MS", help="Stored no earlier, in ms since 1970.")] = 0,
     end: Annotated[int, typer.Option("--end", metavar="MS", help="Stored no later.")] = _LAST_MS,
+    offsets: Annotated[
+        bool,
+        typer.Option(
+            "--offsets",
+            help="Only the places in the CommitLog, as the index answers: with those of other keys of the same hash.",
+        ),
+    ] = False,
     is_exact: Annotated[
-        bool, typer.Option("--exact", help="Read the messages, leave out other keys of the same hash, name each once.")
+        bool, typer.Option("--exact", help="With --offsets or --json: leave out other keys, and name each place once.")
     ] = False,
     format: FormatOption = None,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where the messages with a key are, as the index answers: newest first, other keys of the same hash included.
+    """Write out the messages with a key, newest first, a JSON object on a line each, or as --format says.
 
-    Exit code 1: the index is damaged, and older messages with the key may be missing; or, with --exact, some messages
-    could not be read; stderr says which and why.
+    Exit code 1: the index is damaged, and older messages with the key may be missing; or some messages could not be
+    read; stderr says which and why. Exit code 2: there is no such topic.
     """
+    if format is not None and (offsets or as_json):
+        raise UsageError("--format: is for messages; leave --offsets and --json away")
     findings = _Findings()
     asked = topic, key, limit, begin, end
-    lines = None if format is None else topic_lines(format)
+    lines = None if offsets or as_json else topic_lines(format or JSON)
     found: list[int] = []
     with opened_source(path, setting, start=start) as source, opened(None, path) as write:
+        answers: Iterator[Record | int | Finding]
         answers = source.query(*asked) if is_exact or lines is not None else source.index_answers(*asked)
-        for one in answers:
+        first = next(answers, None)
+        if first is None and source.topics():  # without any ConsumeQueue the names of the topics are unknown
+            source.bounds(topic)  # refuses a topic that does not exist
+        for one in () if first is None else chain((first,), answers):
             if isinstance(one, Finding):
                 findings.add(one)
             elif lines is not None and isinstance(one, Record):
