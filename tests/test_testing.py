@@ -556,3 +556,16 @@ def test_what_is_mended_is_seen(node: TestNode) -> None:
     assert seen.body == b"removed"
     assert [one.body for one in node.messages("other").wait_for()] == [b"moved"]
     assert len(node._log.of("/", "jobs").ready) == 1
+
+
+def test_a_node_that_counts_its_own_memory_pages_without_its_machine() -> None:
+    node = TestNode(vm_memory_calculation_strategy="allocated", vm_memory_high_watermark="1MB")
+    queue = node.queue("jobs")
+    for _ in range(40):
+        queue.publish(bytes(20_000)).wait()
+    memory = node.stats()["memory"]
+    assert (memory["used_bytes"] > 800_000 * 0.9, node.machine.used_bytes) == (True, 0)
+    node.advance(10)
+    assert queue.stats()["messages_ram"] < 40
+    assert len(queue.get_many(40)) == 40
+    node.close()

@@ -460,18 +460,19 @@ def _session(node: RunningNode) -> Session:
     return Snapshots(node).answer
 
 
+def memory_reading(config: Config, rss: MemoryReading) -> Callable[[NodeContext], MemoryReading]:
+    """How a node reads its memory, by its strategy; ``rss``: what the process uses."""
+    is_allocated = config.node.vm_memory_calculation_strategy == "allocated"
+    return lambda context: context.allocated if is_allocated else rss
+
+
 def machine_probes(config: Config, path: str) -> Probes:
     """The machine's own numbers."""
     override = config.node.total_memory_available_override_value
     log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path
 
-    def reading(context: NodeContext) -> MemoryReading:
-        if config.node.vm_memory_calculation_strategy == "allocated":
-            return context.allocated
-        return RssReading(process_rss_bytes)
-
     return Probes(
-        reading=reading,
+        reading=memory_reading(config, RssReading(process_rss_bytes)),
         total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
         free_disk_bytes=lambda: free_disk_bytes(path),
         give_back=give_memory_back,

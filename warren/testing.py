@@ -23,7 +23,7 @@ from warren.actors.settling_pool import SettlingPool
 from warren.config import Config
 from warren.memory_node import config_in_memory
 from warren.node import Node
-from warren.running_node import RunningNode
+from warren.running_node import RunningNode, memory_reading
 from warren.seen_messages import QueueMessages
 from warren.setting_keywords import SettingKeywords
 from warren.storage.filesystem import FileSystem, make_data_directory
@@ -111,7 +111,9 @@ class TestNode(Node):
             pool=self._pool,
             clock=self.clock,
             random=os.urandom,
-            probes=attrs.evolve(self.machine.probes(), polled=False),
+            probes=attrs.evolve(
+                self.machine.probes(), polled=False, reading=memory_reading(self._chosen, self.machine)
+            ),
             new_queue_turn=functools.partial(WatchedTurn, log_of=self._log.of),
         )
 
