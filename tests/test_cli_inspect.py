@@ -97,10 +97,17 @@ def test_journal_and_segments_of_a_killed_broker() -> None:
         "publish_transient": 0,
         "deliver": 16,
         "ack": 2,
-        "torn_bytes": 512,
+        "torn_bytes": 0,
+        "zero_bytes": 512,
     }
-    assert torn["journal"]["torn_bytes"] == 370
+    assert (torn["journal"]["torn_bytes"], torn["journal"]["zero_bytes"]) == (370, 0)
     assert torn["segments"] == [{"number": 0, "publish": 0, "deliver": 0, "ack": 0, "unacked": 15}]
+
+
+@pytest.mark.parametrize("words", ["torn record", "leftover zeros"])
+def test_inspect_and_verify_have_the_same_words_for_the_end_of_a_journal(words: str) -> None:
+    for command in ("inspect", "verify"):
+        assert words in " ".join(warren(command, CRASHED).stdout.split())
 
 
 def test_each_level_of_a_priority_queue_is_a_queue_of_its_own() -> None:

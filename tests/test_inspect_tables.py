@@ -14,7 +14,7 @@ from warren.salvage.inspect_tables import tables
 Report = dict[str, Any]
 
 DIRECTORY = "F0LI8Q2L5NQQX8KRJAO1AHU7J"
-JOURNAL = {"publish_persistent": 24, "publish_transient": 1, "deliver": 3, "ack": 2, "torn_bytes": 370}
+JOURNAL = {"publish_persistent": 24, "publish_transient": 1, "deliver": 3, "ack": 2, "torn_bytes": 370, "zero_bytes": 0}
 
 
 def v1(name: str = "old", **changes: object) -> Report:

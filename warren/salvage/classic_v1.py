@@ -46,14 +46,16 @@ class ClassicV1Directory(ClassicV1Index):
                 sizes = self.ready_sizes(self.columns_of(positions))
                 ready += len(sizes)
                 payload_bytes += int(sizes.sum())
-            columns, size = journal.file.columns, journal.file.size
+            columns, rest_bytes = journal.file.columns, journal.file.size - journal.file.columns.end
+            is_zeros = classic_v1_findings.ends_in_zeros(journal.file)
             persistent = int(columns.publish_persistent.sum())
             counts: dict[str, Json] = {
                 "publish_persistent": persistent,
                 "publish_transient": len(columns.publish_numbers) - persistent,
                 "deliver": len(columns.delivers),
                 "ack": len(columns.acks),
-                "torn_bytes": size - columns.end,
+                "torn_bytes": 0 if is_zeros else rest_bytes,
+                "zero_bytes": rest_bytes if is_zeros else 0,
             }
         details: dict[str, Json] = {"type": "classic", "version": 1, "journal": counts, "segments": segments}
         return Summary(ready, payload_bytes, details)

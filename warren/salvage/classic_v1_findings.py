@@ -102,13 +102,18 @@ def _impossible_segments(queue: ClassicV1Index) -> Iterator[Finding]:
             yield Finding("impossible segment number", "damage", below(queue.path, name), None, detail)
 
 
+def ends_in_zeros(file: QueueIndexFile) -> bool:
+    """Whether nothing but zeros follows the last record: a leftover, and no torn record."""
+    return file.columns.reason == "zeros" and not file.has_bytes_behind(file.columns.end)
+
+
 def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
     file, columns = journal.file, journal.file.columns
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
     yield from _gaps(file)
     behind = file.size - columns.end
-    if columns.reason == "zeros" and not file.has_bytes_behind(columns.end):
+    if ends_in_zeros(file):
         yield _leftover("leftover zeros", file, columns.end, f"{behind} zero bytes, as a dirty shutdown may leave them")
     elif columns.reason == "zeros":
         yield _damage(

@@ -10,7 +10,7 @@
 the messages. What else there is depends on the format:
 
 ==========  ===========================================================================================================
-classic v1  "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes"},
+classic v1  "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes", "zero_bytes"},
             "segments": [{"number", "publish", "deliver", "ack", "unacked"}]
 classic v2  "segments": [{"number", "entries", "live", "acked", "qi_bytes", "qs_bytes"}];
             and "converting": {"journal", "segments"}, as v1 has them, where a change from v1 or to it was cut short

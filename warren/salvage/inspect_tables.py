@@ -110,7 +110,8 @@ def _journal_text(journal: Report) -> str:
     published = journal["publish_persistent"] + journal["publish_transient"]
     counts = ((published, "pub"), (journal["deliver"], "del"), (journal["ack"], "ack"))
     words = [f"{count:,} {name}" for count, name in counts if count]
-    words += [f"{decimal(journal['torn_bytes'])} torn"] if journal["torn_bytes"] else []
+    for field, name in (("torn_bytes", "torn record"), ("zero_bytes", "leftover zeros")):
+        words += [f"{name}: {decimal(journal[field])}"] if journal[field] else []
     return ", ".join(words) or "empty"
 
 
