@@ -44,7 +44,7 @@ def inspect(
         }
     if as_json:
         several = [{"node": name, **report} for name, report in reports.items()]
-        print_json({"nodes": several} if len(reports) > 1 else reports.popitem()[1])
+        print_json({"nodes": several} if len(reports) > 1 else next(iter(reports.values())))
     else:
         for name, report in reports.items():
             print_text(_titled(name) if len(reports) > 1 else ())
