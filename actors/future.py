@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import pykka
 from pykka import Timeout as Timeout  # noqa: PLC0414 - for those who wait
 
+from warren.storage.call_arguments import check_timeout
+
 _LOCK = threading.Lock()  # held for a few instructions only; one for all futures
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # whoever held it is not there
 _PENDING, _VALUE, _ERROR = 0, 1, 2
@@ -186,6 +188,8 @@ class Confirm(Future):
 
     def wait(self, timeout: float | None = None) -> None:
         """Come back when it is safe. Raises ``TimeoutError`` after ``timeout`` seconds, and why it never will be."""
+        if timeout is not None:
+            check_timeout(timeout)
         if self._state == _PENDING:
             self._wait(timeout)
         if self._state == _PENDING:

@@ -19,6 +19,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "actor_stopped": "a queue, a store or another part of the node stops by an error; what it is, is in `part`",
     "alarm_cleared": "publishers may go on; `resource`: memory or disk",
     "alarm_set": "publishers are blocked; `resource`: memory or disk",
+    "argument_unknown": "a queue was declared with an argument that no queue knows",
     "channel_closed": "the server has closed a client's channel, with `code`",
     "connection_closed": "the server has closed a client's connection, with `code`",
     "connection_failed": "something of a connection went wrong in the server",

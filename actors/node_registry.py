@@ -232,6 +232,13 @@ class NodeRegistry(NodePart):
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
             vhost.start_queue(entry)
             self._check_dead_letter_target(vhost, declaration)
+            for unknown in declaration.unknown_arguments:
+                _LOG.warning(
+                    "%s: no queue knows the argument %s",
+                    declaration,
+                    unknown,
+                    extra=log_event("argument_unknown", of=declaration),
+                )
         elif entry is None:
             raise RuntimeError(f"{declaration} is defined and not running")
         elif (actor := entry.running) is not None:

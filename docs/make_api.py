@@ -24,6 +24,12 @@ docstrings. Types stand in the code (checked by mypy); how things work together 
 [runtime](runtime.md), [publishing](publishing.md), [consuming](consuming.md), [routing](routing.md), [queue
 arguments](queue-arguments.md), [topics](topics.md).
 
+A wrong argument (its type, its range, its name, one too few or too many) raises `InvalidValueError`, which is also a
+`TypeError` and a `ValueError`, before the call does anything. `MessageError`, `SettingsError`, `ArgumentsError` and
+`WhereError` are of that kind. A time is 0 to 315,360,000 seconds (ten years); `None` waits without end. Only where a
+call is made for each message (`Queue.get`, `Delivery.ack`, `Topic.find`), a missing or unknown argument is Python's own
+`TypeError`.
+
 Seconds are `float`s, sizes are bytes, names are `str`, bodies are `bytes`. Every verb also raises `ClosedError` and
 `WrongProcessError` where the node cannot be used, those of a queue `QueueDownError` where the queue cannot, and those
 of a topic `TopicsDownError` where the topics cannot.

@@ -38,7 +38,7 @@ from warren.queue_index.amqp_tables import (
     write_table,
 )
 from warren.storage.erlang_terms import Atom, Term
-from warren.storage.errors import MessageError
+from warren.storage.errors import MessageError, did_you_mean
 
 
 @attrs.frozen(kw_only=True, slots=False)  # without slots one is made in a third of the time
@@ -161,6 +161,8 @@ def encode_values(values: Mapping[str, Any]) -> bytes:
     try:
         for name, write in writers:
             parts.append(write(values[name]))
+    except MessageError:
+        raise
     except (TypeError, ValueError, struct.error) as error:
         raise MessageError(f"{name} cannot be {values[name]!r:.100}: {error}") from error
     return b"".join(parts)
@@ -188,7 +190,7 @@ def writers_of(names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, Callable[
     Raises :class:`MessageError` where one has no such name.
     """
     if unknown := set(names) - set(NAMES):
-        raise MessageError(f"a publish knows no {', '.join(sorted(unknown))}")
+        raise MessageError(f"a publish knows no {', '.join(sorted(unknown))}{did_you_mean(min(unknown), NAMES)}")
     special: dict[str, Callable[[Any], bytes]] = {"headers": write_table, "timestamp": _write_timestamp}
     special |= dict.fromkeys(OCTETS, _write_octet)
     ordered = [name for name in NAMES if name in names]

@@ -52,6 +52,13 @@ class WarrenError(Exception):
     """Whatever warren raises on purpose; catch this to catch them all."""
 
 
+class InvalidValueError(WarrenError, TypeError, ValueError):
+    """A value that cannot be what it is given or read as: an argument of a wrong type, out of range or unknown.
+
+    The call that raises it has done nothing.
+    """
+
+
 class DataError(WarrenError):
     """Bytes that cannot be read as what they should be.
 
@@ -73,7 +80,7 @@ class TermError(WarrenError):
     """Bytes that are no Erlang term, or one that warren refuses (too deep, too long, compressed too well)."""
 
 
-class MessageError(WarrenError):
+class MessageError(InvalidValueError):
     """A term that is no message of RabbitMQ's, or a message that cannot be written as one."""
 
 
@@ -97,7 +104,7 @@ class DirectoryLostError(StorageError):
     """The data directory is not this process's any more: it was removed or replaced, and what was written with it."""
 
 
-class SettingsError(WarrenError):
+class SettingsError(InvalidValueError):
     """A setting with a value that cannot work, or settings that contradict each other."""
 
 

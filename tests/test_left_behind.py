@@ -112,6 +112,6 @@ def test_an_argument_that_a_consumer_does_not_know_is_an_error(scene: HandNode) 
 
 def test_a_mode_that_there_is_not_is_refused(scene: HandNode) -> None:
     queue = filled(scene)
-    with pytest.raises(warren.errors.ArgumentsError):
+    with pytest.raises(warren.errors.InvalidValueError, match="'default' or 'lazy', not 'eager'"):
         queue.set_mode("eager")  # type: ignore[arg-type]
     assert queue.stats()["backing_queue_status"]["mode"] == "default"

@@ -61,7 +61,7 @@ async def test_browse_looks_at_those_that_a_condition_or_a_function_says(node: A
     await done(held.nack())
     with pytest.raises(WhereError, match="headers"):
         await those(queue, where="header = 3")
-    with pytest.raises(TypeError, match="where is a condition"):
+    with pytest.raises(TypeError, match="where must be a condition"):
         await those(queue, where=3)
 
 

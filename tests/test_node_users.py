@@ -12,7 +12,13 @@ import pytest
 import warren
 import warren.aio
 from tests.support.runtime_tools import hand_node
-from warren.errors import AccessRefusedError, ArgumentsError, NotFoundError, PreconditionFailedError
+from warren.errors import (
+    AccessRefusedError,
+    ArgumentsError,
+    InvalidValueError,
+    NotFoundError,
+    PreconditionFailedError,
+)
 
 
 def set_up(node: warren.Node) -> None:
@@ -153,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[warren.Node], object], type[Exception]]] = {
     "a parameter that is not there": (lambda node: node.clear_parameter("shovel", "no"), NotFoundError),
     "a global one that is not there": (lambda node: node.clear_global_parameter("no"), NotFoundError),
     "a parameter that is no JSON": (lambda node: node.set_global_parameter("g", object()), ArgumentsError),
-    "tags that are none": (lambda node: node.set_vhost_metadata(tags=[1]), ArgumentsError),  # type: ignore[list-item]
+    "tags that are none": (lambda node: node.set_vhost_metadata(tags=[1]), InvalidValueError),  # type: ignore[list-item]
 }
 
 

@@ -531,14 +531,6 @@ def test_a_retry_is_said_in_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    "retry", [Retry(jitter=2), Retry(jitter=-0.1), Retry(delay=0), Retry(delay=-1), Retry(max_delay=1e12)]
-)
-def test_a_retry_that_cannot_be(retry: Retry) -> None:
-    with pytest.raises(ArgumentsError, match="a retry's"):
-        _ = retry.arguments
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         {"x-delivery-limit": -1},

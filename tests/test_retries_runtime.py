@@ -81,7 +81,7 @@ async def test_a_retry_may_say_how_long(node: Any) -> None:
     assert (await done(queue.stats()))["messages_retrying"] == 1
     wrong: Any
     for wrong in (-1, "1", 1e12, True):
-        with pytest.raises(warren.errors.MessageError, match="a retry's delay is"):
+        with pytest.raises(warren.errors.InvalidValueError, match="delay must be a number of seconds"):
             await done(again.retry(wrong))
         assert not again.settled
     await done(again.ack())
@@ -178,7 +178,7 @@ async def test_what_lay_with_a_consumer_for_too_long_is_not_handed_out(node: Any
 @both_ways
 async def test_an_ack_timeout_that_cannot_be(node: Any) -> None:
     queue = await done(node.queue("q"))
-    with pytest.raises(warren.errors.MessageError, match="an ack timeout is"):
+    with pytest.raises(warren.errors.InvalidValueError, match="ack_timeout must be a number of seconds"):
         queue.consume(ack_timeout=-1)
 
 

@@ -9,6 +9,7 @@ place.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Unpack
 
 import attrs
@@ -16,6 +17,7 @@ import attrs
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import load_settings, topic_settings
 from warren.setting_keywords import SettingKeywords
+from warren.storage.call_arguments import checked
 from warren.storage.errors import SettingsError, did_you_mean
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import Settings
@@ -34,6 +36,14 @@ def _among(names: set[str], said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name in names}
 
 
+def check_names(settings: Mapping[str, Any], others: Collection[str] = ()) -> None:
+    """Raise :class:`SettingsError` unless all are names of settings. ``others``: what may have been meant instead."""
+    known = _NODE | _ENGINE | _TOPICS
+    for name in settings:
+        if name not in known:
+            raise SettingsError(f"no setting {name!r}{did_you_mean(name, (*others, *known))}")
+
+
 @attrs.frozen(kw_only=True)
 class Config:
     """A node's settings."""
@@ -48,16 +58,15 @@ class Config:
         return self.node.record
 
     @classmethod
+    @checked
     def of(cls, config: Config | str | os.PathLike[str] | None = None, **settings: Unpack[SettingKeywords]) -> Config:
         """A config, or a TOML file's, or the defaults, with ``settings`` put in their places.
 
         Raises :class:`SettingsError` for a name that is no setting, and for values that cannot work.
         """
         base = config if isinstance(config, Config) else cls() if config is None else cls.from_toml(config)
-        known, said = _NODE | _ENGINE | _TOPICS, dict[str, Any](settings)
-        for name in said:
-            if name not in known:
-                raise SettingsError(f"no setting {name!r}{did_you_mean(name, known)}")
+        said = dict[str, Any](settings)
+        check_names(said)
         return cls(
             node=attrs.evolve(base.node, **_among(_NODE, said)),
             engine=attrs.evolve(base.engine, **_among(_ENGINE, said)),
@@ -65,6 +74,7 @@ class Config:
         )
 
     @classmethod
+    @checked
     def from_toml(cls, path: str | os.PathLike[str]) -> Config:
         """What a file says in its tables ``[node]``, ``[engine]`` and ``[topics]``."""
         node, engine, topics = load_settings(RealFileSystem().read(os.fspath(path)), os.fspath(path), ENGINE)

@@ -14,6 +14,7 @@ from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import ConsumerVerbs
 from warren.messages import milliseconds
 from warren.steps import Handle, blocking, run
+from warren.storage.call_arguments import check_flag, checked
 
 
 class Delivery(DeliveredMessage):
@@ -27,16 +28,19 @@ class Delivery(DeliveredMessage):
 
     def ack(self, *, multiple: bool = False) -> None:
         """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
-        if multiple or self._settled:
+        if multiple is not False or self._settled:
+            check_flag(multiple, "multiple")
             self._settle("ack", multiple)
         else:  # what most do, and for every message
             self._settled = True
             self._channel.settle("ack", self.delivery_tag)
 
+    @checked
     def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
         """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
         self._settle("requeue" if requeue else "reject", multiple)
 
+    @checked
     def retry(self, delay: float | None = None) -> None:
         """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
 
@@ -51,6 +55,7 @@ class Delivery(DeliveredMessage):
         else:
             run(self._channel.retry_in(self.delivery_tag, wait_ms))
 
+    @checked
     def extend(self, seconds: float) -> None:
         """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
 
@@ -58,6 +63,7 @@ class Delivery(DeliveredMessage):
         """
         run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
+    @checked
     def reject(self, *, requeue: bool = False) -> None:
         """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
         self._settle("failed" if requeue else "reject", multiple=False)
@@ -89,6 +95,8 @@ class Consumer(Handle[ConsumerVerbs]):
     Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises what
     its queue failed of.
     """
+
+    made_by = "queue.consume()"
 
     def __init__(self, verbs: ConsumerVerbs) -> None:
         super().__init__(verbs)
@@ -131,6 +139,7 @@ class Consumer(Handle[ConsumerVerbs]):
                 raise StopIteration
         return delivery
 
+    @checked
     def receive(self, timeout: float | None = None) -> Delivery | None:
         """The next message; ``None`` after ``timeout`` seconds (``None``: wait), or when no more will come."""
         delivery = next(self._batch, None)

@@ -59,11 +59,14 @@ def kind_of(path: str) -> Kind:
 def refuse_part(path: str) -> Kind:
     """What ``path`` is, before something is written there.
 
-    Raises :class:`ForeignDirectoryError` for a part, in which nothing new is to be made, and
+    Raises :class:`ForeignDirectoryError` for a part, in which nothing new is to be made,
+    :class:`~warren.storage.errors.StorageError` for a file, and
     :class:`~warren.storage.data_version.VersionError` for what only a newer warren may write into.
     """
     refuse_newer(RealFileSystem(), path)
     kind = kind_of(path)
+    if kind is Kind.FILE:
+        raise StorageError(f"{path}: a file; a node needs a directory")
     if kind is Kind.PART:
         raise ForeignDirectoryError(
             f"{path}: a part of a node's data directory or of a broker's; a node wants the whole of it (the directory "

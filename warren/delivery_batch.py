@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +11,7 @@ from warren.consumer_verbs import NewDelivery, spread
 from warren.made_when_asked import MadeWhenAsked
 from warren.queue_index.properties import NAMES, Properties
 from warren.queue_verbs import Got
+from warren.storage.errors import InvalidValueError, shown
 
 D = TypeVar("D", bound=DeliveredMessage)
 
@@ -58,7 +59,7 @@ class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
         """Of each of these properties (``"message_id"``) the values of all; ``None``: not set. Raises as ``bodies``
         does, and ``ValueError`` where there is no such property."""
         if unknown := [name for name in names if name not in NAMES]:
-            raise ValueError(f"a message has no property {unknown[0]}")
+            raise InvalidValueError(f"a message has no property {unknown[0]}")
         from warren.queue_index.properties_of_many import decode_columns  # noqa: PLC0415 - takes numpy
 
         return decode_columns(self._encoded_properties(), names)
@@ -80,4 +81,12 @@ def settle_many(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     if isinstance(deliveries, DeliveryBatch):
         deliveries._settle(outcome)
     else:
-        settle(deliveries, outcome)
+        settle(_deliveries(deliveries), outcome)
+
+
+def _deliveries(values: object) -> Sequence[DeliveredMessage]:
+    """Deliveries, checked before the first of them is settled."""
+    found = values if isinstance(values, (list, tuple)) else list(values) if isinstance(values, Iterable) else None
+    if found is None or not all(issubclass(kind, DeliveredMessage) for kind in set(map(type, found))):
+        raise InvalidValueError(f"deliveries must be a list or another iterable of deliveries, not {shown(values)}")
+    return found

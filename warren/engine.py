@@ -11,6 +11,7 @@ from warren.actors.vhost import Vhost
 from warren.data_directory import refuse_part
 from warren.queue_index.directory import vhost_directory_name
 from warren.running_broker import refuse_running_broker
+from warren.storage.call_arguments import checked
 from warren.storage.filesystem import RealFileSystem, make_data_directory
 from warren.storage.settings import Settings
 
@@ -20,6 +21,7 @@ def vhost_path(directory: str | os.PathLike[str], vhost: str) -> Path:
     return Path(directory) / "msg_stores" / "vhosts" / vhost_directory_name(vhost.encode())
 
 
+@checked
 def open_vhost(
     directory: str | os.PathLike[str],
     vhost: str = "/",

@@ -177,6 +177,8 @@ class ExchangeVerbs:
 class ExchangeHandle(NamedHandle[ExchangeVerbs]):
     """What is known of an exchange without asking anybody."""
 
+    made_by = "node.exchange(name)"
+
     def _identity(self) -> tuple[object, str, str]:
         return self._verbs.node.identity, self._verbs.declaration.vhost, self.name
 

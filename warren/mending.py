@@ -38,7 +38,7 @@ from warren.queue_index.contents import Content, contents_of
 from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import Properties, decode_properties
 from warren.steps import Steps, call
-from warren.storage.errors import MessageError, WarrenError
+from warren.storage.errors import InvalidValueError, MessageError, WarrenError
 
 IDS: Final = 32
 """So many messages that were given by their ids are done with at a time: nobody knows how large they are."""
@@ -65,7 +65,7 @@ def target_of(to: object) -> Target:
         return to
     name = getattr(to, "name", to)
     if not isinstance(name, str):
-        raise TypeError(f"messages go to a queue, or to an (exchange, routing key), not to {to!r:.100}")
+        raise InvalidValueError(f"messages go to a queue, or to an (exchange, routing key), not to {to!r:.100}")
     return "", name
 
 
@@ -89,7 +89,7 @@ class Walk:
 
     def __attrs_post_init__(self) -> None:
         if self._where is not None and self._ids is not None:
-            raise TypeError("either where or ids")
+            raise InvalidValueError("either where or ids")
         test_of(self._where)
         wanted_of(self._ids or ())
 

@@ -16,7 +16,7 @@ from warren.messages import ReceivedMessage
 from warren.queue_index.directory import MAX_SEQ_ID
 from warren.running_node import RunningNode
 from warren.steps import Steps, call
-from warren.storage.errors import MessageError
+from warren.storage.errors import InvalidValueError, MessageError
 
 if TYPE_CHECKING:
     from warren.mending import Act, Done, Target, Walk
@@ -101,7 +101,7 @@ def test_of(where: Where | None) -> Callable[[BrowsedDelivery], bool]:
     if isinstance(where, str):
         where = _condition(where)
     elif not callable(where):
-        raise TypeError(f"where is a condition or a function of a message, not {where!r:.100}")
+        raise InvalidValueError(f"where is a condition or a function of a message, not {where!r:.100}")
     return functools.partial(_test, where)
 
 
@@ -186,7 +186,7 @@ class MendingVerbs:
         :meth:`browse` told; ``limit``: at most so many. :meth:`purge` deletes all.
         """
         if where is None and ids is None:
-            raise TypeError("remove() wants where or ids; purge() deletes all")
+            raise InvalidValueError("remove() wants where or ids; purge() deletes all")
         return (yield from self.removing(where, ids, limit).steps())
 
     def move(

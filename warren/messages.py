@@ -14,7 +14,7 @@ from warren.actors.handing_over import PublishKey
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import Properties, decode_properties, encode_values
-from warren.storage.errors import MessageError
+from warren.storage.errors import MessageError, shown
 
 MAX_EXPIRATION_S = 315_360_000.0
 """Ten years: the longest time to live."""
@@ -190,8 +190,8 @@ def as_body(body: object) -> bytes:
 
 def as_bodies(bodies: Iterable[object]) -> list[bytes]:
     """:func:`as_body` for many."""
-    if isinstance(bodies, (bytes, bytearray, memoryview, str)):
-        raise MessageError("bodies are a list of bytes, not one")
+    if isinstance(bodies, (bytes, bytearray, memoryview, str)) or not isinstance(bodies, Iterable):
+        raise MessageError(f"bodies are a list or another iterable of bytes, not {shown(bodies)}")
     found = list(bodies)
     if set(map(type, found)) <= {bytes}:
         return found  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from warren.actors.clock import SystemClock
 from warren.actors.engines.memory_readings import keep_one_heap
 from warren.actors.node_context import shared_files
 from warren.actors.pool import ThreadPool
-from warren.config import Config
+from warren.config import Config, check_names
 from warren.data_directory import refuse_part
 from warren.exchange import Exchange
 from warren.messages import delayed_messages
@@ -29,6 +29,8 @@ from warren.running_broker import refuse_running_broker
 from warren.running_node import RunningNode
 from warren.setting_keywords import SettingKeywords
 from warren.steps import blocking
+from warren.storage.call_arguments import checked
+from warren.storage.errors import DirectoryLockedError, InvalidValueError, shown
 from warren.storage.filesystem import make_data_directory
 from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
@@ -107,7 +109,9 @@ class Node(NodeUsers, Vhost):
     _verbs: NodeVerbs
 
     def __init__(self, running: RunningNode | SharedDirectory) -> None:
-        """:func:`warren.open` is the usual way."""
+        """Not for programs: they call :func:`warren.open`."""
+        if type(running).__module__.partition(".")[0] != "warren":
+            raise InvalidValueError(f"a Node is not made from {shown(running)}: call warren.open(path)")
         self._opened = running
         self._process = os.getpid()
         super().__init__(NodeVerbs(running) if isinstance(running, RunningNode) else running.verbs())
@@ -151,6 +155,7 @@ class Node(NodeUsers, Vhost):
     memory = blocking(NodeVerbs.memory)
     stats = blocking(NodeVerbs.stats)
 
+    @checked
     def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
         """Let AMQP 0-9-1 clients in, beside this program, until :meth:`Server.stop` or the node's end.
 
@@ -181,6 +186,7 @@ class Node(NodeUsers, Vhost):
             self.close()
 
 
+@checked
 def open(
     path: str | os.PathLike[str],
     config: Config | str | os.PathLike[str] | None = None,
@@ -217,6 +223,7 @@ def _opened(
     share: bool,
 ) -> Node:
     """As :func:`open`."""
+    check_names(settings, ("adopt", "config", "share"))
     if os.fspath(path) == MEMORY:
         from warren.memory_node import start_in_memory  # noqa: PLC0415 - most nodes are in a directory
 
@@ -233,7 +240,14 @@ def _opened(
         return Node(
             open_shared(opening, where, chosen, lambda: _serve_directory(_start(where, chosen, adopt, shared=True)))
         )
-    running = opening.start(lambda: _start(where, chosen, adopt))
+    try:
+        running = opening.start(lambda: _start(where, chosen, adopt))
+    except DirectoryLockedError as error:
+        if not open_nodes.is_open(where):
+            raise
+        raise DirectoryLockedError(
+            f"{where}: this process has it open already; use that node, or open the directory with share=True each time"
+        ) from error
     open_nodes.close_at_exit(running)
     return Node(running)
 

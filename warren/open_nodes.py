@@ -78,6 +78,11 @@ def opened(node: OpenNode) -> None:
     _NODES.add(node)
 
 
+def is_open(path: str) -> bool:
+    """Whether a node in this process has the directory."""
+    return any(os.path.realpath(node.path) == os.path.realpath(path) for node in list(_NODES))
+
+
 def close_at_exit(node: OpenNode) -> None:
     """Close it at the end of the process, unless it is closed before."""
     _TO_CLOSE.add(node)

@@ -17,6 +17,7 @@ from warren.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
 from warren.steps import blocking, run
+from warren.storage.call_arguments import check_flag, check_timeout, check_wait, checked
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -61,6 +62,8 @@ class Queue(QueueHandle):
         verbs, actor, key = self._verbs, self._last, self._verbs.plain
         if type(body) is not bytes:
             body = as_body(body)
+        if timeout is not None or block is not True:
+            check_wait(block, timeout)
         if properties:
             if not OF_FEW.isdisjoint(properties):
                 return run(verbs.publish(body, block=block, timeout=timeout, **properties))
@@ -81,6 +84,10 @@ class Queue(QueueHandle):
 
         For one message now and then; who wants many uses :meth:`consume`.
         """
+        if timeout is not None and timeout != 0.0:
+            check_timeout(timeout)
+        if auto_ack is not False:
+            check_flag(auto_ack, "auto_ack")
         early = None if auto_ack else self._verbs.get_early()
         if early is None:
             return _delivery(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))
@@ -93,6 +100,7 @@ class Queue(QueueHandle):
         """Ack many deliveries in one go."""
         settle_many(deliveries, "ack")
 
+    @checked
     def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
         """Give many deliveries back, or (without ``requeue``) reject them."""
         settle_many(deliveries, "requeue" if requeue else "reject")
@@ -100,6 +108,7 @@ class Queue(QueueHandle):
     ack_up_to = blocking(QueueVerbs.ack_up_to)
     release = blocking(QueueVerbs.release)
 
+    @checked
     def consume(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> Consumer:
         """A consumer, which gets messages as they come. ``prefetch``: how many may be unacked with it; 0: any number.
 
@@ -108,6 +117,7 @@ class Queue(QueueHandle):
         """
         return Consumer(self._verbs.consumer(prefetch, **arguments))
 
+    @checked
     def browse(self, limit: int | None = None, where: Where | None = None) -> Iterator[BrowsedDelivery]:
         """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile.
 
@@ -127,6 +137,7 @@ class Queue(QueueHandle):
     remove = blocking(QueueVerbs.remove)
     requeue_dead_letters = blocking(QueueVerbs.requeue_dead_letters)
 
+    @checked
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:
         """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
         for ever), taking none. A message that is gone before it is looked at is left out."""

@@ -346,8 +346,6 @@ class QueueVerbs(MendingVerbs):
 
     def consumer(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> ConsumerVerbs:
         """A consumer that has not begun."""
-        if unknown := arguments.keys() - ConsumeArguments.__annotations__.keys():
-            raise TypeError(f"a consumer knows no {', '.join(sorted(unknown))}")
         actor, number = self.actor, next(_numbers)
         channel = Channel(actor, f"channel-{number}")
         auto_ack = arguments.get("auto_ack", False)
@@ -436,6 +434,8 @@ class QueueVerbs(MendingVerbs):
 
 class QueueHandle(NamedHandle[QueueVerbs]):
     """What is known of a queue without asking anybody."""
+
+    made_by = "node.queue(name)"
 
     def _identity(self) -> tuple[object, str, str]:
         return self._verbs.node.identity, self.vhost, self.name

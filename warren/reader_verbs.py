@@ -543,6 +543,8 @@ class ReaderVerbs:
 class ReaderHandle(Handle[ReaderVerbs]):
     """What is known of a reader without asking anybody."""
 
+    made_by = "topic.reader(group)"
+
     @property
     def topic(self) -> str:
         return self._verbs.topic

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
+from warren.storage.call_arguments import MAX_INTEGER, MAX_SECONDS, is_seconds
+from warren.storage.errors import InvalidValueError, shown
+
+_MIN_DELAY_S: Final = 0.001
 
 
 @attrs.frozen(kw_only=True)
@@ -30,16 +32,31 @@ class Retry:
     dead_letters: str | None = None
     """The queue that dead letters go to; ``None``: where the queue's other arguments say, or nowhere."""
 
+    def __attrs_post_init__(self) -> None:
+        """Raise :class:`~warren.errors.InvalidValueError` for a value that no queue takes."""
+        for name, lowest in (("limit", 0), ("multiplier", 1)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not lowest <= value <= MAX_INTEGER):
+                raise InvalidValueError(f"a retry's {name} is a whole number from {lowest} or None, not {shown(value)}")
+        for name in ("delay", "max_delay"):
+            value = getattr(self, name)
+            if value is not None and not (is_seconds(value) and value >= _MIN_DELAY_S):
+                raise InvalidValueError(
+                    f"a retry's {name} is {_MIN_DELAY_S} … {MAX_SECONDS} seconds or None, not {shown(value)}"
+                )
+        if not (is_seconds(self.jitter) and self.jitter <= 1):
+            raise InvalidValueError(f"a retry's jitter is 0 … 1, not {shown(self.jitter)}")
+        if not isinstance(self.dead_letters, str | None):
+            raise InvalidValueError(f"a retry's dead_letters is a queue's name or None, not {shown(self.dead_letters)}")
+
     @property
     def arguments(self) -> dict[str, Any]:
-        """As queue arguments. Raises :class:`~warren.errors.ArgumentsError`."""
-        if not 0 <= self.jitter <= 1:
-            raise ArgumentsError(f"a retry's jitter is 0 … 1, not {self.jitter}")
+        """As queue arguments."""
         found = {
             "x-delivery-limit": self.limit,
-            "x-delayed-retry-min": _milliseconds("delay", self.delay),
+            "x-delayed-retry-min": _milliseconds(self.delay),
             "x-delayed-retry-multiplier": self.multiplier,
-            "x-delayed-retry-max": _milliseconds("max_delay", self.max_delay),
+            "x-delayed-retry-max": _milliseconds(self.max_delay),
             "x-delayed-retry-jitter": round(self.jitter * 100) or None,
             "x-dead-letter-exchange": None if self.dead_letters is None else "",
             "x-dead-letter-routing-key": self.dead_letters,
@@ -47,9 +64,5 @@ class Retry:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def _milliseconds(name: str, seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    if not 0.001 <= seconds <= MAX_PERIOD_MS / 1000:
-        raise ArgumentsError(f"a retry's {name} is 0.001 … {MAX_PERIOD_MS // 1000} seconds, not {seconds}")
-    return round(seconds * 1000)
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

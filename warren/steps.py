@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
@@ -23,6 +23,8 @@ from warren.actors.future import Future, Timeout
 from warren.actors.inbox import Call
 from warren.actors.pool import Asked, PooledActor
 from warren.process_bound import ProcessBound
+from warren.storage.call_arguments import signature
+from warren.storage.errors import InvalidValueError, shown
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -139,7 +141,13 @@ def run(steps: Steps[T]) -> T:
 class Handle(ProcessBound, Generic[V]):
     """What a user holds: verbs, and a way to wait for them."""
 
+    made_by: ClassVar[str]
+    """The call that returns such a handle."""
+
     def __init__(self, verbs: V) -> None:
+        """Not for programs: :attr:`made_by` says what to call instead."""
+        if type(verbs).__module__.partition(".")[0] != "warren":
+            raise InvalidValueError(f"a {type(self).__name__} is not made from {shown(verbs)}: call {self.made_by}")
         self._verbs = verbs
 
     def __repr__(self) -> str:
@@ -183,12 +191,14 @@ def blocking(
 def blocking(verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
     """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns.
 
-    The verb is looked up by its name: those of a node that another process hosts have the same.
+    Arguments are checked by the verb's annotations. The verb is then looked up by its name: those of a node that
+    another process hosts have the same.
     """
     name = verb.__name__
 
     @functools.wraps(verb)
     def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
+        signature(verb, 1).check(args, kwargs)
         result = run(getattr(self._verbs, name)(*args, **kwargs))
         return result if becomes is None else becomes(result)
 

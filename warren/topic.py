@@ -13,6 +13,7 @@ from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
+from warren.storage.call_arguments import check_wait, checked, signature
 from warren.topic_reader import Reader, TopicRecord
 from warren.topic_record import Moment
 from warren.topic_tail import is_behind, last_of, places_before_end
@@ -22,6 +23,10 @@ from warren.transaction import Transaction
 
 def _records(found: list[PackedRecords]) -> list[TopicRecord]:
     return [TopicRecord(one) for one in found]
+
+
+_USUAL_LIMITS = range(65)
+"""Of a :meth:`Topic.find` whose arguments need no other check."""
 
 
 class Topic(TopicHandle):
@@ -40,6 +45,10 @@ class Topic(TopicHandle):
         While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
         :class:`BlockedError`, and the message was not taken.
         """
+        if timeout is not None or block is not True:
+            check_wait(block, timeout)
+        if arguments and (len(arguments) > 1 or type(arguments.get("key")) is not str):  # most have a key or nothing
+            signature(Topic.append, 1).check((body,), arguments)
         return self._verbs.append_here(body, block, timeout, arguments)
 
     append_many = blocking(TopicVerbs.append_many)
@@ -48,6 +57,7 @@ class Topic(TopicHandle):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @checked
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
         """Join a group and read (:class:`~warren.topic_reader.Reader`).
 
@@ -60,6 +70,7 @@ class Topic(TopicHandle):
         """
         return Reader(self._verbs.reader(group, **arguments))
 
+    @checked
     def read(
         self,
         group: str,
@@ -78,6 +89,7 @@ class Topic(TopicHandle):
         with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
             yield from reader.records(max_records, timeout)
 
+    @checked
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
         """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
         seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
@@ -103,6 +115,9 @@ class Topic(TopicHandle):
         ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
         among them, and a message can come twice.
         """
+        is_usual = type(limit) is int and limit in _USUAL_LIMITS and exact is True
+        if not is_usual or type(key) is not str or begin is not None or end is not None:
+            signature(Topic.find, 1).check((key,), {"begin": begin, "end": end, "limit": limit, "exact": exact})
         return _records(self._verbs.find_here(key, begin, end, limit, exact))
 
     get = blocking(TopicVerbs.get, TopicRecord)

@@ -9,6 +9,7 @@ from typing import Self
 from warren.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
 from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
 from warren.steps import blocking, run
+from warren.storage.call_arguments import checked
 
 
 class TopicRecord(ReadMessage):
@@ -34,6 +35,7 @@ class Reader(ReaderHandle):
     queues = blocking(ReaderVerbs.queues)
     read = blocking(ReaderVerbs.read, _records)
 
+    @checked
     def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
         """Messages one by one, up to ``max_records``, until none came for ``timeout`` seconds (``None``: for ever)."""
         iteration = Iteration(self._verbs, TopicRecord, max_records, timeout)

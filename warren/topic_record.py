@@ -61,8 +61,8 @@ class Origin:
     @classmethod
     def of(cls, flag: int = 0, born_at: Moment | None = None, born_host: str | None = None) -> Origin:
         """The argument's of an append. Raises :class:`MessageError` for what no record can hold."""
-        if flag not in _FLAGS:
-            raise MessageError(f"a flag has 32 bits, unlike {flag}")
+        if not isinstance(flag, int) or flag not in _FLAGS:  # a range is searched from end to end for another type
+            raise MessageError(f"a flag has 32 bits, unlike {flag!r:.100}")
         born_ms = None if born_at is None else to_ms(born_at)
         if born_ms is not None and born_ms not in _TIMESTAMPS_MS:
             raise MessageError(f"a message cannot be born at {born_at}")

@@ -485,6 +485,8 @@ def hand_over(node: RunningNode, batches: list[Batch], block: bool, timeout: flo
 class TopicHandle(NamedHandle[TopicVerbs]):
     """What is known of a topic without asking anybody."""
 
+    made_by = "node.topic(name)"
+
     def _identity(self) -> tuple[object, str, str]:
         return self._verbs.node.identity, "", self.name
 

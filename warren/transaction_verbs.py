@@ -63,6 +63,8 @@ class TransactionVerbs:
 class TransactionHandle(Handle[TransactionVerbs]):
     """What is known of a prepared message without asking anybody."""
 
+    made_by = "topic.prepare(body)"
+
     @property
     def topic(self) -> str:
         """Where it goes when it is committed."""

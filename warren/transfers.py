@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warren.salvage.names import from_text
+from warren.storage.call_arguments import checked
 
 if TYPE_CHECKING:
     from warren.node import Node
@@ -29,6 +30,7 @@ class Transferred:
     """Of an import: messages that an earlier run brought."""
 
 
+@checked
 def export_messages(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -70,6 +72,7 @@ def export_messages(
     return Transferred(messages=exported.messages, payload_bytes=exported.payload_bytes, problems=tuple(problems))
 
 
+@checked
 def import_messages(
     file: str | os.PathLike[str],
     into: Node | str | os.PathLike[str],

@@ -394,6 +394,8 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 class VhostHandle(Handle[VhostVerbs]):
     """What is known of a vhost without asking anybody."""
 
+    made_by = "node.vhost(name)"
+
     @property
     def name(self) -> str:
         return self._verbs.name

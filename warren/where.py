@@ -34,7 +34,7 @@ from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 import attrs
 
 from warren.queue_index.properties import NAMES, Properties
-from warren.storage.errors import WarrenError
+from warren.storage.errors import InvalidValueError
 from warren.where_values import NUMBER, Moment, as_text, compared, inside, moment_of, negated, number_of
 
 __all__ = [
@@ -67,7 +67,7 @@ _MAX_LIKE_STATES: Final = 2_000
 """About as many characters of a pattern of LIKE, or 280 times ``_``. Each may be compared with each byte of a text."""
 
 
-class WhereError(WarrenError):
+class WhereError(InvalidValueError):
     """A condition that cannot be understood."""
 
 
@@ -391,8 +391,11 @@ class _Parser:
         if name not in self._fields:
             self._refuse(token, f"no field {token.said!r}; there are {', '.join(sorted(self._fields))}")
         self._used.add(name)
-        get = self._fields[name]
-        while self._take("sign", "["):
+        get, depth = self._fields[name], 0
+        while (bracket := self._take("sign", "[")) is not None:
+            depth += 1
+            if depth > MAX_DEPTH:
+                self._refuse(bracket, f"more than {MAX_DEPTH} levels deep")
             key = self._left.pop()
             if key.kind == "text":
                 get = _within(get, key.said)

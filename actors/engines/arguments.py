@@ -33,6 +33,7 @@ from warren.actors.engines.texts import (
     inequivalent,
 )
 from warren.queue_index.amqp_tables import Timestamp, type_name
+from warren.storage.errors import did_you_mean, shown
 
 MAX_PRIORITY: Final = 255
 """Levels are one byte in the name under which they are stored."""
@@ -185,6 +186,12 @@ class QueueDeclaration(QueueArguments):
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"
+
+    @property
+    def unknown_arguments(self) -> list[str]:
+        """Arguments that mean nothing, each with the name that may have been meant."""
+        known = (*_CHECKS, *_FOREIGN, *STREAM_CHECKS)
+        return [f"{shown(name)}{did_you_mean(name, known)}" for name in self.arguments if name not in known]
 
     @property
     def is_stream(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from warren.storage.errors import WarrenError
+from warren.storage.errors import InvalidValueError, WarrenError
 
 
 class RefusedError(WarrenError):
@@ -42,7 +42,7 @@ class PreconditionFailedError(RefusedError):
     reply_code = 406
 
 
-class ArgumentsError(PreconditionFailedError):
+class ArgumentsError(PreconditionFailedError, InvalidValueError):
     """An argument of a queue, an exchange or a binding that has the wrong type or range, or an unknown meaning."""
 
 

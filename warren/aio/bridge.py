@@ -24,6 +24,7 @@ from warren.actors.future import Confirm, Future
 from warren.actors.gate import Reservation
 from warren.actors.pool import Asked
 from warren.steps import Has, Reading, Steps, Wait, Within
+from warren.storage.call_arguments import signature
 
 if TYPE_CHECKING:
     from warren.scheduling import Scheduled
@@ -195,6 +196,7 @@ def awaited(
 
     @functools.wraps(verb)
     async def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
+        signature(verb, 1).check(args, kwargs)
         result = await run(getattr(self._verbs, name)(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
@@ -210,6 +212,7 @@ def awaited_safe(
     name = verb.__name__
 
     async def method(self: Has[V], /, *args: P.args, **kwargs: P.kwargs) -> Scheduled | None:
+        signature(verb, 1).check(args, kwargs)
         confirm = await run(getattr(self._verbs, name)(*args, **kwargs))
         await safe(confirm)
         return confirm if hasattr(confirm, "message_ids") else None

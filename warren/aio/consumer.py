@@ -20,6 +20,7 @@ from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import ConsumerVerbs
 from warren.messages import milliseconds
 from warren.steps import Handle
+from warren.storage.call_arguments import check_flag, checked
 
 FAIR_SHARE: Final = 64
 """Messages that a consumer hands out without letting other coroutines run; more would starve them."""
@@ -36,12 +37,16 @@ class Delivery(DeliveredMessage):
 
     async def ack(self, *, multiple: bool = False) -> None:
         """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
+        if multiple is not False:
+            check_flag(multiple, "multiple")
         await self._settle("ack", multiple)
 
+    @checked
     async def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
         """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
         await self._settle("requeue" if requeue else "reject", multiple)
 
+    @checked
     async def retry(self, delay: float | None = None) -> None:
         """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
 
@@ -56,6 +61,7 @@ class Delivery(DeliveredMessage):
         else:
             await run(self._channel.retry_in(self.delivery_tag, wait_ms))
 
+    @checked
     async def extend(self, seconds: float) -> None:
         """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
 
@@ -63,6 +69,7 @@ class Delivery(DeliveredMessage):
         """
         await run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
+    @checked
     async def reject(self, *, requeue: bool = False) -> None:
         """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
         await self._settle("failed" if requeue else "reject", multiple=False)
@@ -95,6 +102,8 @@ class Consumer(Handle[ConsumerVerbs]):
     its queue failed of. Several tasks of one event loop may share it; each message goes to one of them.
     """
 
+    made_by = "queue.consume()"
+
     def __init__(self, verbs: ConsumerVerbs) -> None:
         super().__init__(verbs)
         self._batch: Iterator[Delivery] = iter(())
@@ -120,6 +129,7 @@ class Consumer(Handle[ConsumerVerbs]):
             raise StopAsyncIteration
         return delivery
 
+    @checked
     async def receive(self, timeout: float | None = None) -> Delivery | None:
         """The next message; ``None`` after ``timeout`` seconds (``None``: wait), or when no more will come."""
         verbs = self._verbs

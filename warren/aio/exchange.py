@@ -10,6 +10,7 @@ from warren.aio.bridge import awaited_safe, run_now
 from warren.aio.confirm import Confirm
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import PublishArguments
+from warren.storage.call_arguments import checked
 
 
 class Exchange(ExchangeHandle):
@@ -23,6 +24,7 @@ class Exchange(ExchangeHandle):
     publish = awaited_safe(ExchangeVerbs.publish)
     publish_many = awaited_safe(ExchangeVerbs.publish_many)
 
+    @checked
     def publish_nowait(
         self,
         body: bytes,

@@ -22,6 +22,8 @@ from warren.aio.queue import Queue
 from warren.config import Config
 from warren.messages import delayed_messages
 from warren.setting_keywords import SettingKeywords
+from warren.storage.call_arguments import checked
+from warren.storage.errors import InvalidValueError, shown
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
@@ -93,6 +95,8 @@ class Node(NodeUsers, Vhost):
     _verbs: NodeVerbs
 
     def __init__(self, of: node.Node) -> None:
+        if not isinstance(of, node.Node):
+            raise InvalidValueError(f"a Node is not made from {shown(of)}: call warren.aio.open(path)")
         super().__init__(of._verbs)
         self.blocking = of
         """The same node, for threads."""
@@ -131,6 +135,7 @@ class Node(NodeUsers, Vhost):
     memory = awaited(NodeVerbs.memory)
     stats = awaited(NodeVerbs.stats)
 
+    @checked
     async def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
         """Let AMQP 0-9-1 clients in, in an event loop of the server's own: see :meth:`warren.Node.serve`."""
         return await in_thread(lambda: self.blocking.serve(settings, port=port))
@@ -178,6 +183,7 @@ class Opening:
             await self._node.close()
 
 
+@checked
 def open(
     path: str | os.PathLike[str],
     config: Config | str | os.PathLike[str] | None = None,

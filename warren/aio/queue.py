@@ -20,6 +20,7 @@ from warren.delivery_batch import DeliveryBatch, settle_many
 from warren.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.messages import QueuePublishArguments, delayed_messages
 from warren.queue_verbs import Got, QueueHandle, QueueVerbs
+from warren.storage.call_arguments import checked
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
@@ -44,10 +45,12 @@ class Queue(QueueHandle):
     publish = awaited_safe(QueueVerbs.publish)
     publish_many = awaited_safe(QueueVerbs.publish_many)
 
+    @checked
     def publish_nowait(self, body: bytes, **properties: Unpack[QueuePublishArguments]) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         return Confirm(run_now(self._verbs.publish(body, block=False, **properties)))
 
+    @checked
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`publish_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
         await run(self._verbs.room(timeout))
@@ -61,6 +64,7 @@ class Queue(QueueHandle):
         """Ack many deliveries in one go."""
         settle_many(deliveries, "ack")
 
+    @checked
     async def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
         """Give many deliveries back, or (without ``requeue``) reject them."""
         settle_many(deliveries, "requeue" if requeue else "reject")
@@ -68,6 +72,7 @@ class Queue(QueueHandle):
     ack_up_to = awaited(QueueVerbs.ack_up_to)
     release = awaited(QueueVerbs.release)
 
+    @checked
     def consume(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> Consumer:
         """A consumer, which gets messages as they come. ``prefetch``: how many may be unacked with it; 0: any number.
 
@@ -76,6 +81,7 @@ class Queue(QueueHandle):
         """
         return Consumer(self._verbs.consumer(prefetch, **arguments))
 
+    @checked
     async def browse(self, limit: int | None = None, where: Where | None = None) -> AsyncIterator[BrowsedDelivery]:
         """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile.
 
@@ -96,6 +102,7 @@ class Queue(QueueHandle):
     remove = awaited(QueueVerbs.remove)
     requeue_dead_letters = awaited(QueueVerbs.requeue_dead_letters)
 
+    @checked
     async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[BrowsedDelivery, None]:
         """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
         for ever), taking none. A message that is gone before it is looked at is left out."""

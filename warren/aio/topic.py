@@ -22,6 +22,7 @@ from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
 from warren.msg_store.packed_records import PackedRecords
 from warren.reader_verbs import ReaderArguments
+from warren.storage.call_arguments import checked
 from warren.topic_append import AppendResults
 from warren.topic_record import Moment
 from warren.topic_tail import is_behind, last_of, places_before_end
@@ -42,6 +43,7 @@ class Topic(TopicHandle):
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
 
+    @checked
     async def append(
         self, body: bytes, *, timeout: float | None = None, **arguments: Unpack[AppendArguments]
     ) -> AppendResult:
@@ -54,12 +56,14 @@ class Topic(TopicHandle):
         await safe(appended.confirm)
         return appended.position()
 
+    @checked
     def append_nowait(self, body: bytes, **arguments: Unpack[AppendArguments]) -> AppendConfirm[AppendResult]:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         self._verbs.check_now()
         appended = run_now(self._verbs.append(body, block=False, **arguments))
         return AppendConfirm(appended.confirm, appended.position)
 
+    @checked
     async def append_many(
         self, bodies: Iterable[bytes], *, timeout: float | None = None, **arguments: Unpack[AppendManyArguments]
     ) -> AppendResults:
@@ -71,6 +75,7 @@ class Topic(TopicHandle):
         await safe(appended.confirm)
         return appended.positions()
 
+    @checked
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`append_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
         await run(self._verbs.room(timeout))
@@ -80,6 +85,7 @@ class Topic(TopicHandle):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @checked
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
         """A member of a group, to be used in an ``async with``; it joins when it is entered or first asked.
 
@@ -87,6 +93,7 @@ class Topic(TopicHandle):
         """
         return Reader(self._verbs.reader(group, **arguments))
 
+    @checked
     async def read(
         self,
         group: str,
@@ -107,6 +114,7 @@ class Topic(TopicHandle):
             async for record in reader.records(max_records, timeout):
                 yield record
 
+    @checked
     async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[TopicRecord, None]:
         """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
         seconds (``None``: for ever). No group is joined, and nothing is kept of it."""

@@ -14,6 +14,7 @@ from warren.aio.bridge import awaited, run
 from warren.aio.consumer import FAIR_SHARE
 from warren.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
 from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
+from warren.storage.call_arguments import checked
 
 
 class TopicRecord(ReadMessage):
@@ -73,6 +74,7 @@ class Reader(ReaderHandle):
     queues = awaited(ReaderVerbs.queues)
     read = awaited(ReaderVerbs.read, _records)
 
+    @checked
     def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Records:
         """Messages one by one, up to ``max_records``, until none came for ``timeout`` seconds (``None``: for ever)."""
         return Records(Iteration(self._verbs, TopicRecord, max_records, timeout))

@@ -267,8 +267,6 @@ class RemoteQueueVerbs(QueueVerbs):
                 return channel
 
     def consumer(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> ConsumerVerbs:
-        if unknown := arguments.keys() - ConsumeArguments.__annotations__.keys():
-            raise TypeError(f"a consumer knows no {', '.join(sorted(unknown))}")
         number = next(_numbers)
         declaration = ConsumerDeclaration(
             channel=f"channel-{number}",

@@ -258,22 +258,22 @@ class RemoteVhostVerbs(VhostVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        found = list(names)
+        found, body = list(names), as_body(body)
+        later = not LATER.isdisjoint(properties)
+        if len(found) > 1 and not later:
+            properties = {**properties, "headers": {**(properties.get("headers") or {}), "BCC": found[1:]}}
+        key = None if later else publish_key(self.name, "", found[:1], properties)  # raises what is wrong
         if not found:
             return settled_confirm()
         declared = yield from self._call("queue.declarations", names=found)
-        if not LATER.isdisjoint(properties):
+        if key is None:
             queues = [RemoteQueueVerbs(self.remote, QueueDeclaration(**one)) for one in declared]
-            return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
-        if len(found) > 1:
-            headers = {**(properties.get("headers") or {}), "BCC": found[1:]}
-            properties = {**properties, "headers": headers}
-        key = publish_key(self.name, "", found[:1], properties)
+            return (yield from self._publish_to_later(queues, body, properties, block, timeout))
         return (
             yield from self.remote.publish(
                 key,
                 _publish("", found[0]),
-                [as_body(body)],
+                [body],
                 None,
                 block=block,
                 timeout=timeout,

@@ -18,7 +18,7 @@ from warren.mending_verbs import PAGE, BrowsedDelivery, Place
 from warren.messages import ReceivedMessage
 from warren.queue_index.properties import decode_properties
 from warren.queue_verbs import QueueVerbs
-from warren.storage.errors import MessageError
+from warren.storage.errors import InvalidValueError, MessageError
 from warren.where import WhereError
 
 if TYPE_CHECKING:
@@ -220,6 +220,6 @@ async def _walked(call: Call, begin: Callable[[], Walk]) -> Walk:
         await call.managed.run(walk.steps())
     except NotFoundError as error:
         raise not_found(str(error)) from error
-    except (ArgumentsError, NotMovedError, WhereError, TypeError) as error:
+    except (NotMovedError, InvalidValueError) as error:
         raise bad_request(str(error)) from error
     return walk

@@ -74,16 +74,17 @@ def load_table(path: str | os.PathLike[str]) -> Table:
     name = os.fspath(path)
     if not os.path.exists(name) and name in names_of_scenarios():
         return _parsed((SCENARIOS / f"{name}.toml").read_bytes(), name)
+    if not os.path.exists(name):
+        raise ScenarioError(f"{name}: there is no such file{did_you_mean(name, names_of_scenarios())}")
+    if not os.path.isfile(name):
+        raise ScenarioError(f"{name}: no file")
     try:
-        if not os.path.isfile(name):
-            if os.path.exists(name):
-                raise ScenarioError(f"{name}: no file")
-            raise ScenarioError(f"{name}: there is no such file{did_you_mean(name, names_of_scenarios())}")
-        if os.path.getsize(name) > MOST_FILE_BYTES:
-            raise ScenarioError(f"{name}: more than {MOST_FILE_BYTES} bytes are no scenario")
-        data = Path(name).read_bytes()
+        with Path(name).open("rb") as file:
+            data = file.read(MOST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ScenarioError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MOST_FILE_BYTES:
+        raise ScenarioError(f"{name}: more than {MOST_FILE_BYTES} bytes are no scenario")
     return _parsed(data, name)
 
 

@@ -6,18 +6,18 @@ Records on disk that are not what they must be (a half message without a topic t
 
 from __future__ import annotations
 
-from warren.storage.errors import WarrenError
+from warren.storage.errors import InvalidValueError, WarrenError
 
 
 class TopicError(WarrenError):
     """What was asked of a topic or of a group cannot be had. One of those below."""
 
 
-class TopicNameError(TopicError):
+class TopicNameError(TopicError, InvalidValueError):
     """No name for a topic or a group, or one that belongs to the store itself."""
 
 
-class QueueRangeError(TopicError):
+class QueueRangeError(TopicError, InvalidValueError):
     """A queue that the topic does not have, or a queue offset outside what the queue holds or has handed out."""
 
 
@@ -30,7 +30,7 @@ class QueueLostError(TopicError):
     taken from it will be, or was, handed out again."""
 
 
-class DelayError(TopicError):
+class DelayError(TopicError, InvalidValueError):
     """A delay level that there is not."""
 
 
