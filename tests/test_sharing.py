@@ -840,6 +840,40 @@ def test_a_forked_child_is_a_client_of_its_own(host: Node, guest: Node, whose: s
     queue.publish(b"the parent goes on").wait(60)
 
 
+@pytest.mark.parametrize("whose", ["host", "guest"])
+def test_a_forked_child_cannot_settle_what_its_parent_got(host: Node, guest: Node, whose: str) -> None:
+    queue = (host if whose == "host" else guest).queue("q")
+    queue.publish_many([b"%d" % number for number in range(5)]).wait()
+    one, batch, two = queue.get(), queue.get_many(2), queue.get_many(2)
+    assert one is not None
+    listed = [*two]
+
+    def work() -> None:
+        for settle in (
+            one.ack,
+            one.nack,
+            one.reject,
+            one.retry,
+            lambda: one.ack(multiple=True),
+            lambda: one.retry(1),
+            lambda: one.extend(1),
+            lambda: queue.ack(batch),
+            lambda: queue.nack(batch),
+            lambda: queue.ack(listed),
+            lambda: queue.nack(listed),
+        ):
+            with pytest.raises(WrongProcessError):
+                settle()
+        assert not one.settled
+        assert not any(delivery.settled for delivery in listed)
+
+    in_child(work)
+    one.ack()
+    queue.ack(batch)
+    queue.nack(listed)
+    assert bodies(queue) == [b"3", b"4"]
+
+
 def test_messages_that_come_again_after_a_kill_say_so(tmp_path: Path) -> None:
     place = tmp_path / "data"
     with Member(place, "hold") as first:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
 from warren.actors.handing_over import SettleKey
+from warren.actors.pool import WrongProcessError
 from warren.actors.queue_actor import QueueActor
 from warren.messages import ReceivedMessage
 from warren.process_bound import ProcessBound
@@ -48,6 +49,11 @@ class Channel:
     def alive(self) -> bool:
         """Whether what was delivered through it can still be settled."""
         return not self._actor.actor_stopped.is_set()
+
+    def check_process(self) -> None:
+        """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
+        if not self._actor.alive and isinstance(error := self._actor.stopped_error(), WrongProcessError):
+            raise error
 
     def get_early(self) -> Delivered | None:
         """The message at the head, if that is at hand without a turn of the queue."""
@@ -151,7 +157,8 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         return {**headers, DELIVERY_COUNT: count} if count else headers
 
     def mark_settled(self) -> bool:
-        """Take it as settled by the caller; whether it was not before."""
+        """Take it as settled by the caller; whether it was not before. Raises :class:`WrongProcessError`."""
+        self._channel.check_process()
         unsettled, self._settled = not self._settled, True
         return unsettled
 
@@ -179,10 +186,11 @@ def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     channel, found = None, []
     for delivery in deliveries:
         if not delivery._settled:
-            delivery._settled = True
             if delivery._channel is not channel:  # most come from one
                 channel = delivery._channel
+                channel.check_process()
                 found = tags.setdefault(channel, [])
+            delivery._settled = True
             found.append(delivery.delivery_tag)
     for channel, found in tags.items():
         channel.settle_many(outcome, found)

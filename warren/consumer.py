@@ -10,6 +10,7 @@ from types import TracebackType
 
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
+from warren.actors.pool import WrongProcessError
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import ConsumerVerbs
 from warren.messages import milliseconds
@@ -33,7 +34,11 @@ class Delivery(DeliveredMessage):
             self._settle("ack", multiple)
         else:  # what most do, and for every message
             self._settled = True
-            self._channel.settle("ack", self.delivery_tag)
+            try:
+                self._channel.settle("ack", self.delivery_tag)
+            except WrongProcessError:
+                self._settled = False
+                raise
 
     @checked
     def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:

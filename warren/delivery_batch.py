@@ -71,6 +71,7 @@ class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
         if self._messages is not None:
             settle(self._messages, outcome)
         elif not self._settled:
+            self._channel.check_process()
             self._settled = True
             if tags := [part.tags for part in self._parts if part.first_tag]:
                 self._channel.settle_ranges(outcome, tags)

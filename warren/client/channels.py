@@ -19,6 +19,7 @@ from pamqp.base import Frame as Method
 from warren.actors.deliveries import Deliveries
 from warren.actors.future import Future
 from warren.actors.leading import Later
+from warren.actors.pool import WrongProcessError
 from warren.amqp.connection import Connection
 from warren.amqp.framing import MethodRun
 from warren.amqp.own_methods import Call, Settle
@@ -202,6 +203,11 @@ class DeliveryChannel:
         """Whether what was delivered through it can still be settled."""
         return self.error is None
 
+    def check_process(self) -> None:
+        """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
+        if isinstance(self.error, WrongProcessError):
+            raise self.error
+
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
         self._settle(outcome, (tag,), 1)
@@ -209,6 +215,7 @@ class DeliveryChannel:
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
         """Settle all deliveries up to one."""
         method = c.Basic.Ack(tag, True) if outcome == "ack" else c.Basic.Nack(tag, True, outcome == "requeue")
+        self.check_process()
         link = self.slot.link
         with link.locked():
             if self.error is None and link.can_send:
@@ -232,6 +239,7 @@ class DeliveryChannel:
         slot, link = self.slot, self.slot.link
         with link.locked():
             if self.error is not None or not link.can_send or not count:
+                self.check_process()
                 return
             last = link.last_gathered
             if isinstance(last, Settlements) and last.channel is slot and last.outcome == outcome:
