@@ -50,6 +50,9 @@ class Admission:
     timeout: float | None = None
     ahead: bool = False
     """Whether to reserve for messages that will join these."""
+    passes_alarms: bool = False
+    """Whether an alarm holds nothing up. For what a guest sent before it was told of the alarm: its program has handed
+    that over, and may end."""
 
     def get(self) -> Any:
         """Wait in this thread. Raises :class:`BlockedError` where the publisher may not wait any longer."""
@@ -88,17 +91,17 @@ class Admission:
         if not actors:
             return self.give(actors, 0, here)
         gate, size_bytes = actors[0].gate, max(self.size_of(actors), 1)  # nothing reserved means that there was no room
-        tries_full_disk = (
+        passes_alarms = self.passes_alarms or (
             gate.disk_is_full and gate.reasons == {"disk"} and all(actor.tries_full_disk for actor in actors)
         )
-        if gate.reasons and not tries_full_disk:
+        if gate.reasons and not passes_alarms:
             return self._wait_for_alarms(actors, here)
         for actor in actors:
             if actor.is_full() and not (here and actor.turn() and not actor.is_full()):
                 if not self.block:
                     raise BlockedError(f"{actor.describe()} is behind")
                 return BackpressureWait(actor.backpressure_wait())
-        if tries_full_disk:
+        if gate.reasons and passes_alarms:
             return self.give(actors, gate.enter(size_bytes), here)
         reserved_bytes = gate.reserve(size_bytes, ahead=self.ahead and here, here=here)
         if not reserved_bytes and here:

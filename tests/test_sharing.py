@@ -440,7 +440,8 @@ def test_publishers_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
     queue = guest.queue("q")
     gate = host._running.gate
     gate.set(frozenset({"disk"}))
-    confirm = queue.publish(b"the host reads this, and no more")
+    confirm = queue.publish(b"sent before the guest was told")
+    confirm.wait(60)
     wait_until(lambda: bool(link_of(guest).blocked), "it did not come to that")
     with pytest.raises(BlockedError, match="low on disk"):
         queue.publish(b"not taken", block=False)
@@ -448,8 +449,36 @@ def test_publishers_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
         queue.publish(b"not taken", timeout=0.01)
     threading.Timer(0.05, lambda: gate.set(frozenset())).start()
     queue.publish(b"and this").wait(60)
-    confirm.wait(60)
     assert len(queue) == 2
+
+
+@pytest.mark.parametrize("how", ["publish", "append", "unique"])
+def test_a_guest_ends_under_an_alarm_and_what_it_has_sent_is_there(host: Node, how: str) -> None:
+    gate = host._running.gate
+    with warren.open(host.path, share=True) as other:
+        queue, topic = other.queue("q"), other.topic("t", queues=1)
+        queue.publish(b"").wait()
+        gate.set(frozenset({"memory"}))
+        match how:  # only one: the guest is told then, if it has not been told by now
+            case "publish":
+                queue.publish(b"sent", timeout=60)
+            case "append":
+                topic.append(b"sent", timeout=60)
+            case _:
+                queue.publish(b"sent", unique="key", timeout=60)
+    there = [record.body for record in host.topic("t").read("g")] + bodies(host.queue("q"))
+    assert there in ([b"", b"sent"], [b"sent", b""])
+    gate.set(frozenset())
+
+
+def test_a_guest_that_comes_while_an_alarm_is_set_is_told_before_it_publishes(host: Node) -> None:
+    host._running.gate.set(frozenset({"memory"}))
+    with warren.open(host.path, share=True) as other:
+        queue = other.queue("q")
+        for arguments in ({"block": False}, {"timeout": 0.01}):
+            with pytest.raises(BlockedError, match="low on memory"):
+                queue.publish(b"", **arguments)
+    host._running.gate.set(frozenset())
 
 
 def test_threads_share_one_connection(guest: Node) -> None:

@@ -61,6 +61,7 @@ def publishing(
     block: bool = True,
     timeout: float | None = None,
     ahead: bool = False,
+    passes_alarms: bool = False,
 ) -> Admission:
     """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue."""
 
@@ -72,7 +73,7 @@ def publishing(
             return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
         return _give_all(node, actors, key, bodies, reserved_bytes, here=here) if actors else None
 
-    return Admission(find, size_of, give, block, timeout, ahead)
+    return Admission(find, size_of, give, block, timeout, ahead, passes_alarms)
 
 
 def _give_one(actor: Receiver, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:

@@ -162,6 +162,7 @@ class QueueVerbs(MendingVerbs):
         timeout: float | None = None,
         *,
         several: bool,
+        passes_alarms: bool = False,
     ) -> Steps[Confirm]:
         """:meth:`publish`, or (``several``) :meth:`publish_many`, of messages with keys."""
         from warren.unique_publishing import keys_of, of_parts, publishing_unique  # noqa: PLC0415 - few programs use it
@@ -181,7 +182,9 @@ class QueueVerbs(MendingVerbs):
         confirms: list[Confirm] = []
         for key, given in parts:
             own, keys = keys[: len(given)], keys[len(given) :]
-            confirm: Confirm = yield publishing_unique(lambda: self.actor, key, given, own, block, timeout)
+            confirm: Confirm = yield publishing_unique(
+                lambda: self.actor, key, given, own, block, timeout, passes_alarms=passes_alarms
+            )
             confirms.append(confirm)
         return of_parts(confirms, [len(given) for _, given in parts])
 

@@ -462,7 +462,9 @@ class TopicVerbs:
         return (yield call(running.groups, lambda: work(running.groups)))
 
 
-def hand_over(node: RunningNode, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
+def hand_over(
+    node: RunningNode, batches: list[Batch], block: bool, timeout: float | None, *, passes_alarms: bool = False
+) -> Steps[Confirm]:
     """Hand messages of any topics to the CommitLog; the confirm is answered with what was appended."""
 
     def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
@@ -478,7 +480,8 @@ def hand_over(node: RunningNode, batches: list[Batch], block: bool, timeout: flo
     def logs() -> list[CommitLogActor]:
         return [node.topics_now().log]
 
-    handed_over: Confirm = yield Admission(logs, lambda _: size_of(batches), give, block, timeout)
+    admission = Admission(logs, lambda _: size_of(batches), give, block, timeout, passes_alarms=passes_alarms)
+    handed_over: Confirm = yield admission
     return handed_over
 
 

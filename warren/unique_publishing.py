@@ -81,13 +81,17 @@ def publishing_unique(  # noqa: PLR0917
     keys: Sequence[Key | None],
     block: bool,
     timeout: float | None,
+    *,
+    passes_alarms: bool = False,
 ) -> Admission:
     """Give messages to a queue. The answer is their confirm."""
 
     def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm:
         return hand_over(actors[0], key, bodies, keys, reserved_bytes, here=here)
 
-    return Admission(lambda: (find(),), lambda _: key.size_bytes(bodies), give, block, timeout)
+    return Admission(
+        lambda: (find(),), lambda _: key.size_bytes(bodies), give, block, timeout, passes_alarms=passes_alarms
+    )
 
 
 class UniqueCountDown(CountDown):

@@ -124,6 +124,9 @@ HANDING_OVER: Final = "the host of the node hands over"
 """As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to
 its end. Everything that was sent is done and answered."""
 
+DISK_FULL: Final = "low on disk, which is full"
+"""As the reason of a ``connection.blocked``: what may fail for want of space does not have to wait."""
+
 OWN_METHODS: Final[dict[int, type[Method]]] = {
     one.index: one for one in (Call, CallOk, CallError, Arrived, Credit, Settle)
 }

@@ -97,6 +97,8 @@ class AppendRun(AppendCall):
 class KeptCalls(KeptChannel[KeptCall]):
     """The channel of a vhost's calls of this kind."""
 
+    tries_full_disk = True
+
     # ── handing over ────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, verb: str, arguments: dict[str, Any]) -> Confirm | Future:

@@ -162,6 +162,8 @@ class Hands:
                 engine.send(0, method_of(c.Connection.Open, virtual_host=self._login.vhost))
             case c.Connection.Close(reply_code=code, reply_text=text):
                 raise LinkLostError(text or "") if code == CONNECTION_FORCED else refusal(code, text)
+            case c.Connection.Blocked() | c.Connection.Unblocked():
+                self.rest.append(event)
             case method if event.channel == self._mine:
                 self._answers.append(method)
             case method if event.channel:

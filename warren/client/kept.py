@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from warren.actors.future import Confirm, Future
 from warren.actors.interrupts import uninterrupted
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
+from warren.amqp.own_methods import DISK_FULL
 from warren.client.channels import ClientChannel
 from warren.client.link import Link
 from warren.storage.errors import WarrenError
@@ -67,6 +68,9 @@ class Window:
 class KeptChannel(ClientChannel, Generic[K]):
     """See the module's prose."""
 
+    tries_full_disk: ClassVar[bool] = False
+    """Whether what is handed over may fail for want of space, and so is not held while the disk is full."""
+
     def __init__(self, link: Link, window: Window) -> None:
         super().__init__(link)
         self.window = window
@@ -88,17 +92,24 @@ class KeptChannel(ClientChannel, Generic[K]):
         with link.locked():
             if (error := self.error or link.refusing) is not None:
                 raise error
-            if link.blocked or self.window.used_bytes >= WINDOW_BYTES:
+            if self._is_held():
                 return self.window.wait(link)
             kept = new()
             self.window.used_bytes += kept.size
             link.gather(kept, kept.size)
             return kept.confirm
 
+    def _is_held(self) -> bool:
+        """Whether publishers wait: for the end of an alarm, or for answers."""
+        blocked = self.link.blocked
+        return self.window.used_bytes >= WINDOW_BYTES or (
+            bool(blocked) and not (self.tries_full_disk and blocked == DISK_FULL)
+        )
+
     def wait_for_room(self) -> Future | None:
         """What to wait for before something is taken; ``None``: it is."""
         with self.link.locked():
-            if self.link.blocked or self.window.used_bytes >= WINDOW_BYTES:
+            if self._is_held():
                 return self.window.wait(self.link)
         return None
 

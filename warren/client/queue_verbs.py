@@ -124,6 +124,7 @@ class RemoteQueueVerbs(QueueVerbs):
         timeout: float | None = None,
         *,
         several: bool,
+        passes_alarms: bool = False,
     ) -> Steps[Confirm]:
         from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
         from warren.unique_publishing import keys_of  # noqa: PLC0415

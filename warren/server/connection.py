@@ -28,7 +28,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
 from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.methods import method_of
-from warren.amqp.own_methods import HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
+from warren.amqp.own_methods import DISK_FULL, HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.server.channel import ServerChannel
@@ -109,7 +109,8 @@ class ClientConnection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._holding: set[object] = set()
         """What keeps the socket from being read."""
-        self._blocked_told = False
+        self._told_blocked = ""
+        """For what reason the client was told that it is blocked."""
         self._lingers = False
         """Whether the client has been told that its connection is closed, and the socket is its own to close."""
         self._handing_over: asyncio.Future[None] | None = None
@@ -293,16 +294,21 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def tell_blocked(self) -> None:
-        """A publish waits for an alarm to go."""
-        reasons = self.node.gate.reasons
-        if reasons and not self._blocked_told and self.capabilities.get("connection.blocked"):
-            self._blocked_told = True
-            self.engine.send(0, c.Connection.Blocked(f"low on {' & '.join(sorted(reasons, reverse=True))}"))
+        """Tell the client about an alarm, once a publish waits for it; a guest of the directory at once."""
+        gate = self.node.gate
+        if not gate.reasons or not self.capabilities.get("connection.blocked"):
+            return
+        reason = f"low on {' & '.join(sorted(gate.reasons, reverse=True))}"
+        if self.is_owner and gate.disk_is_full:
+            reason = DISK_FULL
+        if reason != self._told_blocked and (self.is_owner or not self._told_blocked):
+            self._told_blocked = reason
+            self.engine.send(0, c.Connection.Blocked(reason))
             self.flush_soon()
 
     def tell_unblocked(self) -> None:
-        if self._blocked_told and not self.node.gate.reasons:
-            self._blocked_told = False
+        if self._told_blocked and not self.node.gate.reasons:
+            self._told_blocked = ""
             if self.engine.state is State.RUNNING:
                 self.engine.send(0, c.Connection.Unblocked())
                 self.flush_soon()
@@ -547,7 +553,12 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def _show_life(self) -> None:
-        """Send a guest of the directory something at least every :data:`GUEST_BEAT_S`: it gives up a silent host."""
+        """Send a guest of the directory something at least every :data:`GUEST_BEAT_S`: it gives up a silent host.
+
+        It is told of alarms, too, before it publishes.
+        """
+        self.tell_blocked()
+        self.tell_unblocked()
         if self._loop.time() - self._spoke >= GUEST_BEAT_S and self.engine.state is State.RUNNING:
             self.engine.send_heartbeat()
             self.flush()
@@ -570,7 +581,7 @@ class ClientConnection(asyncio.Protocol):
             "node": self.node.name,
             "user": self.user,
             "vhost": self.vhost,
-            "state": "blocked" if self._blocked_told else self.engine.state.value,
+            "state": "blocked" if self._told_blocked else self.engine.state.value,
             "protocol": "AMQP 0-9-1",
             "type": "network",
             "auth_mechanism": self.auth_mechanism,

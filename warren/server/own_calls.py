@@ -192,7 +192,7 @@ def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties
     connection = channel.connection
     connection.tell_blocked()
     try:
-        confirm = yield from queue.publish_unique(unpacked(bodies), properties, several=several)
+        confirm = yield from queue.publish_unique(unpacked(bodies), properties, several=several, passes_alarms=True)
     finally:
         connection.tell_unblocked()
     return Later(confirm, lambda _: confirm.duplicates)
@@ -214,7 +214,7 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
     connection = channel.connection
     connection.tell_blocked()
     try:
-        confirm = yield from hand_over(channel.node, found, True, None)
+        confirm = yield from hand_over(channel.node, found, True, None, passes_alarms=True)
     finally:
         connection.tell_unblocked()
     queues = running.table.queues

@@ -125,7 +125,10 @@ class ChannelPublisher:
         numbered: int | None,
         actors: Sequence[Receiver],
     ) -> Work:
-        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies)
+        passes = self._channel.connection.is_owner
+        if passes:
+            self._channel.connection.tell_blocked()
+        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, passes_alarms=passes)
         try:
             found = admission.attempt(actors, False)
         except WarrenError as error:  # a queue that is down, or going
