@@ -356,7 +356,8 @@ def test_a_queue_that_cannot_be_closed_does_not_keep_the_others_from_it() -> Non
     good.publish(b"2").wait()
     scene.files.fail("sync", f"{queue_path('bad')}/*", times=10)
     lost = bad.publish(b"unconfirmed")
-    scene.node.close()
+    with pytest.raises(StorageError, match="sync failed on purpose"):
+        scene.node.close()
     with pytest.raises(WarrenError):
         lost.wait()
     scene.files.plan.failures.clear()
