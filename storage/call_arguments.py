@@ -219,6 +219,8 @@ class Signature:
     """What a callable takes; ``skip``: so many of its first parameters are not given by the caller."""
 
     def __init__(self, function: Callable[..., Any], skip: int = 0) -> None:
+        while hasattr(function, "__wrapped__"):  # as by what traces calls
+            function = function.__wrapped__
         code = function.__code__
         self._name = function.__name__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import re
@@ -320,3 +321,18 @@ def test_nothing_is_settled_if_one_of_many_is_no_delivery(tmp_path: Path) -> Non
             queue.ack([delivery, 5])  # type: ignore[list-item]
         assert delivery is not None
         assert not delivery.settled
+
+
+def test_a_call_that_is_wrapped_is_checked_by_what_it_wraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = warren.Topic.append
+
+    @functools.wraps(original)
+    def traced(self: warren.Topic, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(warren.Topic, "append", traced)
+    with warren.open(tmp_path) as node:
+        topic = node.topic("t")
+        topic.append(b"x", key="k", properties={"p": "v"}).wait()
+        with pytest.raises(InvalidValueError, match="colour"):
+            topic.append(b"x", colour=1)
