@@ -66,7 +66,7 @@ def refuse_part(path: str) -> Kind:
     refuse_newer(RealFileSystem(), path)
     kind = kind_of(path)
     if kind is Kind.FILE:
-        raise StorageError(f"{path}: a file; a node needs a directory")
+        raise StorageError(f"{path}: no directory but a file")
     if kind is Kind.PART:
         raise ForeignDirectoryError(
             f"{path}: a part of a node's data directory or of a broker's; a node wants the whole of it (the directory "

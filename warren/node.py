@@ -246,7 +246,7 @@ def _opened(
         if not open_nodes.is_open(where):
             raise
         raise DirectoryLockedError(
-            f"{where}: this process has it open already; use that node, or open the directory with share=True each time"
+            f"{error}: that is this process; use the node that it has open, or give share=True each time"
         ) from error
     open_nodes.close_at_exit(running)
     return Node(running)
