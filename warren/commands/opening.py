@@ -44,8 +44,6 @@ def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bo
                 f"{path}: a RabbitMQ's data directory; --adopt takes it over if RabbitMQ is stopped, and inspect, "
                 "export and shovel read it as it is"
             )
-        case Kind.FILE:
-            raise StorageError(f"{path}: no directory")
         case Kind.MISSING if not make:
             raise StorageError(f"{path}: no such directory")
         case Kind.OTHER:

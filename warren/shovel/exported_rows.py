@@ -63,7 +63,8 @@ def row_of_line(line: str | bytes) -> dict[str, Any]:
 
 
 def _said(error: Exception) -> str:
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+    is_plain = type(error) is ValueError or isinstance(error, MessageError)
+    return str(error) if is_plain else f"{type(error).__name__}: {error}"
 
 
 def row_of_fields(said: Mapping[str, Any]) -> dict[str, Any]:
