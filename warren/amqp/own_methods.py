@@ -127,6 +127,9 @@ its end. Everything that was sent is done and answered."""
 DISK_FULL: Final = "low on disk, which is full"
 """As the reason of a ``connection.blocked``: what may fail for want of space does not have to wait."""
 
+MAX_BODY_BYTES: Final = 1 << 40
+"""Of a message between processes of one directory: only memory bounds it."""
+
 OWN_METHODS: Final[dict[int, type[Method]]] = {
     one.index: one for one in (Call, CallOk, CallError, Arrived, Credit, Settle)
 }

@@ -14,7 +14,7 @@ from pamqp.base import Frame as Method
 from warren.actors.log_events import log_event, logger
 from warren.amqp.connection import Connection
 from warren.amqp.methods import method_of
-from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
+from warren.amqp.own_methods import MAX_BODY_BYTES, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.amqp.received import Event, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
@@ -62,7 +62,13 @@ class Hands:
     ) -> None:
         self._socket = connection
         self._login = login
-        self._engine = Connection(Side.CLIENT, channel_max=channel_max, frame_max=frame_max, has_own_methods=True)
+        self._engine = Connection(
+            Side.CLIENT,
+            channel_max=channel_max,
+            frame_max=frame_max,
+            max_message_size=MAX_BODY_BYTES,
+            has_own_methods=True,
+        )
         self.rest: list[Event] = []
         """What came and belongs to whoever uses the connection."""
         self._mine: int | None = None

@@ -144,7 +144,7 @@ class KeptChannel(ClientChannel, Generic[K]):
             later += [(future.offer, (None,)) for future in self.idle]
             self.idle.clear()
 
-    def finish(self, kept: K, error: WarrenError | None, later: Later) -> None:
+    def finish(self, kept: K, error: Exception | None, later: Later) -> None:
         """It is answered: it has its confirm, and its room is free."""
         later.append((kept.confirm.offer, (None,)) if error is None else (kept.confirm.fail, (error,)))
         self.window.give_back(kept.size, later)

@@ -14,13 +14,16 @@ from typing import Final
 
 import attrs
 from pamqp import commands as c
+from pamqp.base import Frame as Method
 
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import ACK, MethodRun
+from warren.amqp.own_methods import CallError
 from warren.amqp.received import Messages
+from warren.client.calls import error_of
 from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel, Window
 from warren.client.link import Link
 from warren.storage.errors import WarrenError
@@ -46,7 +49,8 @@ class PublishRun:
     settled: set[int] = attrs.Factory(set)
     """And these."""
     returned: int = 0
-    refused: bool = False
+    refusal: Exception | None = None
+    """Why one of them was refused."""
 
     @property
     def end(self) -> int:
@@ -86,6 +90,8 @@ class PublishChannel(KeptChannel[PublishRun]):
     def __init__(self, link: Link, window: Window) -> None:
         super().__init__(link, window)
         self._next_tag = 1
+        self._refusal: Exception | None = None
+        """Why the messages of the next nack were refused, as the host has just told."""
 
     def select(self) -> Future:
         """Ask for confirms; behind :meth:`open`."""
@@ -150,17 +156,25 @@ class PublishChannel(KeptChannel[PublishRun]):
             if not bodies:
                 return
 
+    def is_answer(self, method: Method, later: Later) -> bool:
+        if isinstance(method, CallError):
+            self._refusal = error_of(method)
+            return False
+        return True
+
     def on_settled(self, run: MethodRun, later: Later) -> None:
-        refused, multiple = run.index != ACK, bool(run.flags & _MULTIPLE)
+        refusal, multiple = None, bool(run.flags & _MULTIPLE)
+        if run.index != ACK:
+            refusal, self._refusal = self._refusal or PublishRefusedError("the message was refused"), None
         for tag in run.tags:
-            self._settle(tag, multiple=multiple, refused=refused, later=later)
+            self._settle(tag, multiple=multiple, refusal=refusal, later=later)
         self.tell_idle(later)
 
-    def _settle(self, tag: int, *, multiple: bool, refused: bool, later: Later) -> None:
+    def _settle(self, tag: int, *, multiple: bool, refusal: Exception | None, later: Later) -> None:
         sent = self.sent
         if len(sent) == 1 and tag == sent[0].end - 1 and (multiple or tag == sent[0].first_tag):  # all there is
             self.sent = []
-            sent[0].refused |= refused
+            sent[0].refusal = sent[0].refusal or refusal
             self.finish(sent[0], None, later)
             return
         at = bisect_right(sent, tag, key=lambda one: one.first_tag) - 1
@@ -169,7 +183,7 @@ class PublishChannel(KeptChannel[PublishRun]):
         first = 0 if multiple else at
         over: list[PublishRun] = []
         for run in sent[first : at + 1]:
-            run.refused |= refused
+            run.refusal = run.refusal or refusal
             if run.settle_up_to(tag) if multiple else run.settle(tag):
                 over.append(run)
         for run in over:
@@ -178,9 +192,9 @@ class PublishChannel(KeptChannel[PublishRun]):
             gone = set(map(id, over))
             self.sent = [run for run in sent if id(run) not in gone] if len(over) < at + 1 else sent[at + 1 :]
 
-    def finish(self, run: PublishRun, error: WarrenError | None, later: Later) -> None:
-        if error is None and run.refused:
-            error = PublishRefusedError("the queue is full, and refuses what is published")
+    def finish(self, run: PublishRun, error: Exception | None, later: Later) -> None:
+        if error is None and run.refusal is not None:
+            error = run.refusal
         elif error is None and run.returned and run.unroutable is not None:
             error = run.unroutable()
         super().finish(run, error, later)

@@ -80,6 +80,18 @@ Settler: TypeAlias = "Channel | StreamConsumer"
 Unacked: TypeAlias = TagRun[Settler]
 
 
+class _Deliveries(Deliveries):
+    """Deliveries whose messages count under a shared prefetch until they go back to their queue, too."""
+
+    def __init__(self, channel: str, helper: QueueActor, on_lapse: Callable[[range], None]) -> None:
+        super().__init__(channel, helper)
+        self._on_lapse = on_lapse
+
+    def lapse(self, tags: range) -> None:
+        super().lapse(tags)
+        self._on_lapse(tags)
+
+
 class _Line:
     """The consumers of one queue on one channel, which are sent its messages in the order of their tags."""
 
@@ -181,6 +193,8 @@ class ChannelConsumers:
         """What a transaction holds back: outcomes, and what they are for."""
         self.prefetch = 0
         self.together = SharedPrefetch()
+        self._lapsed: dict[Channel, set[int]] = {}
+        """The queue's tags of what has gone back to it because its time was over, and the client has not settled."""
         self._through: dict[QueueActor, Channel] = {}
         self._lines: dict[Channel, _Line] = {}
 
@@ -312,7 +326,7 @@ class ChannelConsumers:
             arguments=arguments,
             ack_timeout_ms=_ack_timeout_ms(entry.declaration, arguments),
         )
-        deliveries = Deliveries(through.name, actor)
+        deliveries = _Deliveries(through.name, actor, functools.partial(self._post_lapsed, through))
         if credit is None and through in self._lines:
             self._lines[through].prepare(deliveries)
         try:
@@ -549,7 +563,7 @@ class ChannelConsumers:
             if isinstance(run.owner, Channel):
                 yield from run.owner.retry_in(run.seq_id, wait_ms)
                 if self.together.limit and run.level == _CONSUMED:
-                    self.together.give_back(run.count)
+                    self.together.give_back(self._still_counted(run))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
         """Let the client have one delivery for so long from now on. Raises :class:`UnknownTagError`."""
@@ -591,13 +605,32 @@ class ChannelConsumers:
             if traffic is not None and outcome == "ack":
                 traffic.acked += len(run.seq_ids)
         if self.together.limit:  # first, so that other queues are not always behind the one that gets its message back
-            self.together.give_back(sum(run.count for run in runs if run.level == _CONSUMED))
+            self.together.give_back(sum(self._still_counted(run) for run in runs if run.level == _CONSUMED))
         for through, ranges in parts.items():
             if not isinstance(through, Channel):
                 through.settle_ranges(outcome, ranges)
                 continue
             with _UNLESS_GONE:
                 through.settle_ranges(outcome, ranges)
+
+    def _post_lapsed(self, through: Channel, tags: range) -> None:
+        """Called in the queue's thread."""
+        self._channel.connection.server.post(functools.partial(self._note_lapsed, through, tags))
+
+    def _note_lapsed(self, through: Channel, tags: range) -> None:
+        """Messages have gone back to their queue, for their time is over: they make room under a shared prefetch."""
+        if self.together.limit:
+            self._lapsed.setdefault(through, set()).update(tags)
+            self.together.give_back(len(tags))
+
+    def _still_counted(self, run: Unacked) -> int:
+        """How many of these messages count under a shared prefetch until they are settled now."""
+        lapsed = self._lapsed.get(run.owner) if isinstance(run.owner, Channel) else None
+        if not lapsed:
+            return run.count
+        gone = lapsed.intersection(run.seq_ids)
+        lapsed -= gone
+        return run.count - len(gone)
 
     def roll_back(self) -> None:
         """Forget what was held back: it is unacked again."""

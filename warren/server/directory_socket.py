@@ -17,6 +17,7 @@ import attrs
 
 from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
 from warren.actors.status_server import MAX_REQUEST_BYTES, Session, answer
+from warren.amqp.own_methods import MAX_BODY_BYTES
 from warren.server.connection import ClientConnection
 from warren.server.peer import Peer
 from warren.storage.errors import StorageError
@@ -39,7 +40,12 @@ class DirectorySocket:
         self._server = server
         self._socket = NodeSocket(directory)
         self.settings = attrs.evolve(
-            server.settings, frame_max=0, channel_max=CHANNEL_MAX, heartbeat=0, connection_max=None
+            server.settings,
+            frame_max=0,
+            channel_max=CHANNEL_MAX,
+            heartbeat=0,
+            connection_max=None,
+            max_message_size=MAX_BODY_BYTES,
         )
 
     async def listen(self) -> asyncio.Server:

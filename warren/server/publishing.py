@@ -27,6 +27,7 @@ from warren.aio import bridge
 from warren.amqp.errors import INTERNAL_ERROR, ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
+from warren.client.calls import refusal_of
 from warren.publishing import Receiver, publishing
 from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.confirms import Confirms
@@ -78,6 +79,8 @@ class ChannelPublisher:
         self._rights = self._users.version
         """Those that were looked at for these."""
         self._telling = False
+        self._errors: dict[int, BaseException] = {}
+        """Why messages were refused, by the first number of those that were published together; for guests alone."""
         self._all_told: asyncio.Future[None] | None = None
         self._refused = False
         """Whether one of what is being committed was refused."""
@@ -189,6 +192,8 @@ class ChannelPublisher:
             self._refused = True
         if numbered is None or self.confirms is None:
             return
+        if error is not None and self._channel.connection.is_owner:
+            self._errors[numbered] = error
         self.confirms.settle(numbered, ack=error is None)
         if not self._telling:
             self._telling = True
@@ -199,9 +204,14 @@ class ChannelPublisher:
         self._telling = False
         if self.confirms is None or not self._channel.may_send:
             return
-        channel = self._channel
+        channel, engine = self._channel, self._channel.connection.engine
+        error: BaseException | None = None
         for ack, tag, multiple in self.confirms.take():
-            channel.connection.engine.settle(channel.number, _CONFIRMS[ack, multiple], (tag,))
+            if not ack and channel.connection.is_owner:
+                error = self._errors.pop(tag, error)
+                if isinstance(error, Exception):
+                    engine.send(channel.number, refusal_of(error))
+            engine.settle(channel.number, _CONFIRMS[ack, multiple], (tag,))
         channel.connection.flush_soon()
         if self._all_told is not None and not self.confirms.open and not self._all_told.done():
             self._all_told.set_result(None)

@@ -1,0 +1,105 @@
+"""The same situation for the process that hosts a directory and for its guest: outcomes and errors are alike."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import warren
+from tests.support.sharing_tools import Member
+from warren.errors import DirectoryLostError, WarrenError
+
+LONG_S = 60.0
+
+
+def a_full_queue(node: warren.Node, _: Path) -> object:
+    node.queue("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"}).publish(b"1").wait(LONG_S)
+    return None
+
+
+def a_removed_directory(node: warren.Node, place: Path) -> object:
+    queue = node.queue("q")
+    queue.publish(b"1").wait(LONG_S)
+    place.rename(place.with_suffix(".away"))
+    try:
+        queue.publish(b"2").wait(LONG_S)
+    finally:
+        place.with_suffix(".away").rename(place)
+    return None
+
+
+def an_ack_timeout(node: warren.Node, _: Path) -> object:
+    queue = node.queue("slow")
+    queue.publish(b"1").wait(LONG_S)
+    with queue.consume(prefetch=1, ack_timeout=0.1) as consumer:
+        first, second = consumer.receive(LONG_S), consumer.receive(LONG_S)
+        assert first is not None
+        assert second is not None
+        first.ack()  # it has gone back: that has no effect
+        second.ack()
+        queue.publish(b"2").wait(LONG_S)
+        third = consumer.receive(LONG_S)
+        assert third is not None
+        third.ack()
+    return first.redelivered, second.redelivered, second.body, third.body
+
+
+def a_large_body(node: warren.Node, _: Path) -> object:
+    consumer, queue = node.queue("other").consume(), node.queue("large")
+    queue.publish(bytes((128 << 20) + 1)).wait(LONG_S)
+    large = queue.get(timeout=LONG_S, auto_ack=True)
+    node.queue("other").publish(b"1").wait(LONG_S)
+    other = consumer.receive(LONG_S)
+    assert large is not None
+    assert other is not None
+    return len(large.body), other.body
+
+
+SITUATIONS: tuple[Callable[[warren.Node, Path], object], ...] = (
+    a_full_queue,
+    a_removed_directory,
+    an_ack_timeout,
+    a_large_body,
+)
+
+
+def outcome(situation: Callable[[warren.Node, Path], object], node: warren.Node, place: Path) -> tuple[object, str]:
+    """What it returns, or the error that it raises, with its text."""
+    try:
+        return situation(node, place), ""
+    except WarrenError as error:
+        return type(error), str(error).replace(str(place), "DIRECTORY")
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_host_and_a_guest_have_the_same_outcome(
+    situation: Callable[[warren.Node, Path], object], tmp_path: Path
+) -> None:
+    outcomes = []
+    for whose in ("host", "guest"):
+        place = tmp_path / whose
+        with contextlib.suppress(DirectoryLostError), warren.open(place, share=True) as host:
+            node = host if whose == "host" else warren.open(place, share=True)
+            outcomes.append(outcome(situation, node, place))
+            node.close()
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_guest_does_not_go_on_in_a_directory_that_replaced_its_own(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    with Member(place, "hold") as member:
+        member.hear("ready")
+        guest = warren.open(place, share=True)
+        queue = guest.queue("q")
+        queue.publish(b"1").wait(LONG_S)
+        place.rename(tmp_path / "away")
+        os.mkdir(place)
+        member.kill()
+    with pytest.raises(DirectoryLostError, match="removed or replaced since it was opened"):
+        queue.publish(b"2").wait(LONG_S)
+    assert os.listdir(place) == []
+    guest.close()
