@@ -385,6 +385,7 @@ def test_memory_stays_small(tmp_path: Path) -> None:
             record = BODY.pack(msg_id, 0, len(body), len(encoded)) + encoded
             file.write(segment_publish_head(16383 - rel_seq, persistent=True) + record)
     os.link(queue.path / "0.idx", queue.path / "1.idx")
+    (queue.path / "journal.jif").touch()
     script = (
         "import sys\nfrom warren import cli\nsys.argv = ['warren', *sys.argv[1:]]\n"
         "try:\n    cli.main()\nfinally:\n    print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0], "

@@ -182,7 +182,7 @@ def test_messages_that_expired_unread_are_counted_once() -> None:
 
 @pytest.mark.parametrize(
     ("consume_from", "expected"),
-    [("first", {0: 3, 1: 0}), ("last", {0: 9, 1: 0}), (5, {0: 5, 1: 5}), ({0: 4}, {0: 4, 1: 0})],
+    [("first", {0: 3, 1: 0}), ("last", {0: 9, 1: 0}), (5, {0: 5, 1: 0}), ({0: 4}, {0: 4, 1: 0})],
 )
 def test_a_new_group_begins_where_it_is_told(
     consume_from: StartOffset | dict[int, int], expected: dict[int, int]

@@ -142,8 +142,7 @@ def compare_taken_over(queue: str, expected: Sequence[Message], fetched: Sequenc
     if len(expected) != len(fetched):
         faults.add(f"{queue}: {len(fetched):,} messages in place of {len(expected):,}")
     for place, (before, after) in enumerate(zip(expected, fetched, strict=False)):
-        differing = [
-            field.name for field in attrs.fields(Message) if getattr(before, field.name) != getattr(after, field.name)
-        ]
+        names = [field.name for field in attrs.fields(Message) if field.eq]
+        differing = [name for name in names if getattr(before, name) != getattr(after, name)]
         if differing:
             faults.add(f"{queue}: message {place} differs in {', '.join(differing)}")

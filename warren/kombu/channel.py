@@ -243,7 +243,7 @@ class Channel(base.StdChannel):
             arguments = {**arguments, "at": eta}
         with as_amqp("Basic.publish"):
             confirm = connection.exchange(exchange).publish(
-                message.body, routing_key, mandatory=mandatory, timeout=timeout, **arguments
+                message.body, routing_key, mandatory=bool(mandatory), timeout=timeout, **arguments
             )
         if mandatory and confirm.done and isinstance(confirm.error, UnroutableError):
             self._return(message, exchange, routing_key)

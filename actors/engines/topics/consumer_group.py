@@ -149,17 +149,18 @@ class ConsumerGroup:
 
         Not before what the CommitLog holds is dispatched, or ``bounds`` would seem to lack a tail. ``consume_from``:
         where to begin in queues of which nothing is committed; a mapping has a queue offset for each.
-        Raises :class:`MemberError` if there is one of that name, and :class:`QueueRangeError` for a place that is
-        negative or after the end of its queue.
+        A number for all queues means the end of those that are shorter. Raises :class:`MemberError` if there is one of
+        that name, and :class:`QueueRangeError` for a place that is negative or after the end of its queue.
         """
         if member in self._members:
             raise MemberError(f"group {self.group!r} has a member {member!r} already")
         places = dict(self.committed) if self._members else self._corrected(bounds)
         for queue_id in range(self.queues):
             if queue_id not in places:
-                places[queue_id] = place = _first_place(consume_from, queue_id, bounds)
+                place = _first_place(consume_from, queue_id, bounds)
                 minimum, maximum = bounds(queue_id)
-                if not 0 <= place <= maximum:
+                places[queue_id] = place if isinstance(consume_from, Mapping) else min(place, maximum)
+                if not 0 <= places[queue_id] <= maximum:
                     raise QueueRangeError(f"{self._said(queue_id)} holds {minimum} to {maximum}, not {place}")
         self.committed.update(places)
         self._members[member] = _Member(range(0))
