@@ -118,7 +118,7 @@ def test_the_format_is_as_said_or_as_the_name_ends(
 
 
 def test_no_messages_are_a_file_without_rows(tmp_path: Path) -> None:
-    VhostOnDisk(tmp_path / "node").queue(b"empty").append("0.idx", b"")
+    VhostOnDisk(tmp_path / "node").queue(b"empty").append("journal.jif", b"")
     assert warren("export", tmp_path / "node", "--queue", "empty", "--out", tmp_path / "none.parquet").exit_code == 0
     table = pq.read_table(tmp_path / "none.parquet")
     assert (table.num_rows, table.schema) == (0, MESSAGES)

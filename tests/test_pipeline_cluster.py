@@ -125,7 +125,7 @@ def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -
         folder = PROJECT / one.rpartition(".")[2]
         modules = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
         assert {f"{one.replace('.', '/')}/{module}" for module in modules} <= set(names)
-    assert package.needed == ("numpy", "pandas", "psutil", "pyarrow", "zlib-ng")
+    assert package.needed == ("google-re2", "numpy", "pandas", "psutil", "pyarrow", "zlib-ng")
     assert package.brought[0].startswith("warrenmq ")
 
 
