@@ -91,7 +91,7 @@ class RealLock:
     @property
     def in_place(self) -> bool:
         """Whether the lock is held, and is what whoever opens the path would find."""
-        return self._descriptor >= 0 and _identity(self._path) == self._identity
+        return self._descriptor >= 0 and identity_of(self._path) == self._identity
 
     def remove(self) -> None:
         """Remove the file, if it is this one, and give the lock up. One that cannot be removed holds nobody up."""
@@ -142,7 +142,7 @@ def _lock(path: str) -> tuple[int, tuple[int, int]]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(descriptor)
             identity = found.st_dev, found.st_ino
-            if _identity(path) == identity:
+            if identity_of(path) == identity:
                 _set_record_lock(descriptor, fcntl.F_WRLCK)
                 return descriptor, identity
         except BlockingIOError as error:
@@ -195,7 +195,8 @@ def _written(descriptor: int) -> str:
     return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Device and inode of the file or directory at ``path``; ``None`` if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -42,7 +42,7 @@ from warren.config import Config
 from warren.running_node import ClosedError, RunningNode
 from warren.steps import run
 from warren.storage.errors import DirectoryLockedError, DirectoryLostError, WarrenError
-from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, lock_holder
+from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, identity_of, lock_holder
 from warren.storage.real_file import refused
 
 ELECTION_FILE: Final = "warren.election"
@@ -73,7 +73,7 @@ class SharedDirectory:
 
         self.path = path
         self._lock_path = os.path.join(path, LOCK_FILE)
-        self._identity = _identity(path)
+        self._identity = identity_of(path)
         self._host_timeout_s = config.node.host_timeout_ms / 1000
         self.config = config
         self._host = host
@@ -183,7 +183,7 @@ class SharedDirectory:
         if self._process != os.getpid():  # not when it was forked: who forks may forget what is to be done at the end
             self._process = os.getpid()
             open_nodes.close_at_exit(self)
-        if _identity(self.path) != self._identity:
+        if identity_of(self.path) != self._identity:
             raise DirectoryLostError(f"{self.path}: removed or replaced since it was opened")
         begin, pause_s = time.monotonic(), RETRY_S
         shared_until = begin
@@ -294,15 +294,6 @@ def open_shared(
     directory = opening.start(lambda: SharedDirectory(path, config, host))
     directory.meet_host()
     return directory
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Of a directory; ``None`` if it does not exist."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _connected(directory: str) -> socket.socket | None:
