@@ -186,8 +186,10 @@ class Node(NodeUsers, Vhost):
             self.close()
 
 
-@checked
+@open_nodes.opening
 def open(
+    opening: open_nodes.Opening,
+    /,
     path: str | os.PathLike[str],
     config: Config | str | os.PathLike[str] | None = None,
     *,
@@ -204,25 +206,6 @@ def open(
     RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
     :class:`~warren.storage.errors.SettingsError`, :class:`~warren.storage.errors.DataError`.
     """
-    opening = open_nodes.Opening()
-    try:
-        node = _opened(opening, path, config, settings, adopt=adopt, share=share)
-    except BaseException:
-        opening.undo()
-        raise
-    return node
-
-
-def _opened(
-    opening: open_nodes.Opening,
-    path: str | os.PathLike[str],
-    config: Config | str | os.PathLike[str] | None,
-    settings: SettingKeywords,
-    *,
-    adopt: bool,
-    share: bool,
-) -> Node:
-    """As :func:`open`."""
     check_names(settings, ("adopt", "config", "share"))
     if os.fspath(path) == MEMORY:
         from warren.memory_node import start_in_memory  # noqa: PLC0415 - most nodes are in a directory

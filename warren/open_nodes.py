@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import inspect
 import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event, logger
+from warren.storage.call_arguments import signature
 
 _LOG = logger("node")
 
@@ -36,6 +39,8 @@ class OpenNode(Protocol):
 
 
 N = TypeVar("N", bound=OpenNode)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Opening:
@@ -66,6 +71,28 @@ class Opening:
         for node in self._started:
             with contextlib.suppress(Exception):  # the caller is told what has struck
                 node.close()
+
+
+def opening(function: Callable[Concatenate[Opening, P], T]) -> Callable[P, T]:
+    """Make a public function of one that opens a node with the :class:`Opening` that it is given.
+
+    The arguments are checked first. If an interrupt strikes before the caller has the node, it is closed.
+    """
+
+    @functools.wraps(function)
+    def open_whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        signature(function, 1).check(args, kwargs)
+        opening = Opening()
+        try:
+            node = function(opening, *args, **kwargs)
+        except BaseException:
+            opening.undo()
+            raise
+        return node
+
+    described = inspect.signature(function)
+    open_whole.__signature__ = described.replace(parameters=[*described.parameters.values()][1:])  # type: ignore[attr-defined]
+    return open_whole
 
 
 _NODES: Final[weakref.WeakSet[OpenNode]] = weakref.WeakSet()
