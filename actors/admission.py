@@ -51,8 +51,8 @@ class Admission:
     ahead: bool = False
     """Whether to reserve for messages that will join these."""
     passes_alarms: bool = False
-    """Whether an alarm holds nothing up. For what a guest sent before it was told of the alarm: its program has handed
-    that over, and may end."""
+    """Whether to admit the messages during an alarm. Set for messages that a guest sent before it learned of the alarm:
+    its program may have ended since."""
 
     def get(self) -> Any:
         """Wait in this thread. Raises :class:`BlockedError` where the publisher may not wait any longer."""

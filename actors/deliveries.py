@@ -43,8 +43,8 @@ class Deliveries:
         self.acks_unseen = False
         """Set by the queue: whether what the consumer gets needs no ack, so that it may come past the queue."""
         self.in_order = False
-        """Whether other consumers of the channel get messages of the same queue, and all of these are sent in the order
-        of their delivery tags: so none may come past the queue, without a tag."""
+        """Whether the channel has other consumers of the same queue. All get messages in the order of the delivery
+        tags that the queue gives."""
         self.buffered = 0
         """Messages that lie here."""
         self.lapsed: set[int] | None = None
@@ -110,7 +110,7 @@ class Deliveries:
         return bool(self._waiting)
 
     def peek_tag(self) -> int | None:
-        """The first delivery tag of the next batch, 0 if it has none; ``None`` if there is no batch.
+        """The first delivery tag of the next batch, 0 for a batch without tags; ``None`` if there is no batch.
 
         For the thread that takes them. Raises what ended the deliveries by error.
         """

@@ -62,7 +62,7 @@ class FrontEnd(NodePart):
 
     @property
     def tries_full_disk(self) -> bool:
-        """Whether its publishers do not wait for room on a full disk, but are told if there is none."""
+        """Whether publishing on a full disk raises an error instead of waiting for room."""
         return False
 
     def _is_held_up(self) -> bool:

@@ -84,7 +84,7 @@ class Leading(ABC):
     closed: WarrenError | None = None
     """Why nobody can use it any more."""
     silence_limit_s: float
-    """If nothing comes for so long, :meth:`too_silent` is called."""
+    """After this time without data :meth:`too_silent` is called."""
 
     def begin(self) -> None:
         """As nobody had ever used it."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warren.queue_index.browsing import Browsed
 
 PAGE_BYTES: Final = 4 << 20
-"""About so many bytes of messages are looked at in one turn."""
+"""About the size of the messages that one turn reads."""
 
 QUEUE_BYTES: Final = 8192
 """What a queue takes that is awake."""

@@ -216,7 +216,7 @@ class _Parameter:
 
 
 class Signature:
-    """What a callable takes; ``skip``: so many of its first parameters are not given by the caller."""
+    """The parameters of a callable, without the first ``skip``, which its caller does not pass."""
 
     def __init__(self, function: Callable[..., Any], skip: int = 0) -> None:
         while hasattr(function, "__wrapped__"):  # as by what traces calls

@@ -841,7 +841,7 @@ def test_arguments_without_a_value_survive_an_export() -> None:
 def test_the_arguments_that_a_broker_or_an_editor_left_are_taken_as_they_are(said: str) -> None:
     def change(binding: dict[str, Any]) -> None:
         if said == "undefined":
-            del binding["exact_arguments"]  # of which a broker knows nothing
+            del binding["exact_arguments"]  # unknown to a broker
         binding["arguments"] = {"v": said}
 
     route = backed_up(change).vhost("/").routing.route

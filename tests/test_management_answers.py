@@ -118,7 +118,7 @@ def test_others_are_served_between_two_pieces_of_an_answer() -> None:
 
 
 async def _sent(document: Any) -> tuple[list[bytes], int]:
-    """The pieces that are sent, and how often somebody else had his turn meanwhile."""
+    """The pieces that are sent, and how many turns another task had meanwhile."""
     pieces, turns = list[bytes](), 0
 
     async def other() -> None:

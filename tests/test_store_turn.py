@@ -271,7 +271,7 @@ def test_a_store_that_is_broken_says_so() -> None:
 
 
 def drained(size_bytes: int) -> Host:
-    """A host whose store has one file, with so many bytes of garbage and no message."""
+    """A host whose store has one file, with ``size_bytes`` of garbage and no message."""
     host = Host(settings=Settings())
     host.turn.write("a", [key(1)], [bytes(size_bytes)], 1)
     host.turn.hurry()

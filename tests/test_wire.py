@@ -24,7 +24,7 @@ SERVERS = ["warren", pytest.param("rabbitmq", marks=requires_broker)]
 
 DIFFERENT = Path(__file__).parents[1] / "docs" / "against-rabbitmq.md"
 CONVERSATIONS = 32
-"""So many at a time: a server that refuses a login lets the client wait."""
+"""At a time: a server that refuses a login lets the client wait."""
 
 
 def replies(port: int) -> dict[str, list[str]]:

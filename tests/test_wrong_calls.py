@@ -82,7 +82,7 @@ PLUMBING = {
 
 
 def parts_of(annotation: str) -> list[str]:
-    """The members of a union of which wrong values are known."""
+    """The members of a union that :data:`WRONG` has values for."""
     if "os.PathLike[str]" in annotation:
         annotation = annotation.replace("str | os.PathLike[str]", "path")
     return [name for name in re.findall(r"[A-Za-z]+(?:\[(?:str|bytes|Delivery)\])?", annotation) if name in WRONG]
@@ -177,7 +177,7 @@ def trials_of(handle: Any) -> Iterator[Trial]:
 UNCHECKED_NAMES = re.compile(
     r"(Queue\.(get|publish)|Delivery\.ack|Queue\.ack|.*\.wait|Topic\.(append|find))\((colour=1)?\)"
 )
-"""Calls for each message, of which Python itself says what is missing or unknown."""
+"""Calls that are made for each message: Python itself reports missing and unknown arguments."""
 
 
 @both_ways

@@ -184,9 +184,9 @@ class QueueTurn:
     def get_many(
         self, channel: str, count: int, *, ack_required: bool, limit_bytes: int | None = None
     ) -> list[Delivered]:
-        """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest.
+        """Take at most ``count`` messages. A get from an empty queue does not keep the queue awake.
 
-        ``limit_bytes``: no further message is taken once the bodies and properties of these have as many bytes.
+        ``limit_bytes``: take no more once the bodies and properties of the messages reach this size.
         """
         self.hand_out()
         if limit_bytes is None:

@@ -25,7 +25,7 @@ _SELF: Final = re.compile(r"'server_properties': \{.*\}\}?, ")
 _TUNE_OK: Final = c.Connection.TuneOk(2047, 131072, 0)
 _OPEN: Final = c.Connection.Open("/")
 _PUBLISHED: Final = 3
-"""So many messages are in the case's queue, which the channel's first basic.get can have."""
+"""Messages in the queue of each case."""
 
 
 @attrs.frozen
@@ -128,7 +128,7 @@ OTHERS: Final[dict[str, bytes]] = {
 
 
 def _cut(data: bytes, at: int) -> bytes:
-    """A frame with only so many bytes of its method's arguments, or (below 0) without so many of them."""
+    """The frame with the first ``at`` bytes of its method's arguments, or without the last ``-at``."""
     kind, channel, size = struct.unpack_from(">BHI", data)
     payload = data[7 : 7 + size]
     arguments = payload[4:]

@@ -114,7 +114,7 @@ def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]
         if wanted == "table":
             end = at + _LENGTHS["longstr"].size
             if end + int.from_bytes(data[at:end], "big") > len(data):
-                raise IndexError(f"{name} ends behind the frame")
+                raise IndexError(f"{name} ends after the frame")
             try:
                 value, at = read_table(data, at, len(data))
             except MessageError as error:
@@ -128,7 +128,7 @@ def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]
             start = at + length.size
             at = start + length.unpack_from(data, at)[0]
             if at > len(data):
-                raise IndexError(f"{name} ends behind the frame")
+                raise IndexError(f"{name} ends after the frame")
             yield name, text_of(data[start:at])
     if at < len(data):
         raise IndexError("bytes are left over")

@@ -165,7 +165,7 @@ class Link(Sending):
         self.fail(error)
 
     def silence(self, waited_s: float) -> WarrenError | None:
-        """The error for a call that has waited so long, if no host was found or it has sent nothing for some time."""
+        """The error for a call that has waited ``waited_s``, if no host was found or the host has been silent."""
         silent_s = self.silent_s if self.is_up else waited_s
         return self._unresponsive(waited_s) if silent_s > SILENT_S else None
 

@@ -28,10 +28,10 @@ def inspect(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is in a broker's directory, in numbers: vhosts, queues, segments and stores; or topics, and their files.
+    """Count what is in a broker's directory: vhosts, queues, segments and stores; or topics and their files.
 
     If PATH holds the directories of several nodes, they are listed: when each was last written, and how many messages
-    it has. Exit code 1: a node's topics cannot be read; its queues are said.
+    it has. Exit code 1: a node's topics cannot be read; its queues are shown.
     """
     changes = parse_settings(setting)
     problems: list[object] = []

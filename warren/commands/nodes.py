@@ -49,7 +49,7 @@ class Nodes:
         return summaries(self.found)
 
     def require_chosen(self) -> dict[str, Place]:
-        """Return the chosen ones; raise :class:`UsageError`, which lists all, if there are none."""
+        """Return the chosen nodes; raise :class:`UsageError`, which lists all, if none was chosen."""
         if not self.chosen:
             nodes = "; ".join(map(str, self.summaries()))
             raise UsageError(

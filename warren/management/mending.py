@@ -37,7 +37,7 @@ _NO_LIMIT: Final = 1 << 62
 async def browse(call: Call) -> Any:
     """``/api/queues/:vhost/:queue/browse``: messages as they stand, none taken; those of consumers are ``unacked``.
 
-    ``count``: how many, if an answer has room for them; ``where``: those of which a condition is true; ``after``: those
+    ``count``: how many, up to the size of an answer; ``where``: a condition; ``after``: those
     after this place (``next`` of the answer before); ``truncate``: bytes of a body.
     """
     there = find(call)

@@ -142,7 +142,7 @@ def _segment_file(positions: Positions) -> Iterator[Finding]:
         if positions.published_in_journal.any():
             yield _leftover("leftover empty file", file, None, "opened, and not yet written")
         else:
-            yield _damage("empty segment", file, None, "its messages are lost: the journal has none of them either")
+            yield _damage("empty segment", file, None, "its messages are lost: the journal does not have them either")
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
     if file.only_zeros:

@@ -22,7 +22,7 @@ class NodeSummary:
     name: str
     path: str
     last_written_ms: int | None
-    """When the newest of its files was modified, milliseconds since the epoch; ``None``: it has none."""
+    """When its newest file was modified, in milliseconds since the epoch; ``None`` if it has no files."""
     messages: int | None
     """As ``inspect`` counts them, of queues and topics; ``None``: it cannot be read."""
     problem: str | None

@@ -61,7 +61,7 @@ _MAX_DEPTH = 8
 DIRECTORY_DEPTH: Final = 3
 """Levels below a directory that are searched: /var/lib holds rabbitmq/mnesia/NODE. More would walk whole disks."""
 _NO_BROKERS: Final = frozenset({DELAYS_DIRECTORY, SIDE_DIRECTORY, "coordination"})
-"""Folders of a node that look like another node's directory, and are none."""
+"""Folders of a node that only look like the directory of another node."""
 
 _NO_QUEUES = "is no RabbitMQ data directory, vhosts or quorum folder, vhost's folder or queue's folder"
 _NO_STORE = "is no RocketMQ store folder (with commitlog, consumequeue or index in it)"
@@ -107,7 +107,7 @@ class Place:
     def nodes(self) -> list[Place]:
         """The brokers' directories: this one, or all in the highest level below it that has any; each a place.
 
-        Raises :class:`DataError` if there are none.
+        Raises :class:`DataError` if nothing is found.
         """
         found = self._found(self._parts_at)
         if not found:

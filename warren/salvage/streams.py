@@ -27,8 +27,8 @@ _NAMED: Final = 10
 
 
 def unread_streams(files: ReadOnlyFileSystem, place: str) -> Finding | None:
-    """Return what to say of the streams of a node's data directory, of its ``stream`` folder, or of one stream's
-    directory; ``None`` if there are none."""
+    """Return a finding that names the streams in a node's data directory, its ``stream`` folder, or one stream's
+    directory; ``None`` if there is no stream."""
     if _is_stream(files, place):
         folder, found = place, [place]
     else:

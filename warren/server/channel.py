@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Work = Coroutine[Any, Any, None] | None
 """What is left to wait for."""
 ChannelEvent = Messages | MethodRun | MethodReceived | Callable[[], None]
-"""What came, or what is to be done behind what came before it."""
+"""What the client sent, or work to do after everything that came before it."""
 
 
 class ServerChannel:

@@ -110,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._holding: set[object] = set()
         """What keeps the socket from being read."""
         self._told_blocked = ""
-        """For what reason the client was told that it is blocked."""
+        """The reason in the last connection.blocked, if the client is blocked."""
         self._lingers = False
         """Whether the client has been told that its connection is closed, and the socket is its own to close."""
         self._handing_over: asyncio.Future[None] | None = None
@@ -555,7 +555,7 @@ class ClientConnection(asyncio.Protocol):
     def _show_life(self) -> None:
         """Send a guest of the directory something at least every :data:`GUEST_BEAT_S`: it gives up a silent host.
 
-        It is told of alarms, too, before it publishes.
+        This also tells it of alarms before it publishes.
         """
         self.tell_blocked()
         self.tell_unblocked()

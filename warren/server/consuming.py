@@ -604,7 +604,9 @@ class ChannelConsumers:
             parts.setdefault(run.owner, []).append(run.seq_ids)
             if traffic is not None and outcome == "ack":
                 traffic.acked += len(run.seq_ids)
-        if self.together.limit:  # first, so that other queues are not always behind the one that gets its message back
+        if (
+            self.together.limit
+        ):  # first, or the queue that gets its message back would always be served before the others
             self.together.give_back(sum(self._still_counted(run) for run in runs if run.level == _CONSUMED))
         for through, ranges in parts.items():
             if not isinstance(through, Channel):
@@ -618,13 +620,13 @@ class ChannelConsumers:
         self._channel.connection.server.post(functools.partial(self._note_lapsed, through, tags))
 
     def _note_lapsed(self, through: Channel, tags: range) -> None:
-        """Messages have gone back to their queue, for their time is over: they make room under a shared prefetch."""
+        """Make room under the shared prefetch: the ack timeout of these messages is over, and they were requeued."""
         if self.together.limit:
             self._lapsed.setdefault(through, set()).update(tags)
             self.together.give_back(len(tags))
 
     def _still_counted(self, run: Unacked) -> int:
-        """How many of these messages count under a shared prefetch until they are settled now."""
+        """How many of these messages counted under the shared prefetch until now."""
         lapsed = self._lapsed.get(run.owner) if isinstance(run.owner, Channel) else None
         if not lapsed:
             return run.count

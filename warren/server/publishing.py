@@ -80,7 +80,7 @@ class ChannelPublisher:
         """Those that were looked at for these."""
         self._telling = False
         self._errors: dict[int, BaseException] = {}
-        """Why messages were refused, by the first number of those that were published together; for guests alone."""
+        """Why messages were refused, by the first number of each batch; for guests only."""
         self._all_told: asyncio.Future[None] | None = None
         self._refused = False
         """Whether one of what is being committed was refused."""

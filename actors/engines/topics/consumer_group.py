@@ -149,8 +149,8 @@ class ConsumerGroup:
 
         Not before what the CommitLog holds is dispatched, or ``bounds`` would seem to lack a tail. ``consume_from``:
         where to begin in queues of which nothing is committed; a mapping has a queue offset for each.
-        A number for all queues means the end of those that are shorter. Raises :class:`MemberError` if there is one of
-        that name, and :class:`QueueRangeError` for a place that is negative or after the end of its queue.
+        In queues shorter than a number given for all, it means the end. Raises :class:`MemberError` if the group has a
+        member of that name, and :class:`QueueRangeError` for a place that is negative or after the end of its queue.
         """
         if member in self._members:
             raise MemberError(f"group {self.group!r} has a member {member!r} already")
