@@ -19,6 +19,7 @@ import warren
 import warren.aio
 from tests.support.sharing_tools import Member
 from tests.support.waiting import wait_until
+from warren.client.link import Link
 from warren.errors import DirectoryLockedError, HostUnresponsiveError
 
 HOST_TIMEOUT_MS = 2500
@@ -91,6 +92,22 @@ def test_calls_without_a_timeout_end(stopped: Member, guest: warren.Node) -> Non
     with ThreadPoolExecutor(len(CALLS)) as threads:
         for what, done in {what: threads.submit(call, guest) for what, call in CALLS.items()}.items():
             assert isinstance(done.exception(LONG_S), HostUnresponsiveError), what
+
+
+def test_a_call_that_waited_for_the_host_is_not_made_again(
+    stopped: Member, guest: warren.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took twice the time: the call connected again, and waited for that."""
+    queue, connects, join = guest.queue("work"), list[Link](), Link.join
+
+    def counted(link: Link) -> None:
+        connects.append(link)
+        join(link)
+
+    monkeypatch.setattr(Link, "join", counted)
+    stop(stopped)
+    assert seconds(lambda: len(queue)) < LONG_S
+    assert connects == []
 
 
 def test_calls_go_on_once_the_host_does(stopped: Member, guest: warren.Node) -> None:

@@ -157,9 +157,11 @@ class Link(Sending):
         call_later(later)
 
     def break_off(self, error: WarrenError) -> None:
-        """The socket is given up, what was on its way fails, and the next one who asks makes another."""
+        """Give the socket up: what was on its way fails with ``error``. The next call makes another one."""
         later: Later = []
         with self._lock:
+            for receiver in list(self._channels.values()):
+                receiver.failed(error, later)
             self.lose(LinkLostError(str(error)), later)
         call_later(later)
         self.fail(error)
