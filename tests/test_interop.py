@@ -172,6 +172,31 @@ def test_a_compacted_store_is_read_by_a_broker(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
+def test_a_drained_store_whose_file_was_replaced_is_read_by_a_broker(broker: Broker, killed: bool) -> None:
+    _stopped_broker_with_messages(broker, ["orders"], 300)
+    vhost = _open(broker)
+    orders = vhost.queue(b"orders")
+    tags = [seq_id for part in orders.fetch_many(300) for seq_id in part.seq_ids]
+    orders.ack(tags)
+    vhost.persistent_store.replace_current()
+    assert sum(file.stat().st_size for file in Path(vhost.path).glob("msg_store_persistent/*.rdq")) == 0
+    for n in range(100):
+        orders.publish(_envelope("orders", n), vhost.msg_ids.one(), _body(n, 8000 if n % 2 else 30))
+    vhost.sync()
+    expected = [entry[:2] + entry[3:] for entry in _what_warren_says(orders)]
+    if killed:
+        vhost.abandon()
+    else:
+        vhost.close()
+    broker.start()
+    broker.publish([Message(b"after", "orders")])
+    delivered = [entry[:2] + entry[3:] for entry in _what_the_broker_delivers(broker, "orders")]
+    assert delivered[:-1] == expected
+    assert delivered[-1][0] == hashlib.sha256(b"after").hexdigest()
+    broker.stop()
+
+
+@pytest.mark.parametrize("killed", [False, True])
 def test_a_queue_of_which_messages_were_taken_from_the_middle_is_read_by_a_broker(broker: Broker, killed: bool) -> None:
     _stopped_broker_with_messages(broker, ["orders"], 300)
     vhost = _open(broker)
