@@ -19,8 +19,7 @@ COMMANDS: Final = (
     ListedCommand(
         "inspect",
         "warren.commands.inspect:inspect",
-        "Say what is in a broker's directory, in numbers: vhosts, queues, segments and stores; or topics, and their "
-        "files.",
+        "Count what is in a broker's directory: vhosts, queues, segments and stores; or topics and their files.",
     ),
     ListedCommand(
         "export",
