@@ -165,20 +165,39 @@ def test_commands_start_in_a_few_times_what_numpy_takes(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["verify"], ["inspect"], ["inspect", "--json"], ["export"], ["queues"]], ids=" ".join
+    "words",
+    [
+        "verify DATA",
+        "inspect DATA",
+        "inspect DATA --json",
+        "export DATA",
+        "queues DATA",
+        "simulate --example",
+        "--help",
+        "topic --help",
+        "export --help",
+        "--version",
+    ],
 )
-def test_a_closed_pipe_is_told_from_damage(command: list[str], data: Path) -> None:
-    name, *options = command
+def test_a_closed_pipe_is_told_from_damage(words: str, data: Path) -> None:
+    assert _run_on_closed_pipe(words.replace("DATA", str(data)), "stdout").returncode == EXIT_BROKEN_PIPE
+
+
+@pytest.mark.parametrize("words", ["no-such-command", "inspect /no/such/directory"])
+def test_a_closed_pipe_on_stderr_is_told_from_damage(words: str) -> None:
+    assert _run_on_closed_pipe(words, "stderr").returncode == EXIT_BROKEN_PIPE
+
+
+def _run_on_closed_pipe(words: str, stream: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with ``stream`` a pipe that has no reader; it writes nothing to the other stream."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
-        ran = subprocess.run(
-            [sys.executable, "-m", "warren", name, str(data), *options],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert (ran.returncode, ran.stderr) == (EXIT_BROKEN_PIPE, b"")
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: closed}
+        ran = subprocess.run([sys.executable, "-m", "warren", *words.split()], check=False, **streams)
+    assert not ran.stdout
+    assert not ran.stderr
+    return ran
 
 
 # ── version, module, completion ──────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from warren.salvage.names import Json, printable, to_json
 from warren.storage.errors import StorageError
@@ -37,11 +37,7 @@ def print_text(parts: Iterable[RenderableType]) -> None:
     """Text and tables on stdout; a pipe is wider than a terminal."""
     from rich.console import Console  # noqa: PLC0415  # JSON needs none of it
 
-    class StdoutConsole(Console):
-        def on_broken_pipe(self) -> NoReturn:
-            raise BrokenPipeError  # rich's own would exit with 1, which is damage
-
-    console = StdoutConsole(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     for part in parts:
         console.print(part, soft_wrap=True)
 

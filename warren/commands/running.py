@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, NoReturn, ParamSpec
+from typing import Any, Final, NoReturn, ParamSpec, TextIO
 
 import typer
 
@@ -22,7 +22,7 @@ Parameters = ParamSpec("Parameters")
 EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
-"""As a shell has it of a program that SIGPIPE ended."""
+"""What a shell reports for a program that SIGPIPE ended."""
 
 _VALIDATOR_PREFIX: Final = ": Value error, "
 """Typer's validation of values begins its reasons so."""
@@ -43,9 +43,6 @@ def guarded(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
         except WarrenError as error:
             report_error(error)
             raise typer.Exit(EXIT_ERROR) from error
-        except BrokenPipeError as error:  # the reader of our output has closed it
-            _write_no_more()
-            raise typer.Exit(EXIT_BROKEN_PIPE) from error
 
     return run
 
@@ -53,26 +50,37 @@ def guarded(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
 def run_app(app: typer.Typer) -> NoReturn:
     """Run the command that the command line says, and exit."""
     try:
+        code = _exit_code(app)
+    except (BrokenPipeError, SystemExit) as error:
+        # Rich and Typer turn a broken pipe into exit code 1, which means damage here.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        _discard(sys.stdout)
+        _discard(sys.stderr)
+        code = EXIT_BROKEN_PIPE
+    sys.exit(code)
+
+
+def _exit_code(app: typer.Typer) -> int:
+    """Run the command that the command line says, and report what is wrong with the call or with stdout."""
+    try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except _USAGE_ERROR as error:
-        if error.format_message():  # none of its own: there were no arguments, and the help was printed
+        if error.format_message():  # empty if there were no arguments, and the help was printed
             report_error(error.format_message().replace(_VALIDATOR_PREFIX, ": "))
-        code = EXIT_ERROR
+        return EXIT_ERROR
     except typer.Abort:
-        code = EXIT_INTERRUPTED
-    except BrokenPipeError:  # when the rest was written out
-        _write_no_more()
-        code = EXIT_BROKEN_PIPE
+        return EXIT_INTERRUPTED
     except OSError as error:
         if error.filename is not None or error.errno not in _REFUSED_OUTPUT:
             raise
-        _write_no_more()
+        _discard(sys.stdout)
         report_error(f"stdout: {error.strerror}")
-        code = EXIT_ERROR
-    sys.exit(code or 0)
+        return EXIT_ERROR
+    return code or 0
 
 
-def _write_no_more() -> None:
-    """What is left for stdout goes nowhere: Python would try once more at its end, and report that."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard(stream: TextIO) -> None:
+    """Discard what is still buffered for the stream; Python would try to write it at exit, and report the failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
