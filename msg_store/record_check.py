@@ -59,6 +59,11 @@ class Failure:
     """Where RocketMQ's dispatch goes on: behind the fields where only their sum is wrong (and behind a body whose CRC
     is, which dispatch does not look at); ``None``: at the next file."""
 
+    @property
+    def kind(self) -> str:
+        """Kind of a finding, whose detail is the reason."""
+        return "wrong checksum" if self.reason == WRONG_CRC else "damaged record"
+
 
 @attrs.frozen
 class RecordHeader:

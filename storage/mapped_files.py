@@ -20,6 +20,9 @@ from warren.storage.filesystem import File, FileSystem, delete_half_copies, repl
 
 NAME_DIGITS = 20
 
+WRONG_LENGTH = "wrong file length"
+"""Kind of a finding, whose detail :func:`wrong_length` says."""
+
 
 def file_name(base: int) -> str:
     """The name of the file whose first byte is at logical offset ``base``."""
@@ -29,6 +32,16 @@ def file_name(base: int) -> str:
 def parse_file_name(name: str) -> int | None:
     """The logical offset that a name stands for; ``None`` where it is no mapped file's."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def wrong_length(size: int, file_size: int) -> str:
+    """What is wrong with a file of ``size`` bytes."""
+    return f"{size} bytes, and not {file_size} as the settings say"
+
+
+def missing_file(start: int, stop: int) -> str:
+    """What is wrong if no file holds the bytes between two logical offsets."""
+    return f"no file for the {stop - start} bytes from {start} to {stop}"
 
 
 @attrs.define(eq=False, repr=False)
@@ -63,8 +76,7 @@ class MappedFiles:
                 mapped._unsynced.add(base)
                 mapped._handle(base).truncate(file_size)
             elif size != file_size:
-                reason = f"is {size} bytes long, and not {file_size} as the settings say"
-                raise DataError(mapped.path(base), None, reason)
+                raise DataError(mapped.path(base), None, f"{WRONG_LENGTH}: {wrong_length(size, file_size)}")
         return mapped
 
     @property

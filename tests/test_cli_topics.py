@@ -11,7 +11,7 @@ import random
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from warren import cli
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import Host, Record
+from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import index_names, open_rocketmq
 from warren.storage.filesystem import RealFileSystem
@@ -152,7 +153,7 @@ def test_every_state_is_inspected_as_the_original_recovers_it(
     said = warren("inspect", store, "--json", *start, *settings_of(config))
     if not answers["loadOk"] and "loadThrew" not in answers:
         assert (said.code, said.out) == (2, "")
-        assert "bytes long, and not" in said.err
+        assert "wrong file length" in said.err
         return
     report = said.json
     if "loadThrew" in answers:  # the original ran out of memory; a record that claims 2 GiB is a failure to us
@@ -305,6 +306,34 @@ def test_expired_messages_are_said_and_are_no_damage(tmp_path: Path) -> None:
     assert said.err.count("\n") == 1
 
 
+def cleared_magic(content: bytes) -> bytes:
+    return content[:4] + bytes(4) + content[8:]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("commitlog/00000000000000196608", None, "missing file: no file for the 65536 bytes from 196608 to 262144"),
+        ("commitlog/00000000000000196608", lambda content: content[:9], "wrong file length: 9 bytes, and not 65536"),
+        ("commitlog/00000000000000196608", cleared_magic, "damaged record: its magic is 0x00000000"),
+        ("consumequeue/TopicTest/0/00000000000000000000", lambda _: b"", "wrong file length: 0 bytes, and not 400"),
+    ],
+)
+def test_inspect_and_verify_have_the_same_words_for_what_is_wrong(
+    name: str, change: Callable[[bytes], bytes] | None, words: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden.directory("basic-clean"), store)
+    if change is None:
+        (store / name).unlink()
+    else:
+        (store / name).write_bytes(change((store / name).read_bytes()))
+    (line,) = warren("inspect", store).err.splitlines()
+    assert words in line
+    findings = [Finding(**one) for one in json.loads(warren("verify", store, "--json").out)["findings"]]
+    assert any(str(finding).startswith(line.removeprefix("warren: ")) for finding in findings)
+
+
 def test_damage_in_the_middle_is_said_and_the_scan_goes_on_at_the_next_file(tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden.directory("basic-clean"), store)
@@ -314,7 +343,7 @@ def test_damage_in_the_middle_is_said_and_the_scan_goes_on_at_the_next_file(tmp_
     damaged.write_bytes(content)
     said = warren("topic", "scan", store, "--blanks")
     assert said.code == 1
-    assert f"{damaged}, offset 0: bad record: its magic is 0x00000000" in said.err
+    assert f"{damaged}, offset 0: damaged record: its magic is 0x00000000" in said.err
     expected = [one for one in golden.records("basic-clean") if one["physicalOffset"] // 65536 != 3]
     assert [without_body(line) for line in said.lines] == [line_of(record) for record in expected]
     lost = next(one for one in golden.records("basic-clean") if one["physicalOffset"] == 196608)
@@ -340,7 +369,7 @@ def test_a_missing_commit_log_file_is_said(tmp_path: Path) -> None:
     (store / "commitlog" / "00000000000000131072").unlink()
     said = warren("topic", "scan", store, "--blanks")
     assert said.code == 1
-    assert "no file holds what followed physical offset 131072" in said.err
+    assert "missing file: no file for the 65536 bytes from 131072 to 196608" in said.err
     assert len(said.lines) == len([one for one in golden.records("basic-clean") if one["physicalOffset"] // 65536 != 2])
 
 
@@ -702,7 +731,7 @@ def test_a_nodes_directory_with_queues_and_topics_is_reported_as_both(tmp_path: 
     (tmp_path / "topics" / "commitlog" / "00000000000000524288").write_bytes(b"short")
     said = warren("inspect", tmp_path, "--json")
     assert (said.code, json.loads(said.out)) == (1, alone | {"topics": None})
-    assert "is 5 bytes long, and not 65536 as the settings say" in said.err
+    assert "wrong file length: 5 bytes, and not 65536 as the settings say" in said.err
 
 
 @pytest.mark.parametrize(
@@ -714,7 +743,7 @@ def test_a_nodes_directory_with_queues_and_topics_is_reported_as_both(tmp_path: 
         (["topic", "scan", "{store}", "--set", "nonsense=1"], "there is no setting 'nonsense'"),
         (["topic", "scan", "{store}", "--set", "maxIndexNum"], "wants NAME=VALUE"),
         (["topic", "scan", "{store}", "--set", "maxIndexNum=many"], "must be a whole number"),
-        (["topic", "scan", "{store}", "--set", "mappedFileSizeCommitLog=4096"], "bytes long, and not 4096"),
+        (["topic", "scan", "{store}", "--set", "mappedFileSizeCommitLog=4096"], "bytes, and not 4096"),
         (["topic", "scan", "/no/such/place"], "no such file or directory"),
         (["topic", "scan", "{queues}"], "is no RocketMQ store folder"),
         (["topic", "scan", "{store}/commitlog/00000000000000000000"], "not a .tar.gz"),

@@ -567,7 +567,7 @@ def test_a_log_that_is_only_read_deletes_nothing(tmp_path: Path) -> None:
 
 def test_a_file_of_another_length_refuses_the_log() -> None:
     log, _ = three()
-    with pytest.raises(DataError, match="1024 bytes long, and not 2048"):
+    with pytest.raises(DataError, match="1024 bytes, and not 2048"):
         loaded(log.mapped.files, attrs.evolve(SETTINGS, mapped_file_size_commit_log=2048))
 
 

@@ -51,13 +51,13 @@ def test_a_file_of_another_length_is_refused_or_gets_its_zeros() -> None:
     handle = files.open_append(f"/log/{file_name(100)}")
     handle.truncate(40)
     handle.close()
-    with pytest.raises(DataError, match="is 40 bytes long, and not 100"):
+    with pytest.raises(DataError, match="wrong file length: 40 bytes, and not 100"):
         MappedFiles.load(files, "/log", 100)
     mended = MappedFiles.load(files, "/log", 100, lengthen=True)
     assert mended.read(100, 100) == bytes(100)
     assert mended.read(0, 5) == b"first"
     mended.close()
-    with pytest.raises(DataError, match="is 100 bytes long, and not 50"):
+    with pytest.raises(DataError, match="wrong file length: 100 bytes, and not 50"):
         MappedFiles.load(files, "/log", 50, lengthen=True)
 
 

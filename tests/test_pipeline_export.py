@@ -218,7 +218,7 @@ def test_a_commit_log_in_any_ranges_has_the_records_of_a_scan(
         summary = exported(out, str(store), partition_bytes=partition_bytes)
         on_one_machine.cache_clear()
         assert lines(out) == expected_lines(str(store))
-        assert len(summary.problems) == on_one_machine(str(store))[2].count("bad record")
+        assert len(summary.problems) == on_one_machine(str(store))[2].count("damaged record")
 
 
 def put_decoys(data: bytearray) -> None:

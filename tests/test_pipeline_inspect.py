@@ -59,7 +59,7 @@ def test_what_cannot_be_read_of_a_node_is_its_problem(tmp_path: Path) -> None:
         (node / "commitlog" / f"{base:020}").write_bytes(bytes(size))
     (said,) = by_a_task(str(node))[NODE]
     assert said["unread"]
-    assert "is 500 bytes long, and not 1024" in said["problems"][-1]
+    assert "wrong file length: 500 bytes, and not 1024" in said["problems"][-1]
 
 
 @pytest.mark.slow

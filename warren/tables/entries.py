@@ -62,8 +62,8 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
     ]
     if options.mode == "failfast":
         for queue in queues:
-            for missing in queue.gaps(file_bytes):
-                first = missing // ENTRY_BYTES
+            for start, _ in queue.gaps(file_bytes):
+                first = start // ENTRY_BYTES
                 reason = f"the file with the entries from queue offset {first} on is missing"
                 raise DataError(queue.directory, None, reason)
     parts = (part for queue in queues for part in _parts(queue, file_bytes, wanted))

@@ -25,6 +25,7 @@ from warren.msg_store.record_search import RecordSearch, lookback_bytes
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import missing_file
 from warren.tables.filters import Wanted
 from warren.tables.log_ranges import LogLayout, Range, ranges
 from warren.tables.options import ReadOptions
@@ -48,8 +49,8 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
     found = survey_of(node, options)
     log, file_bytes = found.log, found.settings.mapped_file_size_commit_log
     if options.mode == "failfast":
-        for missing in log.gaps(file_bytes):
-            raise DataError(log.directory, None, f"no file holds what followed physical offset {missing}")
+        for start, stop in log.gaps(file_bytes):
+            raise DataError(log.directory, None, missing_file(start, stop))
     layout = LogLayout(
         node=node,
         directory=found.directory,

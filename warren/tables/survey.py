@@ -40,9 +40,10 @@ class MappedExtent:
         """Of the file that begins there."""
         return f"{self.directory}/{file_name(base)}"
 
-    def gaps(self, file_bytes: int) -> Iterator[int]:
-        """At which bytes a file is missing behind another one."""
-        return (before + file_bytes for before, after in pairwise(self.bases) if after > before + file_bytes)
+    def gaps(self, file_bytes: int) -> Iterator[tuple[int, int]]:
+        """Between which bytes no file is."""
+        ends = ((before + file_bytes, after) for before, after in pairwise(self.bases))
+        return ((start, stop) for start, stop in ends if stop > start)
 
 
 @attrs.frozen(kw_only=True)

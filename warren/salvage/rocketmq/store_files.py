@@ -20,10 +20,11 @@ from warren.actors.engines.topics.topic_store import commit_log_directory
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import below
 from warren.storage.filesystem import File, FileSystem
-from warren.storage.mapped_files import parse_file_name
+from warren.storage.mapped_files import WRONG_LENGTH, missing_file, parse_file_name, wrong_length
 from warren.storage.topic_settings import TopicSettings
 
 _LEFTOVER: Final = "leftover"
+MISSING_FILE: Final = "missing file"
 _OPEN_FILES: Final = 64
 _MOST_BASE: Final = (1 << 63) - 1
 
@@ -157,8 +158,7 @@ def mapped_files(store_files: StoreFiles, directory: str, file_size: int) -> tup
         before = found[index - 1]
         expected = before.base + file_size
         if file.base > expected:
-            detail = f"no file for the {file.base - expected} bytes from {expected} to {file.base}"
-            findings.append(Finding("missing file", "damage", file.path, None, detail))
+            findings.append(Finding(MISSING_FILE, "damage", file.path, None, missing_file(expected, file.base)))
         elif file.base < expected:
             findings.append(
                 Finding("overlapping files", "damage", file.path, None, f"{before.path} ends at {expected}")
@@ -177,5 +177,5 @@ def cut_short(files: list[MappedFile], file_size: int, *, ends_with_data: bool) 
 
 
 def _wrong_length(file: MappedFile, severity: Severity, file_size: int) -> Finding:
-    detail = f"{file.size} bytes, and not {file_size}; RocketMQ loads no store that has it"
-    return finding("wrong file length", severity, file.path, None, detail)
+    detail = f"{wrong_length(file.size, file_size)}; RocketMQ loads no store that has it"
+    return finding(WRONG_LENGTH, severity, file.path, None, detail)

@@ -248,7 +248,7 @@ class VerifiedCommitLog:
             what = self._what_lies_at(at, index, is_sum=is_sum)
             self.end = End(at, what, failure.reason)
             return None
-        kind = "wrong checksum" if is_sum else "damaged record"
+        kind = failure.kind
         if not is_sum and following >= file.end and self._is_zero(at, file):
             kind, failure = "missing blank record", attrs.evolve(failure, reason="zeros up to the file's end")
         severity = self.severity(at)

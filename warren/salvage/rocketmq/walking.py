@@ -12,6 +12,8 @@ from warren.msg_store.commit_log_format import Blank, Record
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.store_files import MISSING_FILE
+from warren.storage.mapped_files import missing_file
 
 _T = TypeVar("_T")
 
@@ -49,9 +51,12 @@ def gapless_ranges(log: CommitLog) -> Iterator[tuple[int, int]]:
 
 
 def gap(log: CommitLog, physical_offset: int) -> Finding:
-    """A file is missing there."""
-    reason = f"no file holds what followed physical offset {physical_offset}"
-    return Finding("missing file", "damage", log.mapped.directory, None, reason)
+    """A file is missing there, before another one."""
+    following = log.mapped.after(physical_offset)
+    if following is None:
+        raise RuntimeError(f"no file follows physical offset {physical_offset}")
+    detail = missing_file(physical_offset, following)
+    return Finding(MISSING_FILE, "damage", log.mapped.path(following), None, detail)
 
 
 def bad_record(log: CommitLog, failure: Failure) -> Finding:
@@ -60,4 +65,4 @@ def bad_record(log: CommitLog, failure: Failure) -> Finding:
     if base is None:
         raise RuntimeError(f"a failure at {failure.physical_offset}, where no file is")
     at = failure.physical_offset - base
-    return Finding("bad record", "damage", log.mapped.path(base), at, failure.reason)
+    return Finding(failure.kind, "damage", log.mapped.path(base), at, failure.reason)
