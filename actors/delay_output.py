@@ -156,20 +156,10 @@ class DelayOutput(FrontEnd):
             self._on_the_way += len(run.messages)
             self._on_the_way_bytes += run.size_bytes
             try:
-                targets = self._dispatch(run.exchange, run.routing_keys, run.headers)
+                targets = self._dispatch(self.describe(), run.exchange, run.routing_keys, run.headers)
             except WarrenError as error:
                 self._come_back(run, error)
                 continue
-            if not targets:
-                where = f"exchange '{run.exchange}', routing key '{run.routing_keys[0]}'"
-                count = len(run.messages)
-                _LOG.warning(
-                    "%s: %d lead nowhere and are dropped: %s",
-                    self.describe(),
-                    count,
-                    where,
-                    extra=log_event("delayed_dropped", vhost=self._name, count=count, reason=where),
-                )
             down = [name for name, target in targets if _is_down(target)]
             if down:
                 self._arrived(run, ActorStoppedError(f"queue '{down[0]}' is down"))

@@ -231,7 +231,7 @@ class NodeRegistry(NodePart):
             self._save()
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
             vhost.start_queue(entry)
-            self._check_dead_letter_target(vhost, declaration)
+            vhost.definitions.check_targets(declaration)
             for unknown in declaration.unknown_arguments:
                 _LOG.warning(
                     "%s: no queue knows the argument %s",
@@ -244,22 +244,6 @@ class NodeRegistry(NodePart):
         elif (actor := entry.running) is not None:
             actor.call_soon(actor.touch)
         return entry
-
-    @staticmethod
-    def _check_dead_letter_target(vhost: RunningVhost, declaration: QueueDeclaration) -> None:
-        """Log if the queue's dead letters would be dropped as things are."""
-        exchange, key = declaration.dead_letter_exchange, declaration.dead_letter_routing_key
-        if exchange:
-            is_there = vhost.definitions.has("exchange", exchange)
-        else:
-            is_there = exchange is None or key is None or vhost.definitions.has("queue", key)
-        if not is_there:
-            _LOG.warning(
-                "%s: its dead letters go to %s, which does not exist; they are dropped until it is declared",
-                declaration,
-                declaration.dead_letter_target,
-                extra=log_event("queue_dead_letters_unroutable", of=declaration),
-            )
 
     def check_queue_limit(self, vhost: str, queue: str) -> None:
         """Raise :class:`PreconditionFailedError` where a vhost may not have one more queue."""
@@ -382,9 +366,11 @@ class NodeRegistry(NodePart):
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
         """See that an exchange is there."""
-        self.vhost(declaration.vhost)
-        self.definitions.declare_exchange(declaration)
+        vhost = self.vhost(declaration.vhost)
+        is_new = self.definitions.declare_exchange(declaration)
         self._save()
+        if is_new:
+            vhost.definitions.check_targets(declaration)
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
         """With its bindings."""
@@ -412,10 +398,11 @@ class NodeRegistry(NodePart):
 
     def set_policy(self, policy: Policy) -> None:
         """See that a policy, or an operator policy, is there; queues are told of it."""
-        self.vhost(policy.vhost)
+        vhost = self.vhost(policy.vhost)
         if self.definitions.set_policy(policy):
             self._save()
-            self.vhost(policy.vhost).apply_policies()
+            vhost.apply_policies()
+            vhost.definitions.check_targets(policy)
 
     def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
         """See that it is not; raises :class:`NotFoundError` where it was not."""
@@ -449,6 +436,10 @@ class NodeRegistry(NodePart):
             elif declaration.name not in running.queues:
                 entry = running.queues[declaration.name] = QueueEntry(declaration)
                 running.start_queue(entry)
+        declarations: list[QueueDeclaration | ExchangeDeclaration | Policy]
+        declarations = [*imported.exchanges, *imported.queues, *imported.policies]
+        for declared in declarations:
+            self.definitions.vhost(declared.vhost).check_targets(declared)
         return imported
 
 

@@ -44,8 +44,8 @@ IDLE_BYTES: Final = 4096
 
 Target: TypeAlias = "ActorRef[Any] | Stream | None"
 """A queue's actor, or a stream; ``None``: a queue that is down."""
-Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, Target]]]
-"""exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
+Dispatch = Callable[[object, str, tuple[str, ...], Any], list[tuple[str, Target]]]
+"""what has it, exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
 
 _OPENING_WAIT_NS: Final = 10_000_000
 
@@ -53,7 +53,7 @@ _OPENING_WAIT_NS: Final = 10_000_000
 class QueueOutput(QueueFrontEnd):
     """The outgoing half of a queue's actor."""
 
-    __slots__ = ("_dispatch", "_is_opening", "_told_of_drops", "msg_ids", "rest_number")
+    __slots__ = ("_dispatch", "_is_opening", "msg_ids", "rest_number")
 
     def __init__(
         self, context: NodeContext, declaration: QueueDeclaration, dispatch: Dispatch, is_opening: Callable[[], bool]
@@ -62,7 +62,6 @@ class QueueOutput(QueueFrontEnd):
         self._dispatch = dispatch
         self._is_opening = is_opening
         """Whether queues may be there that are not started yet."""
-        self._told_of_drops = False
         self.msg_ids = MsgIds(context.random(8))
         self.rest_number = 0
         """Another one in each rest, 0 at work: while it stays the same the queue's numbers do too."""
@@ -144,10 +143,7 @@ class QueueOutput(QueueFrontEnd):
         gate = self._context.gate
 
         def targets(letter: DeadLetter) -> list[tuple[str, Target]]:
-            found = self._dispatch(batch.exchange, letter.routing_keys, letter.headers)
-            if not found:
-                self._note_drop(batch.exchange, letter)
-            return found
+            return self._dispatch(self.declaration, batch.exchange, letter.routing_keys, letter.headers)
 
         for name, target, letter, msg_id in copies(batch, self.msg_ids, targets):
             confirms.append(confirm := Future())
@@ -163,18 +159,6 @@ class QueueOutput(QueueFrontEnd):
             # They weigh like others, but whoever sends them waits neither for room nor for bytes.
             target.actor_inbox.put(Letter(message), 1)  # type: ignore[call-arg]
         CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
-
-    def _note_drop(self, exchange: str, letter: DeadLetter) -> None:
-        """Log the first dead letter that no queue gets."""
-        if not self._told_of_drops:
-            self._told_of_drops = True
-            _LOG.warning(
-                "%s: a dead letter is dropped: exchange '%s' has no route for routing key '%s'; others are not logged",
-                self.describe(),
-                exchange,
-                letter.routing_keys[0],
-                extra=log_event("queue_dead_letters_unroutable", of=self.declaration),
-            )
 
     def _dead_lettered(self, number: int, done: Future) -> None:
         """Safe at the targets; or refused by a full one, or that was deleted: lost, as in RabbitMQ. Down: kept here."""

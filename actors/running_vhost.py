@@ -401,13 +401,16 @@ class RunningVhost:
     # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def dispatch(
-        self, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
+        self, subject: object, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
     ) -> list[tuple[str, Target]]:
-        """Where a dead letter goes; nowhere if its exchange is gone."""
-        if exchange and not self.definitions.has("exchange", exchange):
-            return []
-        found: list[tuple[str, Target]] = []
-        for name in self.definitions.routing.route_all(exchange, routing_keys, headers, from_node=True):
+        """Where a dead letter or delayed message of ``subject`` goes. If it has no route, that is logged."""
+        definitions, found = self.definitions, list[tuple[str, Target]]()
+        names: tuple[str, ...] = ()
+        if definitions.has("exchange", exchange):
+            names = definitions.routing.route_all(exchange, routing_keys, headers, from_node=True)
+        if not names:
+            definitions.missing_targets.note_drop(subject, exchange, routing_keys[0])
+        for name in names:
             entry = self.queues.get(name)
             if entry is not None:
                 actor = entry.running

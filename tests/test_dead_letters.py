@@ -217,3 +217,34 @@ def test_dead_letters_without_a_target_are_logged_at_the_declaration_and_once_wh
     [dropped] = [record.getMessage() for record in caplog.records]
     assert "exchange '' has no route for routing key 'typo'" in dropped
     node.close()
+
+
+def test_a_missing_target_that_a_policy_names_is_logged_when_it_is_set_and_once_when_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = hand_node()
+    node = scene.node
+    work = node.queue("work")
+    fine = {"dead-letter-exchange": "amq.direct", "alternate-exchange": "amq.fanout", "message-ttl": 1}
+    node.set_policy("fine", "fine", fine)
+    assert not caplog.records
+    node.set_policy("lost", "^work$", {"dead-letter-exchange": "", "dead-letter-routing-key": "typo"})
+    node.set_policy("nowhere", "^orders$", {"alternate-exchange": "missing"}, apply_to="exchanges")
+    node.exchange("orders", "fanout")
+    work.publish_many([b"1", b"2"]).wait()
+    for _ in range(2):
+        delivery = work.get()
+        assert delivery is not None
+        delivery.reject()
+        scene.run()
+    assert [record.getMessage() for record in caplog.records] == [
+        "policy 'lost' in vhost '/': dead letters go to queue 'typo', which does not exist; "
+        "they are dropped until it is declared",
+        "policy 'nowhere' in vhost '/': messages without a destination go to exchange 'missing', which does not exist; "
+        "they are dropped until it is declared",
+        "exchange 'orders' in vhost '/': messages without a destination go to exchange 'missing', "
+        "which does not exist; they are dropped until it is declared",
+        "queue 'work' in vhost '/': a message is dropped: exchange '' has no route for routing key 'typo'; "
+        "the next ones are not logged",
+    ]
+    node.close()

@@ -20,6 +20,7 @@ from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, Not
 from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, TRACE_EXCHANGE, Binding, ExchangeDeclaration
 from warren.actors.engines.matching import TopicMatcher, topic_words
 from warren.actors.engines.routing import CACHED_QUEUES, CACHED_ROUTES, RoutingTable, carbon_copies
+from warren.testing import TestNode
 
 
 class Node:
@@ -546,3 +547,35 @@ def test_a_broker_takes_and_leaves_the_same(broker: Broker) -> None:
                 wrong.append(f"{arguments} {headers}")
             channel.queue_unbind(queue, "amq.headers", "", arguments)
     assert not wrong
+
+
+def test_the_first_message_that_an_alternate_exchange_loses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node("q")
+    node.exchange("missing alternate", alternate="nowhere")
+    node.exchange("unbound alternate", alternate="missing alternate")
+    node.exchange("sound", alternate="amq.fanout")
+    node.bind("amq.fanout", "q")
+    for key in ("a", "b"):
+        for name in ("missing alternate", "unbound alternate", "sound"):
+            node.table.route(name, key)
+    [dropped] = [record.getMessage() for record in caplog.records]
+    assert dropped == (
+        "exchange 'missing alternate' in vhost '/': a message is dropped: exchange 'nowhere' does not exist; "
+        "the next ones are not logged"
+    )
+
+
+def test_a_missing_alternate_exchange_is_logged_when_it_is_declared_or_imported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    arguments = {"alternate-exchange": "missing"}
+    with TestNode() as node:
+        node.exchange("orders", "direct", arguments=arguments)
+        node.exchange("orders", "direct", arguments=arguments)
+        node.exchange("fine", "direct", arguments={"alternate-exchange": "amq.fanout"})
+        imported = {"name": "imported", "vhost": "/", "type": "direct", "durable": True, "arguments": arguments}
+        node.import_definitions({"exchanges": [imported]})
+    told = "messages without a destination go to exchange 'missing', which does not exist"
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        f"exchange '{name}' in vhost '/': {told}" for name in ("orders", "imported")
+    ]

@@ -21,7 +21,7 @@ place after each change; a reader stores into the one that it took before it loo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 import attrs
@@ -52,10 +52,12 @@ class Exchange:
 class RoutingTable:
     """The exchanges and bindings of one vhost, and the names of its queues. The module says which threads may what."""
 
-    __slots__ = ("_cache", "_exchanges", "_next_number", "_queues", "vhost")
+    __slots__ = ("_cache", "_exchanges", "_next_number", "_note_drop", "_queues", "vhost")
 
-    def __init__(self, vhost: str) -> None:
+    def __init__(self, vhost: str, note_drop: Callable[[ExchangeDeclaration, str, str], object]) -> None:
+        """``note_drop``: called with an exchange, its alternate and the key of a message that no queue gets."""
         self.vhost = vhost
+        self._note_drop = note_drop
         self._queues: dict[str, tuple[str, ...]] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._cache: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -102,6 +104,7 @@ class RoutingTable:
         queues: dict[str, None] = {}
         needs_headers = start.declaration.internal  # these are looked at anew: who asks makes a difference
         seen, waiting = {name}, [start]
+        passed_on: Exchange | None = None
         for exchange in waiting:
             needs_headers |= exchange.matcher.needs_headers
             found = [bound for key in routing_keys for bound in exchange.matcher.match(key, headers)]
@@ -110,12 +113,14 @@ class RoutingTable:
                 queues |= dict.fromkeys(bound.name for bound in found if bound.is_queue)
                 further = [bound.name for bound in found if not bound.is_queue]
             elif exchange.alternate is not None:
-                further = [exchange.alternate]
+                further, passed_on = [exchange.alternate], exchange
             for destination in further:
                 if destination not in seen and (following := self._exchanges.get(destination)) is not None:
                     waiting.append(following)
                 seen.add(destination)
         names = tuple(queues)
+        if not names and passed_on is not None and passed_on.alternate is not None:
+            self._note_drop(passed_on.declaration, passed_on.alternate, routing_keys[0])
         if not needs_headers and len(names) <= CACHED_QUEUES and len(routing_keys) == 1:
             if len(cache) >= CACHED_ROUTES:
                 cache.clear()

@@ -38,6 +38,9 @@ from warren.actors.engines.exchanges import (
     ExchangeDeclaration,
     builtin_exchanges,
 )
+from warren.actors.engines.missing_targets import MissingTargets
+from warren.actors.engines.policies import Policy
+from warren.actors.engines.queue_arguments import EffectiveArguments, effective
 from warren.actors.engines.routing import RoutingTable
 from warren.actors.engines.vhost_policies import VhostPolicies
 
@@ -61,6 +64,7 @@ class VhostDefinitions:
     name: str
     _notes: ChangeNotes
     """Where is noted what changes of what is durable, and how to take back each step, of what is not, too."""
+    missing_targets: MissingTargets = attrs.field(init=False)
     routing: RoutingTable = attrs.field(init=False)
     policies: VhostPolicies = attrs.field(init=False)
     _queues: dict[str, QueueDeclaration] = attrs.field(init=False, factory=dict)
@@ -70,7 +74,8 @@ class VhostDefinitions:
     _by_destination: dict[tuple[DestinationType, str], dict[Hashable, Binding]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.routing = RoutingTable(self.name)
+        self.missing_targets = MissingTargets(self.name, self.has)
+        self.routing = RoutingTable(self.name, self.missing_targets.note_drop)
         self.policies = VhostPolicies(self._notes, self._policies_changed)
         for exchange in builtin_exchanges(self.name):
             self._put_exchange(exchange)
@@ -106,6 +111,19 @@ class VhostDefinitions:
         """Whether it was made; raises as :meth:`has_ends` does."""
         self._check_ends(binding)
         return binding.identity in self._by_source.get(binding.source, ())
+
+    def check_targets(self, declared: QueueDeclaration | ExchangeDeclaration | Policy) -> None:
+        """Log where its messages should go, as it says or policies do, if that does not exist."""
+        match declared:
+            case QueueDeclaration(name=name):
+                arguments = effective(declared, self.policies.of("queue", name).definition)
+                self.missing_targets.check(declared, arguments, None)
+            case ExchangeDeclaration():
+                self.missing_targets.check(declared, None, self._alternate_of(declared))
+            case Policy(name=name, definition=definition):
+                arguments = effective(EffectiveArguments(name, {}), definition)
+                alternate = definition.get(ALTERNATE_EXCHANGE)
+                self.missing_targets.check(declared, arguments, alternate)
 
     def queues(self) -> list[QueueDeclaration]:
         """In the order in which they were declared."""
