@@ -15,6 +15,8 @@ from warren.errors import DirectoryLostError, WarrenError
 
 LONG_S = 60.0
 
+Situation = Callable[[warren.Node, Path], object]
+
 
 def a_full_queue(node: warren.Node, _: Path) -> object:
     node.queue("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"}).publish(b"1").wait(LONG_S)
@@ -59,7 +61,57 @@ def a_large_body(node: warren.Node, _: Path) -> object:
     return len(large.body), other.body
 
 
-SITUATIONS: tuple[Callable[[warren.Node, Path], object], ...] = (
+def in_a_removed_directory(work: Callable[[warren.Node, warren.Queue], object]) -> Situation:
+    def situation(node: warren.Node, place: Path) -> object:
+        queue = node.queue("q")
+        queue.publish(b"1").wait(LONG_S)
+        place.rename(place.with_suffix(".away"))
+        try:
+            return work(node, queue)
+        finally:
+            place.with_suffix(".away").rename(place)
+
+    return situation
+
+
+def after_its_deletion(work: Callable[[warren.Queue], object]) -> Situation:
+    def situation(node: warren.Node, _: Path) -> object:
+        queue = node.queue("q")
+        node.delete_queue("q")
+        return work(queue)
+
+    return situation
+
+
+def exclusive_use(*, first: bool, second: bool) -> Situation:
+    def situation(node: warren.Node, _: Path) -> object:
+        queue, other = node.queue("q"), node.queue("other")
+        bystander = other.consume()
+        with queue.consume(exclusive=first), contextlib.ExitStack() as refused:
+            try:
+                refused.enter_context(queue.consume(exclusive=second))
+            except WarrenError:
+                other.publish(b"still here").wait(LONG_S)
+                assert bystander.receive(LONG_S) is not None
+                raise
+        return None
+
+    return situation
+
+
+SITUATIONS: tuple[Situation, ...] = (
+    in_a_removed_directory(lambda node, _: node.queue("new")),
+    in_a_removed_directory(lambda node, _: node.exchange("new", "direct")),
+    in_a_removed_directory(lambda node, queue: node.bind(queue, node.exchange("amq.direct"), "k")),
+    in_a_removed_directory(lambda node, _: node.delete_queue("q")),
+    after_its_deletion(lambda queue: queue.get()),
+    after_its_deletion(lambda queue: queue.get_many(2)),
+    after_its_deletion(lambda queue: queue.consume().receive(LONG_S)),
+    after_its_deletion(lambda queue: queue.purge()),
+    after_its_deletion(len),
+    after_its_deletion(lambda queue: queue.stats()),
+    exclusive_use(first=True, second=False),
+    exclusive_use(first=False, second=True),
     a_full_queue,
     a_removed_directory,
     an_ack_timeout,
@@ -67,7 +119,7 @@ SITUATIONS: tuple[Callable[[warren.Node, Path], object], ...] = (
 )
 
 
-def outcome(situation: Callable[[warren.Node, Path], object], node: warren.Node, place: Path) -> tuple[object, str]:
+def outcome(situation: Situation, node: warren.Node, place: Path) -> tuple[object, str]:
     """What it returns, or the error that it raises, with its text."""
     try:
         return situation(node, place), ""
@@ -76,9 +128,7 @@ def outcome(situation: Callable[[warren.Node, Path], object], node: warren.Node,
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_host_and_a_guest_have_the_same_outcome(
-    situation: Callable[[warren.Node, Path], object], tmp_path: Path
-) -> None:
+def test_a_host_and_a_guest_have_the_same_outcome(situation: Situation, tmp_path: Path) -> None:
     outcomes = []
     for whose in ("host", "guest"):
         place = tmp_path / whose

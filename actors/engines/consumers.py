@@ -142,7 +142,7 @@ class Consumers:
             refused = self.active is not None or (consumer.exclusive and bool(self._by_tag))
         if refused:
             raise AccessRefusedError(
-                f"no exclusive use for consumer {consumer.tag!r}: the queue has others, or may have"
+                "no exclusive use: the queue has other consumers, may have several, or one has it to itself"
             )
         state = ConsumerState(consumer)
         if self._by_tag is None:

@@ -60,6 +60,26 @@ class CallError(Method):
         self.details = details or {}
 
 
+class Refused(Method):
+    """Server → client: the error behind the ``basic.nack`` or ``channel.close`` that follows on the channel.
+
+    Those have no room for its class. The fields are those of :class:`CallError`.
+    """
+
+    __slots__: ClassVar[list[str]] = ["details", "text", "type"]
+    frame_id: ClassVar[int] = 16
+    index: ClassVar[int] = _CLASS << 16 | 16
+    name: ClassVar[str] = "Warren.Refused"
+    _type = "shortstr"
+    _text = "longstr"
+    _details = "table"
+
+    def __init__(self, type: str = "", text: str = "", details: Mapping[str, Any] | None = None) -> None:
+        self.type = type
+        self.text = text
+        self.details = details or {}
+
+
 class Arrived(Method):
     """Server → client: there may be something now for a reader that has taken nothing the last time."""
 
@@ -131,7 +151,7 @@ MAX_BODY_BYTES: Final = 1 << 40
 """Of a message between processes of one directory: only memory bounds it."""
 
 OWN_METHODS: Final[dict[int, type[Method]]] = {
-    one.index: one for one in (Call, CallOk, CallError, Arrived, Credit, Settle)
+    one.index: one for one in (Call, CallOk, CallError, Refused, Arrived, Credit, Settle)
 }
 """By class id and method id, 16 bits each."""
 

@@ -12,7 +12,7 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit, Request, RequestOk, Settle
+from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit, Refused, Request, RequestOk, Settle
 
 
 class Side(enum.Enum):
@@ -122,6 +122,7 @@ _SERVER_ONLY: Final = frozenset(
         c.Tx.RollbackOk,
         CallOk,
         CallError,
+        Refused,
         Arrived,
     }
 )

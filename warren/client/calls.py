@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Call, CallError, CallOk
+from warren.amqp.own_methods import Call, CallError, CallOk, Refused
 from warren.client.errors import ServerError
 from warren.queue_index.amqp_tables import write_table
 from warren.steps import Steps
@@ -47,16 +47,25 @@ _DIFFERENT: Final = (1 << 32) - 1
 
 def refusal_of(error: Exception) -> CallError:
     """What says to a client that its call has raised this."""
+    return CallError(*_described(error))
+
+
+def refused(error: Exception) -> Refused:
+    """What says to a client why the next refusal on the channel comes."""
+    return Refused(*_described(error))
+
+
+def _described(error: Exception) -> tuple[str, str, dict[str, Any]]:
     details: dict[str, Any] = {}
     if isinstance(error, DataError):
         details = {"path": error.path, "offset": error.offset, "reason": error.reason}
     elif (problems := getattr(error, "problems", None)) is not None:  # of definitions
         details = {"problems": list(problems)}
-    return CallError(type(error).__name__, str(error), details)
+    return type(error).__name__, str(error), details
 
 
-def error_of(said: CallError) -> Exception:
-    """What a call raised in the host."""
+def error_of(said: CallError | Refused) -> Exception:
+    """The error that was raised in the host."""
     from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
 
     name, text = said.type, said.text

@@ -22,9 +22,9 @@ from warren.actors.leading import Later
 from warren.actors.pool import WrongProcessError
 from warren.amqp.connection import Connection
 from warren.amqp.framing import MethodRun
-from warren.amqp.own_methods import Call, Settle
+from warren.amqp.own_methods import Call, Refused, Settle
 from warren.amqp.received import Event, Messages, MethodReceived
-from warren.client.calls import result_of
+from warren.client.calls import error_of, result_of
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import delivered_of, got_of
@@ -55,6 +55,8 @@ class ClientChannel:
         self.opened: Future | None = None
         """Answered when it is open on the server's side."""
         self.asked: deque[Future] = deque()
+        self.refusal: Exception | None = None
+        """The error behind the next nack or the close of the channel, if the host has told it."""
 
     @property
     def alive(self) -> bool:
@@ -78,7 +80,9 @@ class ClientChannel:
 
     def receive(self, event: Event, later: Later) -> None:
         if isinstance(event, MethodReceived):
-            if self.is_answer(event.method, later) and self.asked:
+            if isinstance(event.method, Refused):
+                self.refusal = error_of(event.method)
+            elif self.is_answer(event.method, later) and self.asked:
                 later.append((self.asked.popleft().offer, (event.method,)))
         elif isinstance(event, Messages):
             if isinstance(event.method, c.Basic.GetOk):

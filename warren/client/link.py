@@ -276,7 +276,9 @@ class Link(Sending):
                     self._free_numbers.append(event.channel)
                     self.is_lazy = True
                 if receiver is not None:
-                    receiver.closed(refusal(method.reply_code, method.reply_text), later)
+                    told = receiver.refusal
+                    error = told if isinstance(told, WarrenError) else refusal(method.reply_code, method.reply_text)
+                    receiver.closed(error, later)
             elif receiver is not None and not self._comes_again(event):
                 receiver.receive(event, later)
 

@@ -14,16 +14,13 @@ from typing import Final
 
 import attrs
 from pamqp import commands as c
-from pamqp.base import Frame as Method
 
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import ACK, MethodRun
-from warren.amqp.own_methods import CallError
 from warren.amqp.received import Messages
-from warren.client.calls import error_of
 from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel, Window
 from warren.client.link import Link
 from warren.storage.errors import WarrenError
@@ -90,8 +87,6 @@ class PublishChannel(KeptChannel[PublishRun]):
     def __init__(self, link: Link, window: Window) -> None:
         super().__init__(link, window)
         self._next_tag = 1
-        self._refusal: Exception | None = None
-        """Why the messages of the next nack were refused, as the host has just told."""
 
     def select(self) -> Future:
         """Ask for confirms; behind :meth:`open`."""
@@ -156,16 +151,10 @@ class PublishChannel(KeptChannel[PublishRun]):
             if not bodies:
                 return
 
-    def is_answer(self, method: Method, later: Later) -> bool:
-        if isinstance(method, CallError):
-            self._refusal = error_of(method)
-            return False
-        return True
-
     def on_settled(self, run: MethodRun, later: Later) -> None:
         refusal, multiple = None, bool(run.flags & _MULTIPLE)
         if run.index != ACK:
-            refusal, self._refusal = self._refusal or PublishRefusedError("the message was refused"), None
+            refusal, self.refusal = self.refusal or PublishRefusedError("the message was refused"), None
         for tag in run.tags:
             self._settle(tag, multiple=multiple, refusal=refusal, later=later)
         self.tell_idle(later)

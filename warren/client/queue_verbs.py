@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 import attrs
 from pamqp import commands as c
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from warren.mending import Done, Target
     from warren.scheduling import Scheduled
     from warren.tail_verbs import TailVerbs
+
+T = TypeVar("T")
 
 GETS_AT_ONCE: Final = 10_000
 """More messages than that are got in several calls; and in more, where they are large."""
@@ -183,9 +185,7 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         said = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
-        found: list[str | None] = yield from call(
-            self.remote, "queue.publish_as_they_were", name=self.name, groups=said
-        )
+        found: list[str | None] = yield from self._call("queue.publish_as_they_were", groups=said)
         return found
 
     def _publish(self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None) -> Steps[Confirm]:
@@ -193,6 +193,17 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def _gone(self) -> WarrenError:
         return QueueGoneError(f"{self.entry.declaration} was deleted")
+
+    def while_there(self, steps: Steps[T]) -> Steps[T]:
+        """``steps``, which raise :class:`QueueGoneError` if the host has no such queue any more."""
+        try:
+            return (yield from steps)
+        except NotFoundError:
+            raise self._gone() from None
+
+    def _call(self, verb: str, **arguments: Any) -> Steps[Any]:
+        """Call a verb of the queue's in the host's process."""
+        return self.while_there(call(self.remote, verb, name=self.name, **arguments))
 
     def room(self, timeout: float | None = None) -> Steps[None]:
         yield from self.remote.room(timeout)
@@ -206,6 +217,9 @@ class RemoteQueueVerbs(QueueVerbs):
         return self.remote.within(timeout, super().get(auto_ack=auto_ack, timeout=timeout))
 
     def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
+        return self.while_there(self._get_many(count, auto_ack))
+
+    def _get_many(self, count: int, auto_ack: bool) -> Steps[Got]:
         delivered: list[Delivered] = []
         left = count
         while left > 0:
@@ -236,6 +250,9 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def take(self, id: str) -> Steps[Got]:
         wanted_of([id])
+        return self.while_there(self._take(id))
+
+    def _take(self, id: str) -> Steps[Got]:
         channel = yield from self._open_own_channel()
         asked = channel.slot.ask(Call("queue.take", {"name": self.name, "id": id}))
         try:
@@ -281,7 +298,7 @@ class RemoteQueueVerbs(QueueVerbs):
         return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
 
     def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
-        return browsed_of((yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)))
+        return browsed_of((yield from self._call("queue.browse", count=count, after=after)))
 
     def tail(self) -> TailVerbs:
         from warren.client.tail_verbs import RemoteTailVerbs  # noqa: PLC0415 - few look
@@ -289,19 +306,17 @@ class RemoteQueueVerbs(QueueVerbs):
         return RemoteTailVerbs(self)
 
     def ends(self) -> Steps[dict[int, int]]:
-        found: dict[int, int] = yield from call(self.remote, "queue.ends", name=self.name)
+        found: dict[int, int] = yield from self._call("queue.ends")
         return found
 
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         if not isinstance(where, str):  # a function of this process
             return (yield from super().select(where, after, ends))
-        ids, looked, place = yield from call(
-            self.remote, "queue.select", name=self.name, where=where, after=after, ends=ends
-        )
+        ids, looked, place = yield from self._call("queue.select", where=where, after=after, ends=ends)
         return Selected(ids, looked, None if place is None else (place[0], place[1]))
 
     def remove_ids(self, ids: list[str]) -> Steps[Done]:
-        removed, why = yield from call(self.remote, "queue.remove", name=self.name, ids=ids)
+        removed, why = yield from self._call("queue.remove", ids=ids)
         return removed, why
 
     def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
@@ -312,11 +327,13 @@ class RemoteQueueVerbs(QueueVerbs):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def length(self) -> Steps[int]:
-        found: c.Queue.DeclareOk = yield from self.remote.ask(method_of(c.Queue.Declare, queue=self.name, passive=True))
+        found: c.Queue.DeclareOk = yield from self.while_there(
+            self.remote.ask(method_of(c.Queue.Declare, queue=self.name, passive=True))
+        )
         return int(found.message_count or 0)
 
     def stats(self) -> Steps[dict[str, Any]]:
-        found: dict[str, Any] = yield from call(self.remote, "queue.stats", name=self.name)
+        found: dict[str, Any] = yield from self._call("queue.stats")
         return found
 
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
@@ -339,17 +356,17 @@ class RemoteQueueVerbs(QueueVerbs):
         )  # fmt: skip
 
     def purge(self) -> Steps[int]:
-        found: c.Queue.PurgeOk = yield from self.remote.ask(method_of(c.Queue.Purge, queue=self.name))
+        found: c.Queue.PurgeOk = yield from self.while_there(self.remote.ask(method_of(c.Queue.Purge, queue=self.name)))
         return int(found.message_count or 0)
 
     def sync(self) -> Steps[None]:
         yield from self.remote.flush()
-        yield from call(self.remote, "queue.sync", name=self.name)
+        yield from self._call("queue.sync")
 
     def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
         if mode not in {"default", "lazy"}:
             raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
-        yield from call(self.remote, "queue.set_mode", name=self.name, mode=mode)
+        yield from self._call("queue.set_mode", mode=mode)
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         self.remote.topology.delete_queue(self.name)
@@ -490,7 +507,7 @@ class RemoteConsumerVerbs(ConsumerVerbs):
         return delivered
 
     def begin(self) -> Steps[None]:
-        return self.vhost.within(self.timeout, self._begin())
+        return self.vhost.within(self.timeout, self._queue.while_there(self._begin()))
 
     def _begin(self) -> Steps[None]:
         while not self.slot.is_begun and not self.closed:

@@ -31,6 +31,8 @@ class Receiver(Protocol):
     """What a channel's number leads to. Everything here is called with the link's lock held."""
 
     number: int
+    refusal: Exception | None
+    """Why the server closes it, if the server told that before."""
 
     def receive(self, event: Event, later: Later) -> None:
         """Something has come on it."""

@@ -31,14 +31,16 @@ from warren.amqp.methods import method_of
 from warren.amqp.own_methods import DISK_FULL, HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
+from warren.client.calls import refused
 from warren.server.channel import ServerChannel
 from warren.server.limits import channel_refused, connection_refused
-from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, closes_channel, reply_of
+from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, Refusal, closes_channel, reply_of
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
 from warren.server.server_properties import server_properties
 from warren.server.share import TURN_S, Share
 from warren.server.socket_options import set_option
 from warren.storage.data_version import WARREN_VERSION
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.server.peer import Peer
@@ -467,7 +469,8 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(error, ProtocolError) and (error.method_index or code == INTERNAL_ERROR):
             method_index = error.method_index
         channel = self.channels.get(number)
-        if not closes_channel(code) or channel is None:
+        told = self._told_to_guest(error)
+        if channel is None or (told is None and not closes_channel(code)):
             if code == INTERNAL_ERROR and not is_clients:
                 _LOG.error(
                     "%s: %s",
@@ -487,9 +490,18 @@ class ClientConnection(asyncio.Protocol):
         )
         if self.engine.is_open(number):
             class_id, method_id = divmod(method_index, 1 << 16)
+            if told is not None:
+                self.engine.send(number, refused(told))
             self.engine.send(number, method_of(c.Channel.Close, reply_code=code, reply_text=text, class_id=class_id,
                                                method_id=method_id))  # fmt: skip
             self.flush_soon()
+
+    def _told_to_guest(self, error: BaseException | None) -> WarrenError | None:
+        """The error that a guest of the directory gets, by its class and text; ``None``: it gets a reply code."""
+        if isinstance(error, Refusal):  # an AMQP client's words for what may be an error of the node
+            error = error.__cause__
+        is_nodes = self.is_owner and isinstance(error, WarrenError) and not isinstance(error, ProtocolError)
+        return cast("WarrenError", error) if is_nodes else None
 
     def close(self, reason: str) -> None:
         """Close it, as an operator does."""

@@ -331,8 +331,8 @@ class ChannelConsumers:
             self._lines[through].prepare(deliveries)
         try:
             await bridge.answer(ask(actor, m.Subscribe(declaration, deliveries)))
-        except AccessRefusedError:
-            raise Refusal(ACCESS_REFUSED, f"{entry.declaration} in exclusive use") from None
+        except AccessRefusedError as error:
+            raise Refusal(ACCESS_REFUSED, f"{entry.declaration} in exclusive use") from error
         consumer = ServerConsumer(
             tag=tag,
             queue=entry.declaration.name,

@@ -27,7 +27,7 @@ from warren.aio import bridge
 from warren.amqp.errors import INTERNAL_ERROR, ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
-from warren.client.calls import refusal_of
+from warren.client.calls import refused
 from warren.publishing import Receiver, publishing
 from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.confirms import Confirms
@@ -210,7 +210,7 @@ class ChannelPublisher:
             if not ack and channel.connection.is_owner:
                 error = self._errors.pop(tag, error)
                 if isinstance(error, Exception):
-                    engine.send(channel.number, refusal_of(error))
+                    engine.send(channel.number, refused(error))
             engine.settle(channel.number, _CONFIRMS[ack, multiple], (tag,))
         channel.connection.flush_soon()
         if self._all_told is not None and not self.confirms.open and not self._all_told.done():
