@@ -604,9 +604,8 @@ class ChannelConsumers:
             parts.setdefault(run.owner, []).append(run.seq_ids)
             if traffic is not None and outcome == "ack":
                 traffic.acked += len(run.seq_ids)
-        if (
-            self.together.limit
-        ):  # first, or the queue that gets its message back would always be served before the others
+        # First, or the queue that gets its message back would always be served before the others.
+        if self.together.limit:
             self.together.give_back(sum(self._still_counted(run) for run in runs if run.level == _CONSUMED))
         for through, ranges in parts.items():
             if not isinstance(through, Channel):
