@@ -218,8 +218,7 @@ def test_status_and_environment(data: Path) -> None:
         (["set_policy", "p", ".*", "[]"], "a JSON object is expected, not []"),
         (["set_permissions", "guest", "(", "", ""], "no regular expression"),
         (["add_user", "", "x"], "a user's name cannot be empty"),
-        (["list_queues", "-p", "nowhere"], "no vhost 'nowhere'"),
-        (["list_consumers", "-p", "nowhere"], "no vhost 'nowhere'"),
+        (["purge_queue", "q", "-p", "nowhere"], "no vhost 'nowhere'"),
         (["close_connection", "x", "why"], "no connection 'x'"),
         (["set_user_limits", "guest", '{"max-x": 1}'], "limit 'max-x' is none of"),
     ],
@@ -228,35 +227,77 @@ def test_what_is_wrong_is_said(data: Path, arguments: list[str], why: str) -> No
     assert why in refused(data, *arguments)
 
 
+LIMIT = '{"max-length":1}'
+WRONG_USES: dict[tuple[str, ...], int] = {
+    (): 64,
+    ("nonsense",): 64,
+    ("list_queues", "--nonsense"): 64,
+    ("list_queues", "-z"): 64,
+    ("list_queues", "--priority", "1"): 64,
+    ("set_policy", "p", ".*", LIMIT, "--priority", "x"): 64,
+    ("set_policy", "p", ".*", LIMIT, "--priority"): 64,
+    ("list_queues", "nonsense"): 64,
+    ("add_user",): 64,
+    ("set_permissions", "guest", ".*"): 64,
+    ("delete_user", "a", "b"): 64,
+    ("set_policy", "p", ".*", "nojson", "x"): 64,
+    ("delete_queue", "nowhere"): 64,
+    ("delete_queue", "-p", "nowhere", "q"): 64,
+    ("add_user", "", "x"): 65,
+    ("authenticate_user", "guest", "wrong"): 65,
+    ("delete_vhost", "nowhere"): 65,
+    ("list_permissions", "-p", "nowhere"): 65,
+    ("list_vhost_limits", "-p", "nowhere"): 65,
+    ("list_policies", "-p", "nowhere"): 65,
+    ("set_policy", "-p", "nowhere", "p", ".*", LIMIT): 65,
+    ("import_definitions", "/no/such/file"): 65,
+    ("export_definitions", "/no/such/file"): 65,
+    ("delete_user", "nobody"): 67,
+    ("change_password", "nobody", "x"): 67,
+    ("set_permissions", "nobody", ".*", ".*", ".*"): 67,
+    ("set_user_tags", "nobody", "x"): 67,
+    ("set_user_limits", "nobody", '{"max-connections":1}'): 69,
+    ("list_user_limits", "--user", "nobody"): 69,
+    ("list_user_permissions", "nobody"): 69,
+    ("set_permissions", "-p", "nowhere", "guest", ".*", ".*", ".*"): 69,
+    ("set_vhost_limits", "-p", "nowhere", '{"max-queues":1}'): 65,
+    ("clear_parameter", "-p", "nowhere", "c", "n"): 69,
+    ("clear_policy", "-p", "nowhere", "p"): 69,
+    ("purge_queue", "-p", "nowhere", "q"): 69,
+    ("purge_queue", "nowhere"): 69,
+    ("set_permissions", "guest", "(", ".*", ".*"): 69,
+    ("set_policy", "p", ".*", '{"x":1}'): 69,
+    ("set_policy", "p", ".*", "nojson"): 69,
+    ("clear_policy", "nobody"): 69,
+    ("close_connection", "x", "y"): 69,
+    ("add_user", "guest", "x"): 70,
+    ("restart_vhost", "-p", "nowhere"): 70,
+    ("list_queues", "-p", "nowhere"): 0,
+    ("list_exchanges", "-p", "nowhere"): 0,
+    ("list_bindings", "-p", "nowhere"): 0,
+    ("list_consumers", "-p", "nowhere"): 0,
+    ("list_unresponsive_queues", "-p", "nowhere"): 0,
+    ("close_all_connections", "-p", "nowhere", "why"): 0,
+}
+"""Arguments, and the exit code of rabbitmqctl."""
+
+
 @pytest.mark.parametrize("data", ["running", "closed"], indirect=True)
 def test_it_exits_with_the_codes_of_rabbitmqctl(data: Path, tmp_path: Path) -> None:
-    codes = {
-        ("nonsense",): 64,
-        ("list_queues", "nonsense"): 64,
-        ("add_user",): 64,
-        ("delete_user", "a", "b"): 64,
-        ("delete_queue", "nowhere"): 64,
-        ("add_user", "", "x"): 65,
-        ("authenticate_user", "guest", "wrong"): 65,
-        ("delete_vhost", "nowhere"): 65,
-        ("list_permissions", "-p", "nowhere"): 65,
-        ("import_definitions", str(tmp_path / "missing")): 65,
-        ("export_definitions", str(tmp_path / "missing" / "file")): 65,
-        ("delete_user", "nobody"): 67,
-        ("change_password", "nobody", "x"): 67,
-        ("set_permissions", "nobody", ".*", ".*", ".*"): 67,
-        ("set_user_tags", "nobody", "x"): 67,
-        ("purge_queue", "nowhere"): 69,
-        ("set_permissions", "guest", "(", ".*", ".*"): 69,
-        ("set_policy", "p", ".*", '{"x":1}'): 69,
-        ("set_policy", "p", ".*", "nojson"): 69,
-        ("clear_policy", "nobody"): 69,
-        ("close_connection", "x", "y"): 69,
-        ("check_port_listener", "5"): 69,
-        ("add_user", "guest", "x"): 70,
-    }
-    assert {arguments: ctl(data, *arguments, "-q").exit_code for arguments in codes} == codes
+    assert {arguments: ctl(data, "-q", *arguments).exit_code for arguments in WRONG_USES} == WRONG_USES
+    assert ctl(data, "-q", "check_port_listener", "5").exit_code == 69
     assert ctl(tmp_path / "no node", "list_users").exit_code == 69
+
+
+def test_wrong_arguments_of_other_commands_have_their_own_code(data: Path) -> None:
+    assert CliRunner().invoke(cli.app, ["queues", str(data), "--nonsense"]).exit_code == 2
+
+
+def test_a_list_of_an_unknown_vhost_is_empty_and_warns(data: Path) -> None:
+    result = ctl(data, "list_queues", "-p", "nowhere", "-q")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "warren: no vhost 'nowhere'\n")
+    result = ctl(data, "close_all_connections", "-p", "nowhere", "why", "-q")
+    assert (result.stdout, result.stderr) == ("Closed 0 connections\n", "warren: no vhost 'nowhere'\n")
 
 
 def test_no_directory_is_made(tmp_path: Path) -> None:
@@ -432,6 +473,16 @@ def test_what_is_listed_is_what_the_real_one_lists(tmp_path: Path) -> None:
         for command in SAME_JSON:
             rows = json.loads(broker.ctl(*command, "--formatter", "json"))
             assert sorted(map(str, as_json(data, *command))) == sorted(map(str, rows)), command
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_wrong_uses_end_with_the_same_codes_on_the_real_one(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker") as broker:
+        broker.start()
+        assert {arguments: broker.run_ctl(*arguments).returncode for arguments in WRONG_USES} == WRONG_USES
+        broker.stop()
+        assert broker.run_ctl("list_users").returncode == 69
 
 
 def test_every_verb_is_told_on_its_page() -> None:

@@ -7,6 +7,7 @@ Every command has ``--json``; how commands fail: :mod:`warren.commands.running`.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -120,6 +121,7 @@ COMMANDS: Final = (
         "ctl",
         "warren.commands.ctl:ctl",
         "Do what rabbitmqctl does: users, permissions, vhosts, policies, lists, connections, definitions, status.",
+        usage_exit_code=os.EX_USAGE,  # as rabbitmqctl's
     ),
     ListedCommand(
         "demo",

@@ -236,18 +236,23 @@ class Broker:
     def ctl(self, *arguments: str) -> str:
         """Run ``rabbitmqctl`` (about half a second) and return what it printed. BrokerError where it fails."""
         self._running_node()
-        done = subprocess.run(
+        done = self.run_ctl(*arguments)
+        if done.returncode != 0:
+            raise BrokerError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout.strip()
+
+    def run_ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``rabbitmqctl``, however it ends."""
+        return subprocess.run(
             [self._server / "sbin" / "rabbitmqctl", "--quiet", "--node", self.node_name, *arguments],
             env=self._environment(),
             cwd=self.base_directory,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=COMMAND_DEADLINE_S,
             check=False,
         )
-        if done.returncode != 0:
-            raise BrokerError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout.strip()
 
     def eval(self, erlang: str) -> str:
         """Evaluate Erlang in the node; the last expression's value as Erlang prints it. BrokerError where it fails."""

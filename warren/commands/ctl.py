@@ -112,6 +112,8 @@ def _do(
             told = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=verb, arguments=sent)
     if "refused" in told:
         raise _RefusedError(told["refused"], told["exit_code"])
+    if "warning" in told:
+        report_error(told["warning"])
     _show(known, said, told["answer"], headers=headers, as_json=as_json)
 
 
@@ -144,15 +146,14 @@ def _positional(verb: Verb, words: list[str], usage: str) -> dict[str, Any]:
         if mark.endswith("*"):
             said[parameter], waiting = waiting, []
         elif waiting:
-            word = waiting.pop(0)
-            said[parameter] = _parsed(word) if mark.endswith(":json") else word
+            said[parameter] = waiting.pop(0)
         elif mark.endswith("?"):
             said[parameter] = None
         else:
             raise UsageError(f"not enough arguments; {usage}")
     if waiting:
         raise UsageError(f"too many arguments; {usage}")
-    return said
+    return said | {name: _parsed(said[name]) for name in verb.json_names}
 
 
 def _parsed(text: str) -> Any:
@@ -163,10 +164,9 @@ def _parsed(text: str) -> Any:
 
 
 def _sentence(verb: Verb, said: dict[str, Any]) -> str:
-    is_json = {name for mark, name in zip(verb.takes, verb.names, strict=True) if mark.endswith(":json")}
     words = dict(said)
     for name, value in said.items():
-        if name in is_json:
+        if name in verb.json_names:
             words[name] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         elif isinstance(value, list):
             words[name] = ", ".join(value)

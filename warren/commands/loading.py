@@ -16,7 +16,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from warren.commands.running import guarded
+from warren.commands.running import EXIT_ERROR, USAGE_ERROR, guarded
 
 
 def prepared(params: list[Any]) -> list[Any]:
@@ -75,13 +75,16 @@ class Group(TyperGroup):
 class ListedCommand(Command):
     """Stands for a command in its group, until that is needed."""
 
-    def __init__(self, name: str, home: str, summary: str, *, hidden: bool = False) -> None:
+    def __init__(
+        self, name: str, home: str, summary: str, *, hidden: bool = False, usage_exit_code: int = EXIT_ERROR
+    ) -> None:
         """``home``: ``module:function``; ``summary``: the first paragraph of the function's docstring.
 
-        ``hidden``: the group's help leaves it out.
+        ``hidden``: the group's help leaves it out. ``usage_exit_code``: for arguments that the command does not take.
         """
         super().__init__(name, help=summary, hidden=hidden)
         self.home = home
+        self.usage_exit_code = usage_exit_code
 
     @cached_property
     def command(self) -> Any:
@@ -91,7 +94,11 @@ class ListedCommand(Command):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Typer's: the context of the command itself."""
-        return self.command.make_context(info_name, args, parent, **extra)
+        try:
+            return self.command.make_context(info_name, args, parent, **extra)
+        except USAGE_ERROR as error:
+            error.exit_code = self.usage_exit_code
+            raise
 
 
 def as_command(name: str, function: Callable[..., None]) -> Any:

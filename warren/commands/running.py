@@ -29,8 +29,8 @@ _VALIDATOR_PREFIX: Final = ": Value error, "
 _REFUSED_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What a file that stdout goes to can answer. Errors of other files are reported by those who write them."""
 
-_USAGE_ERROR: type[Any] = typer.BadParameter.__base__ or typer.BadParameter
-"""What wrong arguments raise; whose class that is depends on Typer's version."""
+USAGE_ERROR: type[Any] = typer.BadParameter.__base__ or typer.BadParameter
+"""What wrong arguments raise. It has an ``exit_code``. Which library defines it depends on Typer's version."""
 
 
 def guarded(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -66,10 +66,10 @@ def _exit_code(app: typer.Typer) -> int:
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
-    except _USAGE_ERROR as error:
+    except USAGE_ERROR as error:
         if error.format_message():  # empty if there were no arguments, and the help was printed
             report_error(error.format_message().replace(_VALIDATOR_PREFIX, ": "))
-        return EXIT_ERROR
+        return int(error.exit_code)
     except typer.Abort:
         return EXIT_INTERRUPTED
     except OSError as error:

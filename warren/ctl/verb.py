@@ -39,11 +39,18 @@ class Verb:
     """Those that can be asked for, by names behind the verb."""
     text: Callable[[Any], str] | None = None
     """What is printed for an answer that is no table."""
+    without_vhost: Any = None
+    """The answer if the vhost does not exist, which then is a warning; ``None``: that is an error."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """What it takes, without marks."""
         return tuple(one.rstrip("?*").removesuffix(":json") for one in self.takes)
+
+    @property
+    def json_names(self) -> tuple[str, ...]:
+        """Those that are JSON."""
+        return tuple(name for name, one in zip(self.names, self.takes, strict=True) if one.endswith(":json"))
 
     @property
     def usage(self) -> str:

@@ -240,6 +240,7 @@ LISTS: Final[dict[str, Verb]] = {
         says="Listing queues for vhost {vhost} ...",
         work=listing.list_queues,
         options=VHOST,
+        without_vhost=[],
         shown="rows",
         columns=("name", "messages"),
         all_columns=listing.QUEUE_COLUMNS,
@@ -249,6 +250,7 @@ LISTS: Final[dict[str, Verb]] = {
         says="Listing exchanges for vhost {vhost} ...",
         work=listing.list_exchanges,
         options=VHOST,
+        without_vhost=[],
         shown="rows",
         columns=("name", "type"),
         all_columns=listing.EXCHANGE_COLUMNS,
@@ -258,6 +260,7 @@ LISTS: Final[dict[str, Verb]] = {
         says="Listing bindings for vhost {vhost} ...",
         work=listing.list_bindings,
         options=VHOST,
+        without_vhost=[],
         shown="rows",
         columns=listing.BINDING_COLUMNS,
         all_columns=listing.BINDING_COLUMNS,
@@ -283,6 +286,7 @@ LISTS: Final[dict[str, Verb]] = {
         says="Listing consumers in vhost {vhost} ...",
         work=listing.list_consumers,
         options=VHOST,
+        without_vhost=[],
         shown="rows",
         columns=listing.CONSUMER_COLUMNS,
         all_columns=listing.CONSUMER_COLUMNS,
@@ -317,6 +321,7 @@ LISTS: Final[dict[str, Verb]] = {
         work=listing.close_all_connections,
         options=frozenset({"vhost", "limit"}),
         defaults={"vhost": None, "limit": 0},
+        without_vhost={"closed": 0},
         shown="text",
         text=lambda answer: f"Closed {answer['closed']} connections",
     ),
@@ -341,6 +346,7 @@ NODE: Final[dict[str, Verb]] = {
         says="Listing unresponsive queues for vhost {vhost} ...",
         work=checks.list_unresponsive_queues,
         options=VHOST,
+        without_vhost=[],
         shown="rows",
         columns=("name",),
     ),
@@ -422,19 +428,48 @@ def _report(node: RunningNode) -> dict[str, Any]:
 
 def answer(node: RunningNode, request: Mapping[str, Any]) -> dict[str, Any]:
     """What becomes of ``{"verb": …, "arguments": {…}}``: ``{"answer": …}``, or ``{"refused": …, "exit_code": …}``."""
+    name = str(request.get("verb"))
     try:
         return {"answer": _work(node, request)}
     except WarrenError as error:
-        return {"refused": str(error), "exit_code": exit_code(str(request.get("verb")), error)}
+        if _is_without_vhost(error) and (empty := VERBS[name].without_vhost) is not None:
+            return {"answer": empty, "warning": str(error)}
+        return {"refused": str(error), "exit_code": exit_code(name, error)}
+
+
+_EXIT_CODES_WITHOUT_VHOST: Final = {
+    **dict.fromkeys(
+        (
+            "delete_vhost", "set_vhost_tags", "set_vhost_limits", "list_vhost_limits", "list_permissions",
+            "list_topic_permissions", "list_parameters", "set_policy", "list_policies", "set_operator_policy",
+            "list_operator_policies", "export_definitions", "import_definitions",
+        ),
+        EX_DATAERR,
+    ),
+    "delete_queue": EX_USAGE,
+    "restart_vhost": EX_SOFTWARE,
+}  # fmt: skip
+"""What rabbitmqctl exits with if the vhost does not exist; others: :data:`EX_UNAVAILABLE`."""
+_ONLY_UNAVAILABLE: Final = frozenset(
+    {
+        "set_user_limits", "clear_user_limits", "list_user_limits", "list_user_permissions",
+        "list_user_topic_permissions",
+    }
+)  # fmt: skip
+"""Verbs for which a missing user is nothing special."""
+
+
+def _is_without_vhost(error: WarrenError) -> bool:
+    return isinstance(error, NotFoundError) and str(error).startswith("no vhost")
 
 
 def exit_code(verb: str, error: WarrenError) -> int:
-    """What rabbitmqctl exits with where this is why a verb could not be done."""
+    """The code that rabbitmqctl exits with if a verb fails with this error."""
     match error:
         case NotFoundError() if str(error).startswith("no user"):
-            return EX_NOUSER
-        case NotFoundError() if str(error).startswith("no vhost"):
-            return EX_DATAERR
+            return EX_UNAVAILABLE if verb in _ONLY_UNAVAILABLE else EX_NOUSER
+        case NotFoundError() if _is_without_vhost(error):
+            return _EXIT_CODES_WITHOUT_VHOST.get(verb, EX_UNAVAILABLE)
         case NotFoundError() if verb == "delete_queue":
             return EX_USAGE
         case AccessRefusedError() | StorageError():
