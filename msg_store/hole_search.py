@@ -51,6 +51,10 @@ class FoundRecords:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def rows(self, chosen: Mask) -> FoundRecords:
+        """Some of them."""
+        return FoundRecords(self.offsets[chosen], self.sizes[chosen], self.msg_ids[chosen])
+
     def merged(self, other: FoundRecords) -> FoundRecords:
         """These and those, in the order of the file."""
         offsets = np.concatenate([self.offsets, other.offsets])

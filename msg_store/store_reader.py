@@ -8,7 +8,8 @@ A file is *broken* where its scan ended elsewhere than at its end, or met a bad 
 that no scan reached is looked for everywhere in the broken files (:mod:`warren.msg_store.hole_search`): brokers from
 3.13 on leave garbage between messages, and a scan may go astray in it before that shows. It is done once for all ids
 that somebody needs, where :meth:`StoreReader.open` was told how to learn them; else for the ids of each question, each
-id once. What was found is from then on as if a scan had reached it.
+id once. What was found is from then on as if a scan had reached it. A message of which different records were found, in
+one file or in two, cannot be read: either may be part of another message's body.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ class _Table:
     offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
 
+    def rows(self, chosen: npt.NDArray[np.bool_]) -> _Table:
+        """Some of them."""
+        return _Table(self.ids[chosen], self.files[chosen], self.offsets[chosen], self.sizes[chosen])
+
 
 @attrs.define(eq=False, repr=False)
 class StoreReader:
@@ -79,7 +84,7 @@ class StoreReader:
     _found: dict[str, FoundRecords] = attrs.field(factory=dict)
     """File name → what was found there."""
     _ambiguous: dict[bytes, DataError] = attrs.field(factory=dict)
-    """Messages with more than one record in a broken file."""
+    """Messages of which broken files hold different records."""
     _missing: int = 0
     """Of the ids that were looked for, how many were not found."""
     _failed: StorageError | None = None
@@ -277,7 +282,9 @@ class StoreReader:
         if not len(wanted):
             return False
         self._searched = np.union1d(self._searched, wanted)
-        parts = [self._table]
+        count = len(wanted)
+        hidden = _Table(wanted, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        is_found = np.zeros(count, np.bool_)
         for number, last in reversed(self._broken.items()):
             handle = self._files.open_read(self._handles.path(number))
             try:
@@ -285,18 +292,33 @@ class StoreReader:
             finally:
                 handle.close()
             for msg_id, offset, other in found.ambiguous:
-                reason = f"a different record with this id is at {other}; either may be part of another message's body"
-                self._ambiguous[msg_id.ljust(MSG_ID_BYTES, b"\0")] = DataError(
-                    self._handles.path(number), offset, reason
-                )
+                self._note_ambiguous(msg_id, number, offset, str(other))
+            rows = np.searchsorted(wanted, found.msg_ids)
+            is_new = ~is_found[rows]
+            self._compare(hidden, rows[~is_new], number, found.rows(~is_new))
+            found, rows = found.rows(is_new), rows[is_new]
             if len(found):
-                wanted = wanted[~_among(wanted, np.sort(found.msg_ids))]
-                parts.append(_Table(found.msg_ids, np.full(len(found), number, np.int32), found.offsets, found.sizes))
+                is_found[rows] = True
+                hidden.files[rows], hidden.offsets[rows], hidden.sizes[rows] = number, found.offsets, found.sizes
                 before = self._found.get(file_name(number))
                 self._found[file_name(number)] = found if before is None else found.merged(before)
-        self._missing += len(wanted)
-        self._table = _merged(parts)
-        return len(parts) > 1
+        self._missing += int((~is_found).sum())
+        self._table = _merged([self._table, hidden.rows(is_found)] if is_found.any() else [self._table])
+        return bool(is_found.any())
+
+    def _compare(self, hidden: _Table, rows: npt.NDArray[np.intp], number: int, found: FoundRecords) -> None:
+        """Note which of the records that a file has again differ from those that a younger file has."""
+        for row, offset, size in zip(rows.tolist(), found.offsets.tolist(), found.sizes.tolist(), strict=True):
+            first, at = int(hidden.files[row]), int(hidden.offsets[row])
+            if size != hidden.sizes[row] or (
+                self._handles.pread(first, size, at) != self._handles.pread(number, size, offset)
+            ):
+                self._note_ambiguous(hidden.ids[row], first, at, f"{offset} in {file_name(number)}")
+
+    def _note_ambiguous(self, msg_id: bytes, number: int, offset: int, other: str) -> None:
+        reason = f"a different record with this id is at {other}; either may be part of another message's body"
+        error = DataError(self._handles.path(number), offset, reason)
+        self._ambiguous.setdefault(msg_id.ljust(MSG_ID_BYTES, b"\0"), error)
 
     def _row(self, msg_id: bytes) -> int | None:
         row = self._row_scanned(msg_id)

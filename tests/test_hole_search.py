@@ -417,3 +417,25 @@ def test_two_different_records_of_one_message_between_damage_are_named() -> None
 
 def test_two_equal_records_of_one_message_are_one() -> None:
     assert reader_of(HOLE + record(1) + HOLE + record(1) + b"junk").read(key(1)) == body(1)
+
+
+def test_two_different_records_of_one_message_in_two_files_are_named() -> None:
+    reader = StoreReader.open(store_of(HOLE + DEAD + b"junk", HOLE + record(1) + b"junk"), DIRECTORY)
+    with pytest.raises(
+        DataError, match=f"a different record with this id is at {len(HOLE) + DEAD.index(FALSE)} in 0.rdq"
+    ):
+        reader.read(key(1))
+    assert reader.read_uniform(ids([1])) is None
+
+
+def test_two_equal_records_of_one_message_in_two_files_are_one() -> None:
+    reader = StoreReader.open(store_of(HOLE + record(1) + b"junk", HOLE + record(1) + b"junk"), DIRECTORY)
+    assert reader.read(key(1)) == body(1)
+
+
+def test_a_message_with_two_different_records_in_two_files_is_damage(queue: QueueOnDisk) -> None:
+    false = encode_record(queue.msg_id(1), queue.message(1, b"another body"))
+    spread(queue, stored(queue, 0), HOLE, encode_record(b"d" * 16, b"\x83" + false + b"after"), b"junk")
+    queue.vhost.append("msg_store_persistent/1.rdq", HOLE + stored(queue, 1) + stored(queue, 2))
+    assert exported(queue) == (2, 1)
+    assert ("unreadable body", "damage") in {(kind, severity) for kind, severity, _ in findings(queue)}

@@ -118,7 +118,7 @@ def test_the_tasks_of_verify_find_what_no_scan_reaches(holed: Holed, searches: l
     assert said
     assert {row["kind"] for row in said} == {"leftover garbage between records"}
     assert sorted(said, key=str) == sorted(on_one_machine(holed.node), key=str)
-    assert searches[:3] == [21, 11, 1], "once for each file, the youngest first"
+    assert searches[:3] == [21, 21, 21], "once for each file: one may have another record of a message"
     assert len(searches) == 6, "and by the single machine"
 
 
@@ -155,7 +155,7 @@ def test_compact_counts_hidden_messages_as_needed(holed: Holed, partition_bytes:
 def test_messages_are_searched_for_once(holed: Holed, searches: list[int], partition_bytes: int) -> None:
     rows = read_rows("messages", holed.node, partition_bytes=partition_bytes, batch_bytes=300)
     assert len(rows) == 2 * COUNT
-    assert searches == [21, 11, 1]
+    assert searches == [21, 21, 21]
     check_messages(rows, holed.node)
     found = [row for row in read_rows("findings", holed.node) if row["kind"] != UNCOUNTED]
     assert found == [{"node": holed.node, **row} for row in on_one_machine(holed.node)]
