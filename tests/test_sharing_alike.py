@@ -6,12 +6,25 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import warren
 from tests.support.sharing_tools import Member
-from warren.errors import DirectoryLostError, WarrenError
+from tests.support.waiting import wait_until
+from warren.actors.handing_over import QueueGoneError
+from warren.client.calls import error_of, refusal_of
+from warren.errors import (
+    BlockedError,
+    DirectoryLostError,
+    DiskFullError,
+    QueueDownError,
+    VhostDownError,
+    WarrenError,
+)
+from warren.queue_index.directory import VHOST_NAME_FILE
+from warren.storage.errors import NoRoomError
 
 LONG_S = 60.0
 
@@ -153,3 +166,50 @@ def test_a_guest_does_not_go_on_in_a_directory_that_replaced_its_own(tmp_path: P
         queue.publish(b"2").wait(LONG_S)
     assert os.listdir(place) == []
     guest.close()
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda node: node.queue("q"),
+        lambda node: node.queue("q", passive=True),
+        lambda node: node.exchange("amq.direct").publish(b"1").wait(LONG_S),
+        lambda node: node.set_policy("p", "", {"max-length": 1}),
+    ],
+)
+def test_a_guest_learns_that_the_vhost_is_down_and_why(verb: Callable[[warren.Node], object], tmp_path: Path) -> None:
+    with warren.open(tmp_path) as node:
+        node.queue("q").publish(b"1").wait(LONG_S)
+    [name_file] = tmp_path.rglob(VHOST_NAME_FILE)
+    name_file.write_bytes(b"another one")
+    with warren.open(tmp_path, share=True) as host, warren.open(tmp_path, share=True) as guest:
+        of_host, of_guest = (outcome(lambda node, _: verb(node), node, tmp_path) for node in (host, guest))
+    assert of_guest == of_host
+    assert of_host[0] is VhostDownError
+
+
+def test_a_guest_gets_the_nearest_error_that_users_know() -> None:
+    for error, kind in ((NoRoomError("full"), DiskFullError), (QueueGoneError("gone"), QueueDownError)):
+        assert type(error_of(refusal_of(error))) is kind
+
+
+@pytest.mark.parametrize("waiting", [{}, {"timeout": LONG_S}, {"block": False}], ids=str)
+def test_delayed_messages_of_a_guest_do_not_wait_for_the_end_of_a_full_disk(
+    waiting: dict[str, Any], tmp_path: Path
+) -> None:
+    with warren.open(tmp_path, share=True) as host, warren.open(tmp_path, share=True) as guest:
+        queue = guest.queue("q")
+        delaying = guest.exchange("delaying", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        for confirm in (queue.publish(b""), delaying.publish(b"", "nowhere")):
+            confirm.wait(LONG_S)
+        gate = host._running.gate
+        gate.note_full_disk(is_full=True)
+        gate.set(frozenset({"disk"}))
+        wait_until(lambda: bool(guest._opened.node.link.blocked), "it was not told")  # type: ignore[union-attr]
+        with pytest.raises(BlockedError):
+            queue.publish(b"waits", block=False)
+        queue.publish(b"later", delay=3600, **waiting).wait(LONG_S)
+        delaying.publish(b"later", "q", headers={"x-delay": 3_600_000}, **waiting).wait(LONG_S)
+        assert len(host.delayed()) == 2
+        gate.note_full_disk(is_full=False)
+        gate.set(frozenset())

@@ -27,7 +27,13 @@ from warren.actors.engines.topics.errors import (
 )
 from warren.actors.handing_over import PublishRefusedError, QueueDownError
 from warren.actors.node_context import BlockedError
-from warren.actors.node_errors import DelaysDownError, ForeignDirectoryError, TopicsDownError, UnsavedError
+from warren.actors.node_errors import (
+    DelaysDownError,
+    ForeignDirectoryError,
+    TopicsDownError,
+    UnsavedError,
+    VhostDownError,
+)
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.client.calls import NotFromOutsideError
 from warren.client.errors import HostUnresponsiveError
@@ -88,6 +94,7 @@ __all__ = [
     "UnroutableError",
     "UnsavedError",
     "VersionError",
+    "VhostDownError",
     "WarrenError",
     "WhereError",
     "WrongProcessError",

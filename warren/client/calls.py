@@ -61,7 +61,15 @@ def _described(error: Exception) -> tuple[str, str, dict[str, Any]]:
         details = {"path": error.path, "offset": error.offset, "reason": error.reason}
     elif (problems := getattr(error, "problems", None)) is not None:  # of definitions
         details = {"problems": list(problems)}
-    return type(error).__name__, str(error), details
+    return _public_name(type(error)), str(error), details
+
+
+def _public_name(kind: type[BaseException]) -> str:
+    """The name of an error's class, or of its nearest base that users know."""
+    from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
+
+    names = (base.__name__ for base in kind.__mro__ if getattr(errors, base.__name__, None) is base)
+    return next(names, kind.__name__)
 
 
 def error_of(said: CallError | Refused) -> Exception:

@@ -423,8 +423,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _open(self, vhost: str) -> None:
         method_index = c.Connection.Open.index
-        if vhost not in self.node.actor.vhosts:
+        is_down = vhost in self.node.actor.down
+        if vhost not in self.node.actor.vhosts and not is_down:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
+        elif is_down and not self.is_owner:  # a guest gets the reason from each of its verbs
+            text = f"access to vhost '{vhost}' refused for user '{self.user}': vhost '{vhost}' is down"
+            self._fail(INTERNAL_ERROR, f"INTERNAL_ERROR - {text}", method_index)
         elif not self.is_owner and (refusal := connection_refused(self.server, self.user, vhost)) is not None:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - {refusal}", method_index)
         elif not self.is_owner and not self.node.actor.users.may_use(self.user, vhost):
