@@ -100,6 +100,10 @@ class DelayActor(DelayOutput):
             self.call_later("write", self._context.settings.sync_interval_ms * MS_NS, _nothing, first=True)
         return False
 
+    @property
+    def tries_full_disk(self) -> bool:
+        return True  # nothing that consumers do makes room for them, so that waiting could last for ever
+
     # ── coming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_start(self) -> None:

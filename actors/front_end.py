@@ -119,7 +119,11 @@ class InFront:
     """Somebody whom publishers use in place of a front end that stands behind, and wait for as for that."""
 
     __slots__ = ()
-    tries_full_disk = False
+
+    @property
+    def tries_full_disk(self) -> bool:
+        """As of the front end behind it."""
+        return self.behind.tries_full_disk
 
     @property
     def behind(self) -> FrontEnd:

@@ -35,7 +35,7 @@ from warren.actors.node_streams import NodeStreams
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_vhost import RunningVhost
 from warren.queue_index import directory as names
-from warren.storage.errors import StorageError, WarrenError
+from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.own_files import DELAYS_DIRECTORY, SIDE_DIRECTORY
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ class NodeRegistry(NodePart):
     def _open_new_vhost(self, name: str) -> None:
         try:
             self._open_vhost(name)
+        except DiskFullError:
+            raise
         except StorageError as error:
             raise VhostDownError(f"vhost '{name}' cannot be opened: {error}") from error
 
@@ -177,6 +179,8 @@ class NodeRegistry(NodePart):
         """Write down what is declared, or refuse."""
         try:
             self.definitions.save()
+        except DiskFullError as error:
+            raise DiskFullError(f"what is declared could not be written down: {error}") from error
         except StorageError as error:
             raise UnsavedError(f"what is declared could not be written down: {error}") from error
 
@@ -334,7 +338,7 @@ class NodeRegistry(NodePart):
         deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
         try:
             self._save()
-        except UnsavedError:
+        except (DiskFullError, UnsavedError):
             running.queues[name] = entry
             running.start_queue(entry)
             raise

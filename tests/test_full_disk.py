@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -352,6 +353,88 @@ def test_a_publisher_who_waits_looks_for_room_at_once(body: bytes) -> None:
     queue.publish(b"without any time").wait()
     assert scene.node.memory()["alarms"] == []
     scene.node.close()
+
+
+class FullNode:
+    """A node with something of each kind, on a disk that was found full: the alarm is set."""
+
+    def __init__(self) -> None:
+        self.scene = scene = hand_node(MemoryFileSystem(random.Random(1)), **SMALL | TOPICS)
+        self.node = node = scene.node
+        self.queue, self.other = node.queue("q"), node.queue("other")
+        self.queue.publish_many(BODIES).wait()
+        self.other.publish(b"1").wait()
+        self.exchange = node.exchange("x", "direct")
+        self.delaying = node.exchange("delaying", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        node.bind(self.queue, self.exchange, "a")
+        self.topic = node.topic("t", queues=1)
+        for number in range(20):
+            self.topic.append(b"%d" % number, key="k").wait()
+        self.halves = [self.topic.prepare(b"half") for _ in range(2)]
+        self.reader = self.topic.reader("group")
+        self.records = self.reader.read(5)
+        self.deliveries = self.queue.get_many(8)
+        scene.run()
+        fill(scene)
+        for attempt in (lambda: self.queue.publish(BIG).wait(), lambda: append_until_refused(self.topic)):
+            with contextlib.suppress(DiskFullError):
+                attempt()
+        scene.run()
+        fill(scene)
+        assert "disk" in node.memory()["alarms"]
+
+
+DISK_VERBS: dict[str, Callable[[FullNode], object]] = {
+    "append": lambda full: full.topic.append(b"x" * 9000).wait(),
+    "append_many": lambda full: full.topic.append_many([b"x" * 9000] * 3).wait(),
+    "append later": lambda full: full.topic.append(b"x" * 9000, delay=1).wait(),
+    "prepare": lambda full: full.topic.prepare(b"x" * 9000),
+    "commit": lambda full: full.halves[0].commit().wait(),
+    "roll back": lambda full: full.halves[1].rollback().wait(),
+    "commit an offset": lambda full: full.reader.commit(),
+    "retry a record": lambda full: full.records[0].retry(),
+    "seek": lambda full: full.topic.seek("other", 0),
+    "publish later": lambda full: full.queue.publish(BIG, delay=1).wait(),
+    "publish many later": lambda full: full.queue.publish_many([BIG] * 3, delay=1).wait(),
+    "publish later to an exchange": lambda full: full.exchange.publish(BIG, "a", delay=1).wait(),
+    "publish to a delaying exchange": lambda full: full.delaying.publish(BIG, "a", headers={"x-delay": 5}).wait(),
+    "declare a queue": lambda full: full.node.queue("new"),
+    "declare an exchange": lambda full: full.node.exchange("new", "direct"),
+    "declare a topic": lambda full: full.node.topic("new", queues=1),
+    "declare a vhost": lambda full: full.node.vhost("new"),
+    "bind": lambda full: full.node.bind(full.queue, full.exchange, "b"),
+    "unbind": lambda full: full.node.unbind(full.queue, full.exchange, "a"),
+    "set a policy": lambda full: full.node.set_policy("p", "q", {"max-length": 10_000}),
+    "add a user": lambda full: full.node.add_user("u", "p"),
+    "ack": lambda full: full.deliveries[0].ack(),
+    "ack many": lambda full: full.queue.ack(full.deliveries[1:3]),
+    "nack": lambda full: full.deliveries[3].nack(),
+    "reject": lambda full: full.deliveries[4].reject(),
+    "retry": lambda full: full.deliveries[5].retry(1),
+    "get": lambda full: full.queue.get(auto_ack=True),
+    "sync": lambda full: full.queue.sync(),
+    "sync a topic": lambda full: full.topic.sync(),
+    "purge": lambda full: full.other.purge(),
+    "delete a queue": lambda full: full.node.delete_queue("other"),
+    "delete an exchange": lambda full: full.node.delete_exchange("x"),
+    "close a reader": lambda full: full.reader.close(),
+    "close": lambda full: full.node.close(),
+}
+
+
+@pytest.mark.parametrize("verb", DISK_VERBS.values(), ids=DISK_VERBS.keys())
+def test_each_verb_on_a_full_disk_does_its_work_or_raises(verb: Callable[[FullNode], object]) -> None:
+    full = FullNode()
+    with contextlib.suppress(DiskFullError):
+        verb(full)
+        full.scene.run()
+    full.scene.files.capacity_bytes = None
+    full.scene.advance(40)
+    if verb is not DISK_VERBS["close"]:
+        assert full.node.memory()["alarms"] == []
+        full.queue.publish(b"room again").wait()
+        full.topic.append(b"room again").wait()
+        full.node.close()
 
 
 @pytest.mark.parametrize("waiting", [{}, {"timeout": 5.0}, {"block": False}], ids=str)

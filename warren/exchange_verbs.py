@@ -70,8 +70,8 @@ class ExchangeVerbs:
         if not found:
             return settled_confirm()
         headers = properties.get("headers")
-        if headers and self.declaration.type == DELAYED and (delayed := self._delayed(headers, properties)) is not None:
-            find: Callable[[], list[Receiver]] = delayed
+        if headers and self.delays(headers):
+            find = self._delayed(headers, properties)
         else:
             find = lambda: self.route(routing_key, headers)  # noqa: E731
         confirm: Confirm | None = yield publishing(self.node, find, key, found, block=block, timeout=timeout)
@@ -105,13 +105,19 @@ class ExchangeVerbs:
         confirm: Confirm = yield publishing(node, find, key, bodies, block=block, timeout=timeout)
         return Scheduled([confirm], wanted)
 
-    def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]] | None:
-        """Who takes a message that the exchange delays; ``None``: it does not."""
+    def delays(self, headers: Mapping[str, Any] | None) -> bool:
+        """Whether the exchange is of the type that lets messages wait, and the headers say that one is to wait."""
+        if not headers or self.declaration.type != DELAYED:
+            return False
         from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
 
-        delay_ms = delay_of(headers)
-        if not delay_ms:
-            return None
+        return bool(delay_of(headers))
+
+    def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
+        """Who takes a message that the exchange delays."""
+        from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+
+        delay_ms = delay_of(headers) or 0
         node, name, message_id = self.node, self.declaration.name, properties.get("message_id")
         ids = [message_id.encode("utf-8", "surrogateescape")] if message_id else []
 

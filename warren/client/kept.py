@@ -83,33 +83,36 @@ class KeptChannel(ClientChannel, Generic[K]):
 
     # ── handing over ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hand_over(self, new: Callable[[], K]) -> Confirm | Future:
-        """Take something; a future that is no confirm says what to wait for before that."""
-        return uninterrupted(self._hand_over, new)
+    def hand_over(self, new: Callable[[], K], *, tries_full_disk: bool = False) -> Confirm | Future:
+        """Take something; a future that is no confirm says what to wait for before that.
 
-    def _hand_over(self, new: Callable[[], K]) -> Confirm | Future:
+        ``tries_full_disk``: it is not held while the disk is full, whatever else comes through the channel.
+        """
+        return uninterrupted(self._hand_over, new, tries_full_disk or self.tries_full_disk)
+
+    def _hand_over(self, new: Callable[[], K], tries_full_disk: bool) -> Confirm | Future:
         link = self.link
         with link.locked():
             if (error := self.error or link.refusing) is not None:
                 raise error
-            if self._is_held():
+            if self._is_held(tries_full_disk):
                 return self.window.wait(link)
             kept = new()
             self.window.used_bytes += kept.size
             link.gather(kept, kept.size)
             return kept.confirm
 
-    def _is_held(self) -> bool:
+    def _is_held(self, tries_full_disk: bool) -> bool:
         """Whether publishers wait: for the end of an alarm, or for answers."""
         blocked = self.link.blocked
         return self.window.used_bytes >= WINDOW_BYTES or (
-            bool(blocked) and not (self.tries_full_disk and blocked == DISK_FULL)
+            bool(blocked) and not (tries_full_disk and blocked == DISK_FULL)
         )
 
     def wait_for_room(self) -> Future | None:
         """What to wait for before something is taken; ``None``: it is."""
         with self.link.locked():
-            if self._is_held():
+            if self._is_held(self.tries_full_disk):
                 return self.window.wait(self.link)
         return None
 

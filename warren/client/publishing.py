@@ -122,10 +122,13 @@ class PublishChannel(KeptChannel[PublishRun]):
         publish: c.Basic.Publish,
         bodies: list[bytes],
         unroutable: Callable[[], WarrenError] | None,
+        *,
+        tries_full_disk: bool,
     ) -> Confirm | Future:
         """Take messages; a future that is no confirm says what to wait for before that."""
         return self.hand_over(
-            lambda: PublishRun(self, key, publish, bodies, Confirm(self.link), unroutable, key.size_bytes(bodies))
+            lambda: PublishRun(self, key, publish, bodies, Confirm(self.link), unroutable, key.size_bytes(bodies)),
+            tries_full_disk=tries_full_disk,
         )
 
     def send(self, run: PublishRun, engine: Connection) -> None:

@@ -180,7 +180,7 @@ class RemoteQueueVerbs(QueueVerbs):
         for at, body in enumerate(bodies):
             own = {name: column[at] for name, column in columns.items()}
             key = self._new_key(with_due({**wanted.properties, **own}, wanted.due_ms[at]))
-            confirms.append((yield from self._publish(key, [body], block, timeout)))
+            confirms.append((yield from self._publish(key, [body], block, timeout, is_delayed=True)))
         return Scheduled(confirms, wanted)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
@@ -188,8 +188,12 @@ class RemoteQueueVerbs(QueueVerbs):
         found: list[str | None] = yield from self._call("queue.publish_as_they_were", groups=said)
         return found
 
-    def _publish(self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None) -> Steps[Confirm]:
-        return self.remote.publish(key, self._method, bodies, self._gone, block=block, timeout=timeout)
+    def _publish(
+        self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None, *, is_delayed: bool = False
+    ) -> Steps[Confirm]:
+        return self.remote.publish(
+            key, self._method, bodies, self._gone, block=block, timeout=timeout, is_delayed=is_delayed
+        )
 
     def _gone(self) -> WarrenError:
         return QueueGoneError(f"{self.entry.declaration} was deleted")

@@ -155,13 +155,17 @@ class RemoteVhost:
         *,
         block: bool,
         timeout: float | None,
+        is_delayed: bool = False,
     ) -> Steps[Confirm]:
-        """Hand messages over once there is room. Raises :class:`BlockedError` for who may not wait so long."""
+        """Hand messages over once there is room. Raises :class:`BlockedError` for who may not wait so long.
+
+        ``is_delayed``: they come later, and are refused on a full disk instead of waiting for room.
+        """
         exchange = method.exchange
         return self._hand_over(
             lambda: self.publisher_now(exchange),
             lambda: self.publisher(exchange),
-            lambda channel: channel.publish(key, method, bodies, unroutable),
+            lambda channel: channel.publish(key, method, bodies, unroutable, tries_full_disk=is_delayed),
             block,
             timeout,
         )

@@ -68,6 +68,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
                 (lambda: self._unroutable(routing_key)) if mandatory else None,
                 block=block,
                 timeout=timeout,
+                is_delayed=self.delays(properties.get("headers")),
             )
         )
 
@@ -89,7 +90,10 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         for body, due_ms in zip(bodies, wanted.due_ms, strict=True):
             key = self._new_key(routing_key, with_due(wanted.properties, due_ms))  # type: ignore[arg-type]
             publish = _publish(self.declaration.name, routing_key)
-            confirms.append((yield from remote.publish(key, publish, [body], None, block=block, timeout=timeout)))
+            confirm = yield from remote.publish(
+                key, publish, [body], None, block=block, timeout=timeout, is_delayed=True
+            )
+            confirms.append(confirm)
         return Scheduled(confirms, wanted)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
