@@ -50,9 +50,10 @@ class Admission:
     timeout: float | None = None
     ahead: bool = False
     """Whether to reserve for messages that will join these."""
-    passes_alarms: bool = False
-    """Whether to admit the messages during an alarm. Set for messages that a guest sent before it learned of the alarm:
-    its program may have ended since."""
+    passes_alarms: bool | None = None
+    """Whether to admit the messages during an alarm. ``True`` for messages that a guest sent before it learned of the
+    alarm: its program may have ended since. ``False`` for AMQP clients, which may ask for no confirm and so would not
+    learn of a refusal. ``None``: only those that find a full disk, if the actors refuse these (``tries_full_disk``)."""
 
     def get(self) -> Any:
         """Wait in this thread. Raises :class:`BlockedError` where the publisher may not wait any longer."""
@@ -91,9 +92,10 @@ class Admission:
         if not actors:
             return self.give(actors, 0, here)
         gate, size_bytes = actors[0].gate, max(self.size_of(actors), 1)  # nothing reserved means that there was no room
-        passes_alarms = self.passes_alarms or (
-            gate.disk_is_full and gate.reasons == {"disk"} and all(actor.tries_full_disk for actor in actors)
-        )
+        passes_alarms = self.passes_alarms
+        if passes_alarms is None:
+            is_full = gate.disk_is_full and gate.reasons == {"disk"}
+            passes_alarms = is_full and all(actor.tries_full_disk for actor in actors)
         if gate.reasons and not passes_alarms:
             return self._wait_for_alarms(actors, here)
         for actor in actors:

@@ -106,6 +106,26 @@ def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
             channel.queue_declare("q")
 
 
+def test_delayed_messages_of_a_client_wait_for_the_end_of_a_full_disk(here: Served) -> None:
+    """It may not want confirms, and would not learn that they are refused."""
+    gate = here.node._running.gate
+    here.node.exchange("later", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    told: list[str] = []
+    with here.connection() as connection:
+        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+        channel = connection.channel()
+        gate.note_full_disk(is_full=True)
+        gate.set(frozenset({"disk"}))
+        channel.basic_publish("later", "q", b"held", pika.BasicProperties(headers={"x-delay": 3_600_000}))
+        while not told:
+            connection.process_data_events(time_limit=10)
+        assert here.node.delayed() == []
+        gate.note_full_disk(is_full=False)
+        gate.set(frozenset())
+        channel.queue_declare("q")
+        assert len(here.node.delayed()) == 1
+
+
 def test_publishers_are_held_and_told_while_an_alarm_is_set(here: Served) -> None:
     gate = here.node._running.gate
     told: list[str] = []

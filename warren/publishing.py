@@ -61,7 +61,7 @@ def publishing(
     block: bool = True,
     timeout: float | None = None,
     ahead: bool = False,
-    passes_alarms: bool = False,
+    passes_alarms: bool | None = None,
 ) -> Admission:
     """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue."""
 

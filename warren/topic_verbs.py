@@ -463,7 +463,7 @@ class TopicVerbs:
 
 
 def hand_over(
-    node: RunningNode, batches: list[Batch], block: bool, timeout: float | None, *, passes_alarms: bool = False
+    node: RunningNode, batches: list[Batch], block: bool, timeout: float | None, *, passes_alarms: bool | None = None
 ) -> Steps[Confirm]:
     """Hand messages of any topics to the CommitLog; the confirm is answered with what was appended."""
 

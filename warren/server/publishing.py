@@ -151,7 +151,14 @@ class ChannelPublisher:
         connection.hold(self)
         connection.tell_blocked()
         try:
-            confirm = await bridge.admitted(publishing(self._channel.node, lambda: actors, addressed.key, bodies))
+            admission = publishing(
+                self._channel.node,
+                lambda: actors,
+                addressed.key,
+                bodies,
+                passes_alarms=None if connection.is_owner else False,
+            )
+            confirm = await bridge.admitted(admission)
         except WarrenError as error:
             self._settle(numbered, error)
         else:
