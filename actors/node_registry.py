@@ -419,13 +419,15 @@ class NodeRegistry(NodePart):
         """As RabbitMQ's JSON."""
         return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
 
-    def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
-        """Add what the JSON has, all of it or nothing."""
+    def import_slice(self, slices: Iterator[Imported]) -> Imported | None:
+        """Do the next step of :meth:`Definitions.importing`, all of it or nothing; ``None`` after the last one."""
         with _uncollected():
-            return self._import(document, vhost)
+            return self._import_slice(slices)
 
-    def _import(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
-        imported = self.definitions.import_definitions(document, vhost)
+    def _import_slice(self, slices: Iterator[Imported]) -> Imported | None:
+        imported = next(slices, None)
+        if imported is None:
+            return None
         into = {declaration.vhost for declaration in imported.queues}
         for name in into.difference(imported.vhosts):
             self.vhost(name)  # it may be down: then nothing is imported

@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from tests.crash_points.losses import ChosenSurvivors, power_losses
 from tests.support.broker import Broker, Message
 from tests.support.effort import every, times
+from tests.support.runtime_tools import hand_node
+from warren import Node
 from warren.actors.engines import definitions_file
 from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.definitions import SLICE, Definitions
 from warren.actors.engines.definitions_json import DefinitionsError
 from warren.actors.engines.errors import (
     AccessRefusedError,
@@ -34,11 +36,15 @@ from warren.actors.engines.permissions import Permissions, TopicPermissions
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.vhost_definitions import Removed
 from warren.actors.engines.vhost_metadata import VhostMetadata
+from warren.steps import Steps
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
+from warren.vhost_verbs import NodeVerbs
+
+T = TypeVar("T")
 
 DIRECTORY = "/data/node"
 FILE, LOG = f"{DIRECTORY}/{DEFINITIONS_FILE}", f"{DIRECTORY}/{DEFINITIONS_LOG}"
@@ -1065,3 +1071,73 @@ def test_a_broker_imports_what_warren_exports_and_gives_it_back(broker: Broker, 
     for name in ("errors", "all"):
         expected = [key for key in keys if name in route("logs", key)]
         assert [delivery.routing_key for delivery in broker.drain(name)] == expected != []
+
+
+LONG: dict[str, Any] = {
+    "queues": [{"vhost": "/", "name": f"q{number}", "durable": True, "arguments": {}} for number in range(3 * SLICE)],
+    "bindings": [
+        {
+            "vhost": "/", "source": "amq.direct", "destination": f"q{number}", "destination_type": "queue",
+            "routing_key": f"k{number}", "arguments": {},
+        }
+        for number in range(SLICE)
+    ],
+}  # fmt: skip
+
+
+def names_of(node: Node) -> set[str]:
+    return {queue.name for queue in node.queues()}
+
+
+def run_with_turns(steps: Steps[T], other: Callable[[], None]) -> T:
+    """Run a verb, and ``other`` after each of its turns."""
+    answer: Any = None
+    while True:
+        try:
+            wait = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer = wait.get()
+        other()
+
+
+def test_a_long_import_lets_others_declare_between_its_slices() -> None:
+    """40,000 queues were one turn of the node's actor, for which everybody else waited."""
+    scene = hand_node()
+    steps = NodeVerbs(scene.node._running).import_definitions(LONG)
+    seen = list[int]()
+
+    def look() -> None:
+        scene.node.queue("other")
+        seen.append(len(names_of(scene.node)) - 1)
+
+    imported = run_with_turns(steps, look)
+    declared = [there - before for before, there in itertools.pairwise(seen)]
+    assert max(declared) == SLICE
+    assert declared.count(0) >= 4, "the document is read in slices, too"
+    assert [queue.name for queue in imported.queues] == [item["name"] for item in LONG["queues"]]
+    assert len(imported.bindings) == SLICE
+    again = hand_node(scene.kill())
+    assert names_of(again.node) == {"other", *(item["name"] for item in LONG["queues"])}
+
+
+def test_a_long_import_with_a_problem_at_its_end_declares_nothing() -> None:
+    scene = hand_node()
+    wrong = {"vhost": "/", "name": "wrong", "durable": True, "arguments": {}, "type": "quorum"}
+    with pytest.raises(DefinitionsError, match="'wrong'"):
+        scene.node.import_definitions({"queues": [*LONG["queues"], wrong]})
+    assert names_of(scene.node) == set()
+
+
+def test_the_slices_before_a_full_disk_stay() -> None:
+    scene = hand_node()
+    scene.files.capacity_bytes = scene.files.used_bytes + 20_000
+    with pytest.raises(DiskFullError):
+        scene.node.import_definitions(LONG)
+    there = names_of(scene.node)
+    assert len(there) in {SLICE, 2 * SLICE}
+    scene.files.capacity_bytes = None
+    assert len(scene.node.import_definitions(LONG).queues) == 3 * SLICE - len(there)
+    again = hand_node(scene.kill())
+    assert names_of(again.node) == {item["name"] for item in LONG["queues"]}

@@ -173,13 +173,13 @@ def test_metrics_are_sent_in_pieces(node: warren.Node, monkeypatch: pytest.Monke
 
 def test_pythons_garbage_is_not_collected_during_an_import(node: warren.Node, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    imported = Definitions.import_definitions
+    importing = Definitions.importing
 
-    def import_definitions(*arguments: Any) -> Any:
+    def import_slices(*arguments: Any) -> Any:
         seen.append(gc.isenabled())
-        return imported(*arguments)
+        yield from importing(*arguments)
 
-    monkeypatch.setattr(Definitions, "import_definitions", import_definitions)
+    monkeypatch.setattr(Definitions, "importing", import_slices)
     node.import_definitions({"queues": [{"vhost": "/", "name": "q", "durable": True, "arguments": {}}]})
     with pytest.raises(warren.WarrenError):
         node.import_definitions({"bindings": [{"vhost": "/", "source": "nowhere", "destination": "q"}]})

@@ -349,8 +349,18 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         return self.node.definitions(vhost)
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
-        """Declare what RabbitMQ's definitions JSON has: all of it, or an error that lists what is in the way."""
-        return (yield from self.node.change(lambda actor: actor.import_definitions(document, vhost)))
+        """Declare what RabbitMQ's definitions JSON has; an error lists what is in the way, before anything is declared.
+
+        A long document is declared in slices, and other changes may come between two of them. If one fails, as on a
+        full disk, the slices before it stay.
+        """
+        from warren.actors.engines.definitions_json import Imported  # noqa: PLC0415 - seldom asked for
+
+        slices = yield from self.node.change(lambda actor: actor.definitions.importing(document, vhost))
+        done: list[Imported] = []
+        while (part := (yield from self.node.change(lambda actor: actor.import_slice(slices)))) is not None:
+            done.append(part)
+        return Imported.join(done)
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,8 +15,9 @@ missing. (A broker's own exports have such bindings: it leaves internal exchange
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -66,27 +67,40 @@ class DefinitionsError(PreconditionFailedError):
 class Imported:
     """What an import did: what is new, and what was left out."""
 
-    vhosts: tuple[str, ...]
-    users: tuple[str, ...]
+    vhosts: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
     """New ones, and those with another password, other tags or limits than before; so of all behind it."""
-    permissions: tuple[tuple[str, str], ...]
+    permissions: tuple[tuple[str, str], ...] = ()
     """Of which user in which vhost."""
-    topic_permissions: tuple[tuple[str, str, str], ...]
+    topic_permissions: tuple[tuple[str, str, str], ...] = ()
     """Of which user in which vhost for which exchange."""
-    parameters: tuple[tuple[str, str, str], ...]
+    parameters: tuple[tuple[str, str, str], ...] = ()
     """In which vhost, of which component, of which name."""
-    global_parameters: tuple[str, ...]
-    policies: tuple[Policy, ...]
+    global_parameters: tuple[str, ...] = ()
+    policies: tuple[Policy, ...] = ()
     """Operator policies too."""
-    exchanges: tuple[ExchangeDeclaration, ...]
-    queues: tuple[QueueDeclaration, ...]
-    bindings: tuple[Binding, ...]
-    skipped: tuple[str, ...]
+    exchanges: tuple[ExchangeDeclaration, ...] = ()
+    queues: tuple[QueueDeclaration, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    skipped: tuple[str, ...] = ()
     """A sentence for each queue or exchange with a name of the node's own, and each binding that lacks an end."""
-    kept: Mapping[str, int]
+    kept: Mapping[str, int] = attrs.field(factory=dict)
     """How many there are of what means nothing here, and goes out again: ``{"parameters": 2}``."""
-    ignored: Mapping[str, int]
+    ignored: Mapping[str, int] = attrs.field(factory=dict)
     """How many there were of what nobody knows here: ``{"topics": 3}``."""
+
+    @classmethod
+    def join(cls, slices: Iterable[Imported]) -> Imported:
+        """What all the slices of an import did together."""
+        parts = list(slices)
+        joined: dict[str, Any] = {}
+        for field in attrs.fields(cls):
+            values = [getattr(part, field.name) for part in parts]
+            if field.name in {"kept", "ignored"}:
+                joined[field.name] = {name: count for value in values for name, count in value.items()}
+            else:
+                joined[field.name] = tuple(itertools.chain.from_iterable(values))
+        return cls(**joined)
 
 
 # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,15 +235,10 @@ class Plan:
     def __attrs_post_init__(self) -> None:
         self.access = AccessPlan(self._users, self._has_vhost)
 
-    def read(self, document: Any) -> None:
-        """Go through a whole document."""
+    def read(self, document: Any) -> Iterator[None]:
+        """Go through a document, one definition at a time."""
         if not isinstance(document, Mapping):
             self.problems.append(f"definitions are a JSON object, not {document!r:.100}")
-            return
-        try:
-            json.dumps(document, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            self.problems.append(f"definitions that are no JSON: {error}")
             return
         wanted = OWN_PARTS if self._vhost is None else OWN_PARTS - NODE_PARTS
         self.ignored = {
@@ -254,6 +263,7 @@ class Plan:
         ):
             for item in self._items(document, part) if part in wanted else ():
                 self._attempt(item, plan, has_vhost=has_vhost)
+                yield
 
     def _items(self, document: Mapping[str, Any], part: str) -> list[Any]:
         items = document.get(part, [])
@@ -265,6 +275,11 @@ class Plan:
     def _attempt(self, item: Any, plan: Callable[[dict[str, Any]], None], *, has_vhost: bool) -> None:
         if not isinstance(item, Mapping):
             self.problems.append(f"a definition is a JSON object, not {item!r:.100}")
+            return
+        try:
+            json.dumps(item, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.problems.append(f"definitions that are no JSON: {error}")
             return
         definition = _with_exact_arguments(dict(item))
         if self._vhost is not None:

@@ -6,9 +6,11 @@ from typing import Any
 
 from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import RefusedError
+from warren.aio import bridge
 from warren.management.call import Call
 from warren.management.http import Done, bad_request, json_response, not_found, parse_json
 from warren.management.lists import columns_of, pick
+from warren.vhost_verbs import NodeVerbs
 
 
 async def definitions(call: Call) -> Any:
@@ -31,10 +33,10 @@ async def definitions(call: Call) -> Any:
 
 
 async def import_definitions(call: Call) -> Any:
-    """Declare what a document has: all of it, or nothing."""
+    """Declare what a document has."""
     body = await call.raw_body()
     try:
-        document = parse_json(body) if body else {}
+        document = await bridge.in_thread(lambda: parse_json(body)) if body else {}
     except ValueError:
         document = None
     if not isinstance(document, dict):
@@ -48,7 +50,7 @@ async def import_definitions(call: Call) -> Any:
             if (where := one.get("vhost")) is not None and where not in known:
                 raise bad_request(["no_such_vhost", where])
     try:
-        await call.managed.change(lambda actor: actor.import_definitions(document, vhost))
+        await call.managed.run(NodeVerbs(call.managed.node).import_definitions(document, vhost))
     except RefusedError as error:
         raise bad_request(str(error)) from error
     return Done()
