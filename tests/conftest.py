@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.spark_cluster import SparkCluster
-    from warren.node import Node
+    from warren.handles.node import Node
 
 
 effort.load_profile()

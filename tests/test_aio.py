@@ -18,7 +18,7 @@ from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.engines.backing import Backing
 from warren.actors.pool import PooledActor
-from warren.messages import publish_key
+from warren.values.messages import publish_key
 
 
 @pytest.fixture

@@ -27,10 +27,10 @@ from warren.actors.engines.topics.errors import (
 )
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.pool import PooledActor
-from warren.reader_verbs import ReaderVerbs
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
-from warren.topic_verbs import TopicVerbs
+from warren.verbs.reader_verbs import ReaderVerbs
+from warren.verbs.topic_verbs import TopicVerbs
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,

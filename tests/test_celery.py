@@ -23,7 +23,7 @@ from kombu import Queue
 import warren.kombu  # noqa: F401 - the URL
 from tests.support.waiting import wait_until
 from tests.support.web_processes import WORKERS, ask, gunicorn
-from warren.shared_node import lease_node
+from warren.handles.shared_node import lease_node
 
 PATIENCE_S = 60
 POOLS = ("solo", "threads")

@@ -15,9 +15,9 @@ from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node
 from warren.actors.engines.changes import Change
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.errors import ArgumentsError
-from warren.steps import run
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.memory import MemoryFileSystem
+from warren.verbs.steps import run
 
 DOCUMENT = {
     "vhosts": [{"name": "imported"}],

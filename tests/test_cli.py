@@ -112,7 +112,12 @@ def test_inspecting_queues_imports_what_reads_their_format(data: Path) -> None:
     assert code == 0
     assert libraries <= BASE | FORMATS | {"pamqp"}
     assert "warren.salvage.classic_v1" in modules
-    others = ("warren.salvage.classic_v2", "warren.salvage.quorum", "warren.salvage.rocketmq.store", "warren.node")
+    others = (
+        "warren.salvage.classic_v2",
+        "warren.salvage.quorum",
+        "warren.salvage.rocketmq.store",
+        "warren.handles.node",
+    )
     assert not modules & {*others, "warren.queue_index.variable_queue", "warren.salvage.export"}
 
 

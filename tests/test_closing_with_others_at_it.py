@@ -13,7 +13,7 @@ from tests.support.runtime_tools import actor_of, hand_node
 from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import together
 from warren.errors import ClosedError
-from warren.node import Node
+from warren.handles.node import Node
 from warren.server import Server, ServerSettings
 
 pytestmark = pytest.mark.usefixtures("host")

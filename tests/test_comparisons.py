@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 import warren
-from warren.consumer import Consumer
-from warren.topic_reader import Reader as TopicReader
+from warren.handles.consumer import Consumer
+from warren.handles.topic_reader import Reader as TopicReader
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGES: Final = ("coming-from.md", "topics.md")

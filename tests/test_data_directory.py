@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import warren
 from warren.cli import app
-from warren.data_directory import Kind, kind_of
+from warren.hosting.data_directory import Kind, kind_of
 from warren.salvage.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"

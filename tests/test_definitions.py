@@ -36,13 +36,13 @@ from warren.actors.engines.permissions import Permissions, TopicPermissions
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.vhost_definitions import Removed
 from warren.actors.engines.vhost_metadata import VhostMetadata
-from warren.steps import Steps
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
-from warren.vhost_verbs import NodeVerbs
+from warren.verbs.steps import Steps
+from warren.verbs.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
 

@@ -25,9 +25,9 @@ from tests.support.server_tools import served
 from warren import cli, management
 from warren.actors.handing_over import QueueGoneError
 from warren.errors import MessageError
+from warren.handles.node import Node
 from warren.management import ManagementSettings
-from warren.node import Node
-from warren.scheduling import Scheduled
+from warren.values.scheduling import Scheduled
 
 SOON_S = 0.05
 PATIENCE_S = 30.0

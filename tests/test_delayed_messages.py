@@ -21,10 +21,10 @@ from warren.actors.future import Future
 from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
 from warren.actors.node_errors import DelaysDownError
 from warren.actors.queue_actor import QueueActor
-from warren.scheduling import Scheduled
 from warren.storage.errors import DiskFullError, MessageError, WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.values.scheduling import Scheduled
 
 DELAYED = {"x-delayed-type": "direct"}
 

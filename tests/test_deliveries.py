@@ -11,7 +11,7 @@ import pytest
 import warren
 from tests.support.runtime_tools import HandNode, hand_node, queue_path
 from warren.actors.deliveries import BUFFER
-from warren.consumer import Delivery
+from warren.handles.consumer import Delivery
 from warren.storage.errors import MessageError
 
 

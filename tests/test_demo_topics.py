@@ -44,7 +44,7 @@ from tests.support import rocketmq_golden as golden
 from tests.support.topic_log import RECORD
 from warren.msg_store.packed_records import packed_again
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
-from warren.topic_record import StoredMessage
+from warren.values.topic_record import StoredMessage
 
 SCENARIO = "crash-recovery"
 ORDERS = Orders(20)

@@ -35,7 +35,6 @@ from warren.queue_index.quorum.log import QuorumLog
 from warren.queue_index.quorum.segment_format import encode_segment
 from warren.queue_index.quorum.segment_table import DAMAGED_TABLE
 from warren.queue_index.quorum.wal_columns import WalEntries
-from warren.replay import replay
 from warren.salvage.archive import unpack
 from warren.shovel.errors import ShovelError
 from warren.shovel.exported_rows import check_types, row_of_line
@@ -46,7 +45,8 @@ from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 from warren.storage.record_log import RecordLog, encode_record
 from warren.storage.topic_settings import TopicSettings
-from warren.traces import TraceError, load, tables
+from warren.traces.answers import TraceError, load, tables
+from warren.traces.replay import replay
 
 DIGITS = b"1" * 5000
 """More than Python makes a number of."""

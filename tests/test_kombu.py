@@ -24,10 +24,10 @@ import warren
 import warren.kombu
 from tests.support.waiting import together
 from warren.client import shared_directory
+from warren.handles.shared_node import _NODES
 from warren.kombu.address import address_of
 from warren.kombu.message import outgoing
 from warren.kombu.subscription import AHEAD
-from warren.shared_node import _NODES
 from warren.storage.errors import SettingsError
 
 Connect = Callable[..., Any]

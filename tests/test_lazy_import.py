@@ -99,10 +99,16 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 169, 152, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 175, 157, UNPUBLISHED),
-        (INSPECT, "data", 85, 58, TOPICS | {"asyncio", "pykka", "rich", "warren.node", "numpy.ma", "pamqp", "tarfile"}),
-        (SERVE, "data", 224, 181, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (PUBLISH, "new", 173, 152, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 179, 157, UNPUBLISHED),
+        (
+            INSPECT,
+            "data",
+            85,
+            58,
+            TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
+        ),
+        (SERVE, "data", 228, 181, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )

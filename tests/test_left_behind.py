@@ -8,7 +8,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import HandNode, hand_node
-from warren.queue import Queue
+from warren.handles.queue import Queue
 from warren.storage.memory import MemoryFileSystem
 
 

@@ -15,11 +15,11 @@ from tests.support.both_ways import both_ways, done, listed
 from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
 from warren.actors.handing_over import PublishKey
 from warren.errors import ArgumentsError, NotFoundError, NotMovedError, QueueDownError, WhereError
-from warren.mending import IDS
 from warren.queue_index.message_format import Envelope
-from warren.steps import run
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.verbs.mending import IDS
+from warren.verbs.steps import run
 
 LARGE = b"L" * 5000
 DIES = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import warren
 from warren import metrics
-from warren.steps import run
+from warren.verbs.steps import run
 
 
 @pytest.fixture

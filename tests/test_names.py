@@ -16,8 +16,9 @@ from tests.support import cli_tools
 from tests.support.management_tools import Api
 from tests.support.names import AIO_WAYS, NAMES, WAYS
 from tests.support.server_tools import served
-from warren import management, messages
+from warren import management
 from warren.errors import MessageError, WarrenError
+from warren.values import messages
 
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What does something to a terminal, or is no text; but for tabs and newlines."""

@@ -16,8 +16,8 @@ from warren.actors.handing_over import QueueDownError
 from warren.actors.node_actor import NodeActor
 from warren.actors.node_errors import UnsavedError
 from warren.actors.queue_entry import QueueEntry
-from warren.steps import run
 from warren.storage.errors import StorageError, WarrenError
+from warren.verbs.steps import run
 
 
 @pytest.fixture(autouse=True)

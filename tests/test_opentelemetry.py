@@ -428,15 +428,15 @@ def test_topics_of_coroutines(any_node: warren.Node, spans: Spans) -> None:
 
 
 def test_uninstrumented_everything_is_as_it_was(node: warren.Node) -> None:
-    import warren.topic
-    import warren.topic_reader
-    from warren import consumer, exchange, queue, read_message
+    from warren.handles import consumer, exchange, queue, topic, topic_reader
+    from warren.handles import node as node_module
     from warren.kombu import channel
+    from warren.values import read_message
 
     places = [
-        queue, queue.Queue, aio.queue, aio.queue.Queue, exchange.Exchange, aio.exchange.Exchange, warren.node.Vhost,
+        queue, queue.Queue, aio.queue, aio.queue.Queue, exchange.Exchange, aio.exchange.Exchange, node_module.Vhost,
         aio.node.Vhost, consumer.Delivery, consumer.Consumer, aio.consumer.Delivery, aio.consumer.Consumer,
-        warren.topic.Topic, warren.topic_reader.Reader, warren.topic_reader.TopicRecord, read_message.Iteration,
+        topic.Topic, topic_reader.Reader, topic_reader.TopicRecord, read_message.Iteration,
         channel, channel.Channel,
     ]  # fmt: skip
     before = [dict(vars(place)) for place in places]

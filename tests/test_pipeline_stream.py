@@ -30,13 +30,13 @@ from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.store import open_rocketmq
-from warren.steps import run
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 from warren.tables.options import ReadOptions
 from warren.tables.places import Node
-from warren.topic_record import HERE
+from warren.values.topic_record import HERE
+from warren.verbs.steps import run
 
 ALL = ReadAllAvailable()
 SMALL = TopicSettings(

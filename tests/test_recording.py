@@ -27,8 +27,8 @@ from warren import Config
 from warren.actors.inbox import Inbox
 from warren.actors.queue_actor import QueueActor
 from warren.actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS
-from warren.parquet_log import JOURNAL, ParquetLog, read
 from warren.recording import RecordedNode, RecordFile, node_path, read_record, rescue
+from warren.recording.parquet_log import JOURNAL, ParquetLog, read
 from warren.storage.errors import DataError, SettingsError
 from warren.storage.memory import MemoryFileSystem
 

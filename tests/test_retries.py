@@ -16,8 +16,8 @@ from warren.actors.engines.queue_arguments import EffectiveArguments
 from warren.actors.engines.retries import COUNT, MIN_LOG_BYTES, RECORD
 from warren.actors.engines.retry_policy import RetryPolicy
 from warren.queue_index.fetching import FetchedAgain
-from warren.retry import Retry
 from warren.storage.record_log import RecordLog
+from warren.values.retry import Retry
 
 
 def taken(bench: Bench, count: int = 1000) -> list[tuple[bytes, int]]:

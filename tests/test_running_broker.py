@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import warren
-from warren import durable_queue, running_broker
+from warren import durable_queue
 from warren.cli import app
-from warren.running_broker import refuse_running_broker
+from warren.hosting import running_broker
+from warren.hosting.running_broker import refuse_running_broker
 from warren.salvage.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"

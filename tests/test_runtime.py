@@ -10,9 +10,9 @@ from tests.support.runtime_tools import HandNode, hand_node
 from warren import Queue
 from warren.actors.future import Confirm
 from warren.errors import InvalidValueError, PublishRefusedError
-from warren.steps import call
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.verbs.steps import call
 
 SMALL_SEGMENTS = {"segment_entry_count": 16, "queue_index_max_journal_entries": 64}
 

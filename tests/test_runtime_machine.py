@@ -29,12 +29,12 @@ from warren.actors.clock import HandClock
 from warren.actors.future import Confirm
 from warren.actors.looking import BrowsedMessage
 from warren.errors import PublishRefusedError
-from warren.messages import ReceivedMessage
-from warren.steps import run
 from warren.storage.errors import WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 from warren.testing import GIB
+from warren.values.messages import ReceivedMessage
+from warren.verbs.steps import run
 
 NAMES = ("a", "b", "c", "d")
 DEAD = "dead"

@@ -31,8 +31,8 @@ from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials
 from warren.server.server import ListenError
-from warren.steps import run
 from warren.storage.errors import SettingsError
+from warren.verbs.steps import run
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

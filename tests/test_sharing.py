@@ -49,7 +49,7 @@ from warren.errors import (
     UnroutableError,
     WrongProcessError,
 )
-from warren.node import Node
+from warren.handles.node import Node
 from warren.server import Server
 from warren.top.attached import Attached
 

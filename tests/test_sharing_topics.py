@@ -31,7 +31,7 @@ from warren.errors import (
     TransactionError,
     WrongProcessError,
 )
-from warren.node import Node
+from warren.handles.node import Node
 from warren.server.readers import TAKEN_BYTES
 
 

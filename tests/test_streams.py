@@ -30,9 +30,9 @@ from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import Host
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.server.stream_consumer import with_offset
-from warren.steps import call, run
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.topic_settings import TopicSettings
+from warren.verbs.steps import call, run
 
 SMALL_FILES: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20 * 100}
 

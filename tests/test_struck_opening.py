@@ -16,8 +16,8 @@ from tests.support.effort import times
 from tests.support.runtime_tools import bodies, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look
 from tests.support.tried import Count, Tried
-from warren import open_nodes
 from warren.errors import DirectoryLockedError
+from warren.hosting import open_nodes
 
 STEP = times(5, quick=23, nightly=1)
 """The distance of the moments that are tried."""

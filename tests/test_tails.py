@@ -20,10 +20,10 @@ from tests.support.sharing_tools import Member, hang_up, host_of, next_host
 from tests.support.waiting import wait_until
 from warren.actors.tails import AHEAD
 from warren.errors import NotFoundError
-from warren.node import Node
-from warren.queue import BrowsedDelivery, Queue
-from warren.steps import run
-from warren.tail_verbs import TailVerbs
+from warren.handles.node import Node
+from warren.handles.queue import BrowsedDelivery, Queue
+from warren.verbs.steps import run
+from warren.verbs.tail_verbs import TailVerbs
 
 ALL = 1_000_000
 

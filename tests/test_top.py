@@ -29,7 +29,6 @@ from warren import cli
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.node_socket import SOCKET_NAME
 from warren.salvage.archive import unpack
-from warren.steps import run
 from warren.storage.errors import WarrenError
 from warren.top import command
 from warren.top.attached import Attached, NotAttachedError
@@ -40,6 +39,7 @@ from warren.top.numbers import duration, short, size
 from warren.top.picture import picture
 from warren.top.queue_page import queue_page
 from warren.top.snapshots import LISTS, SORTS, Row, Snapshot, Snapshots
+from warren.verbs.steps import run
 
 GOLDEN = Path(__file__).parent / "golden"
 CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"

@@ -11,8 +11,8 @@ import pytest
 
 import warren
 import warren.aio
-from warren.node import Node
-from warren.topic import Topic
+from warren.handles.node import Node
+from warren.handles.topic import Topic
 
 
 def append(topic: Topic, *numbers: int, queue: int | None = None) -> None:

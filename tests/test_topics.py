@@ -32,11 +32,11 @@ from warren.actors.pool import ActorStoppedError
 from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.queue_index.key_index import KeyIndex
-from warren.steps import run
 from warren.storage.errors import DirectoryLockedError, DiskFullError, MessageError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.java_hash import index_hash
 from warren.storage.memory import MemoryFileSystem
+from warren.verbs.steps import run
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 15,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from warren.replay import Replay, replay
+from warren.traces.replay import Replay, replay
 
 TRACES = Path(__file__).parent / "golden" / "traces"
 ELSEWHERE = Path(__file__).parents[1] / "../shared/golden/rabbitmq-3.10.8/traces"

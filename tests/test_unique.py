@@ -19,7 +19,7 @@ from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node, 
 from tests.support.server_tools import served
 from warren import Queue
 from warren.errors import ArgumentsError, DiskFullError, MessageError, PreconditionFailedError, PublishRefusedError
-from warren.node import Node
+from warren.handles.node import Node
 from warren.queue_index import directory as names
 from warren.storage.faults import FaultRules
 from warren.storage.memory import MemoryFileSystem

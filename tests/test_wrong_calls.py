@@ -302,7 +302,7 @@ def test_a_file_in_place_of_a_directory_is_called_a_file(tmp_path: Path) -> None
 def test_an_argument_that_no_queue_knows_is_logged_with_the_one_that_was_meant(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with warren.open(tmp_path) as node, caplog.at_level(logging.WARNING, "warren.node"):
+    with warren.open(tmp_path) as node, caplog.at_level(logging.WARNING, "warren.handles.node"):
         for _ in range(2):
             node.queue("q", arguments={"x-max-lenght": 5, "x-max-priority": 3})
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "argument_unknown"]

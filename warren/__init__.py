@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from warren.actors.engines.topics.errors import TopicError
     from warren.actors.future import Confirm
     from warren.config import Config
-    from warren.consumer import Consumer, Delivery
-    from warren.delivery_batch import DeliveryBatch
-    from warren.exchange import Exchange
-    from warren.messages import DelayedMessage
-    from warren.node import Node, Vhost, open
-    from warren.queue import Queue
-    from warren.read_message import RecordBatch
-    from warren.retry import Retry
-    from warren.scheduling import Scheduled
+    from warren.handles.consumer import Consumer, Delivery
+    from warren.handles.delivery_batch import DeliveryBatch
+    from warren.handles.exchange import Exchange
+    from warren.handles.node import Node, Vhost, open
+    from warren.handles.queue import Queue
+    from warren.handles.topic import Topic
+    from warren.handles.topic_reader import Reader, TopicRecord
+    from warren.handles.transaction import Transaction
+    from warren.handles.transfers import export_messages, import_messages
     from warren.storage.errors import DataError, StorageError, WarrenError
-    from warren.topic import Topic
-    from warren.topic_reader import Reader, TopicRecord
-    from warren.transaction import Transaction
-    from warren.transfers import export_messages, import_messages
+    from warren.values.messages import DelayedMessage
+    from warren.values.read_message import RecordBatch
+    from warren.values.retry import Retry
+    from warren.values.scheduling import Scheduled
 
     __version__: str
 
@@ -71,29 +71,29 @@ _HOMES: Final = {
     "AppendResult": "warren.actors.commit_log_actor",
     "Config": "warren.config",
     "Confirm": "warren.actors.future",
-    "Consumer": "warren.consumer",
+    "Consumer": "warren.handles.consumer",
     "DataError": "warren.storage.errors",
-    "DelayedMessage": "warren.messages",
-    "Delivery": "warren.consumer",
-    "DeliveryBatch": "warren.delivery_batch",
-    "Exchange": "warren.exchange",
-    "Node": "warren.node",
-    "Queue": "warren.queue",
-    "Reader": "warren.topic_reader",
-    "RecordBatch": "warren.read_message",
+    "DelayedMessage": "warren.values.messages",
+    "Delivery": "warren.handles.consumer",
+    "DeliveryBatch": "warren.handles.delivery_batch",
+    "Exchange": "warren.handles.exchange",
+    "Node": "warren.handles.node",
+    "Queue": "warren.handles.queue",
+    "Reader": "warren.handles.topic_reader",
+    "RecordBatch": "warren.values.read_message",
     "RefusedError": "warren.actors.engines.errors",
-    "Retry": "warren.retry",
-    "Scheduled": "warren.scheduling",
+    "Retry": "warren.values.retry",
+    "Scheduled": "warren.values.scheduling",
     "StorageError": "warren.storage.errors",
-    "Topic": "warren.topic",
+    "Topic": "warren.handles.topic",
     "TopicError": "warren.actors.engines.topics.errors",
-    "TopicRecord": "warren.topic_reader",
-    "Transaction": "warren.transaction",
-    "Vhost": "warren.node",
+    "TopicRecord": "warren.handles.topic_reader",
+    "Transaction": "warren.handles.transaction",
+    "Vhost": "warren.handles.node",
     "WarrenError": "warren.storage.errors",
-    "export_messages": "warren.transfers",
-    "import_messages": "warren.transfers",
-    "open": "warren.node",
+    "export_messages": "warren.handles.transfers",
+    "import_messages": "warren.handles.transfers",
+    "open": "warren.handles.node",
 }
 """Where each name is defined."""
 _MODULES: Final = ("aio", "engine", "errors")

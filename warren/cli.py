@@ -44,7 +44,7 @@ COMMANDS: Final = (
     ),
     ListedCommand(
         "replay",
-        "warren.traces:replay_command",
+        "warren.traces.answers:replay_command",
         "Run a recorded trace on a fresh queue and print the state after every operation.",
         hidden=True,  # a tool of the tests
     ),

@@ -16,12 +16,12 @@ import attrs
 
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import load_settings, topic_settings
-from warren.setting_keywords import SettingKeywords
 from warren.storage.call_arguments import checked
 from warren.storage.errors import SettingsError, did_you_mean
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import Settings
 from warren.storage.topic_settings import TopicSettings
+from warren.values.setting_keywords import SettingKeywords
 
 ENGINE: Final = Settings(target_ram_count_max=24_576, delta_read_max=4096)
 """The engine of a node that names no profile: its queues keep a backlog on the disk, whatever memory there is, and read

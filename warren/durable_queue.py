@@ -35,13 +35,13 @@ from warren.actors.future import Confirm
 from warren.actors.node_context import BlockedError
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.waiting_room import WaitingRoom, this_thread
-from warren.consumer import Delivery
-from warren.messages import as_body
-from warren.node import Node
-from warren.queue import Queue
-from warren.shared_node import NodeLease, borrow_node, lease_node
-from warren.steps import run
+from warren.handles.consumer import Delivery
+from warren.handles.node import Node
+from warren.handles.queue import Queue
+from warren.handles.shared_node import NodeLease, borrow_node, lease_node
 from warren.storage.errors import SettingsError, WarrenError
+from warren.values.messages import as_body
+from warren.verbs.steps import run
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]

@@ -8,9 +8,9 @@ import weakref
 from pathlib import Path
 
 from warren.actors.vhost import Vhost
-from warren.data_directory import refuse_part
+from warren.hosting.data_directory import refuse_part
+from warren.hosting.running_broker import refuse_running_broker
 from warren.queue_index.directory import vhost_directory_name
-from warren.running_broker import refuse_running_broker
 from warren.storage.call_arguments import checked
 from warren.storage.filesystem import RealFileSystem, make_data_directory
 from warren.storage.settings import Settings
@@ -32,9 +32,9 @@ def open_vhost(
     """Open a vhost of the data directory ``directory``, made where it is missing; a context manager that closes it.
 
     ``sync``: what is called safe survives a power loss; without it, the end of the process. The directory may be that
-    of a stopped RabbitMQ node. Raises :class:`~warren.storage.errors.DirectoryLockedError` where another process has it
-    (:class:`~warren.running_broker.BrokerRunningError`: a RabbitMQ), and :class:`~warren.storage.errors.DataError`
-    where files are damaged in a way that no crash explains.
+    of a stopped RabbitMQ node. Raises :class:`~warren.storage.errors.DirectoryLockedError` if another process has it,
+    :class:`~warren.hosting.running_broker.BrokerRunningError` if that is a RabbitMQ, and
+    :class:`~warren.storage.errors.DataError` if files are damaged in a way that no crash explains.
     """
     refuse_part(os.fspath(directory))
     refuse_running_broker(os.fspath(directory))

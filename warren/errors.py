@@ -37,10 +37,8 @@ from warren.actors.node_errors import (
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.client.calls import NotFromOutsideError
 from warren.client.errors import HostUnresponsiveError
-from warren.exchange_verbs import UnroutableError
-from warren.mending import NotMovedError
-from warren.running_broker import BrokerRunningError
-from warren.running_node import ClosedError
+from warren.hosting.running_broker import BrokerRunningError
+from warren.hosting.running_node import ClosedError
 from warren.storage.data_version import VersionError
 from warren.storage.errors import (
     DataError,
@@ -53,7 +51,9 @@ from warren.storage.errors import (
     StorageError,
     WarrenError,
 )
-from warren.where import WhereError
+from warren.values.where import WhereError
+from warren.verbs.exchange_verbs import UnroutableError
+from warren.verbs.mending import NotMovedError
 
 __all__ = [
     "AccessRefusedError",

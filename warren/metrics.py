@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from warren.node import Node
+from warren.handles.node import Node
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import pytest
 
 if TYPE_CHECKING:
     from warren import Node
-    from warren.seen_messages import QueueMessages
     from warren.server import Server
     from warren.testing import TestNode
+    from warren.values.seen_messages import QueueMessages
 
 
 _NODES = ("warren_node", "warren_node_dir")

@@ -21,13 +21,13 @@ from warren.actors.node_actor import Probes
 from warren.actors.node_context import memory_files, shared_files
 from warren.actors.settling_pool import SettlingPool
 from warren.config import Config
-from warren.memory_node import config_in_memory
-from warren.node import Node
-from warren.running_node import RunningNode, memory_reading
-from warren.seen_messages import QueueMessages
-from warren.setting_keywords import SettingKeywords
+from warren.handles.node import Node
+from warren.hosting.memory_node import config_in_memory
+from warren.hosting.running_node import RunningNode, memory_reading
 from warren.storage.filesystem import FileSystem, make_data_directory
 from warren.storage.memory import MemoryFileSystem
+from warren.values.seen_messages import QueueMessages
+from warren.values.setting_keywords import SettingKeywords
 
 __all__ = ["EVENTS", "Event", "HandClock", "Machine", "QueueMessages", "SeenMessage", "TestNode"]
 

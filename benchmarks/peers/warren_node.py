@@ -11,7 +11,7 @@ import numpy as np  # noqa: F401 - which warren imports with its first batch: a 
 
 import warren
 from benchmarks.peers.peer import Can, Letter, Load, Peer, Place, Promise, Queue, Token, Topic
-from warren.steps import run
+from warren.verbs.steps import run
 
 _SYNC: dict[Promise, Literal["os", "group", "always"]] = {
     Promise.VOLATILE: "os",

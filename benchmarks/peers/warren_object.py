@@ -13,7 +13,7 @@ from warren.msg_store.commit_log import Batch, CommitLog
 from warren.msg_store.commit_log_format import Host
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.storage.topic_settings import TopicSettings
-from warren.topic_record import properties_of_keys
+from warren.values.topic_record import properties_of_keys
 
 _BORN_HOST, _STORE_HOST = Host.parse("10.0.0.1:50123"), Host.parse("10.0.0.2:10911")
 _RAM_COUNT = 10_000

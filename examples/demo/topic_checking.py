@@ -16,7 +16,7 @@ import attrs
 
 from examples.demo.checking import Faults
 from examples.demo.numbered import body_of, number_of
-from warren.topic_record import StoredMessage
+from warren.values.topic_record import StoredMessage
 
 MESSAGES_OF_AN_ORDER: Final = 3
 """At least."""

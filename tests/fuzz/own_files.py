@@ -20,7 +20,6 @@ from pamqp import commands as c
 from tests.fuzz import seeds
 from tests.fuzz.parsers import PATH, in_memory
 from tests.fuzz.target import Target
-from warren import replay
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_file import FORMAT, VERSION, _checksum
@@ -45,6 +44,7 @@ from warren.simulation.toml_file import EXAMPLE, scenario_from_toml
 from warren.storage.errors import MessageError
 from warren.storage.record_log import RecordLog, encode_record
 from warren.storage.settings import PROFILES
+from warren.traces import replay
 
 DIRECTORY: Final = "/data"
 _NO_SALT: Final = bytes

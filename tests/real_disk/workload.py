@@ -33,7 +33,7 @@ from tests.support.queue_load import QueueLoad
 from tests.support.topic_load import TopicLoad
 from warren.actors.future import Confirm
 from warren.errors import NotFoundError, PreconditionFailedError, TransactionError
-from warren.transaction import Transaction
+from warren.handles.transaction import Transaction
 
 QUEUE, UNIQUE, DONE, TOPIC = "jobs", "unique", "done", "orders"
 OTHERS = 100_000

@@ -29,8 +29,8 @@ from warren.actors.handing_over import QueueDownError
 from warren.actors.pool import ThreadPool
 from warren.config import Config
 from warren.errors import WarrenError
-from warren.node import Node
-from warren.running_node import RunningNode
+from warren.handles.node import Node
+from warren.hosting.running_node import RunningNode
 from warren.storage.memory import MemoryFileSystem
 from warren.testing import Machine
 
@@ -107,7 +107,7 @@ class NodeSchedule:
             self.owed.queues[name].limited = "x-max-length" in self.program.arguments[name]
         with uncollected(), logged() as failures:
             with stepped(scheduler), contextlib.ExitStack() as undo:
-                replace(undo, "warren.consumer", "time", Time(scheduler))
+                replace(undo, "warren.handles.consumer", "time", Time(scheduler))
                 try:
                     self._run(scheduler)
                 finally:

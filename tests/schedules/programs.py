@@ -20,7 +20,7 @@ import attrs
 
 from warren import Queue
 from warren.errors import WarrenError
-from warren.node import Node
+from warren.handles.node import Node
 
 QUEUES: Final = ("a", "b")
 Step = tuple[Any, ...]

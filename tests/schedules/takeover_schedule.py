@@ -31,9 +31,10 @@ from tests.schedules.node_schedule import logged, uncollected
 from tests.schedules.scheduler import Scheduler
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.runtime_tools import forget_actors
-from warren import open_nodes
 from warren.errors import WarrenError
-from warren.running_node import RunningNode
+from warren.handles import node as node_module
+from warren.hosting import open_nodes
+from warren.hosting.running_node import RunningNode
 
 _WARREN: Final = str(Path(warren.__file__).parent)
 _ACTORS: Final = str(Path(warren.actors.leading.__file__).parent)
@@ -143,8 +144,8 @@ class TakeoverSchedule:
             replace(undo, f"warren.{name}", constant, 1e6)  # else a program that hangs would seem to go on
         replace(undo, "warren.actors.loop_thread", "asyncio", sockets.Asyncio(scheduler))
         replace(undo, "warren.server.server", "_new_loop", processes.new_loop)
-        replace(undo, "warren.node", "SystemClock", lambda: SteppedClock(scheduler))
-        start = warren.node._start
+        replace(undo, "warren.handles.node", "SystemClock", lambda: SteppedClock(scheduler))
+        start = node_module._start
 
         def counted(*arguments: Any, **named: Any) -> RunningNode:
             running = start(*arguments, **named)
@@ -155,7 +156,7 @@ class TakeoverSchedule:
             self.hosts += 1
             return running
 
-        replace(undo, "warren.node", "_start", counted)
+        replace(undo, "warren.handles.node", "_start", counted)
 
     def _run(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
         scheduler.begin()

@@ -19,7 +19,7 @@ import warren.aio
 from tests.support.aio_tools import GUARD_S, driven
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.future import Future
-from warren.topic_append import AppendManyConfirm
+from warren.verbs.topic_append import AppendManyConfirm
 
 Check = Callable[..., Awaitable[None]]
 KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])

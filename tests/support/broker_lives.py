@@ -21,7 +21,7 @@ import warren
 from tests.support.broker import Broker, BrokerError
 from warren.actors.vhost import Vhost
 from warren.engine import vhost_path
-from warren.node import Node
+from warren.handles.node import Node
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.variable_queue import VariableQueue
 from warren.salvage.queue_directory import MISSING_BODY, Finding

@@ -13,8 +13,8 @@ from tests.support.runtime_tools import hand_node
 from warren import Queue, Vhost
 from warren.actors.engines.errors import NotFoundError, RefusedError
 from warren.actors.handing_over import PublishRefusedError, QueueDownError
-from warren.consumer import Consumer, Delivery
 from warren.errors import UnroutableError
+from warren.handles.consumer import Consumer, Delivery
 
 
 @attrs.define

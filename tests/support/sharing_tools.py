@@ -18,7 +18,7 @@ from typing import ClassVar, Self, TextIO
 
 from tests.support.waiting import wait_until
 from warren.client.link import Link
-from warren.node import Node
+from warren.handles.node import Node
 from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 PATIENCE_S = 60.0

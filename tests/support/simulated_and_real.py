@@ -36,9 +36,9 @@ from warren.simulation.publication import Publication
 from warren.simulation.scenario import INSTANT_DISK, Profile
 from warren.simulation.sizes import body
 from warren.simulation.workload import envelope
-from warren.steps import call
 from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.settings import PROFILES
+from warren.verbs.steps import call
 
 Outcome = Literal["ack", "requeue"]
 MB: Final = 1_000_000

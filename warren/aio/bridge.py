@@ -23,11 +23,11 @@ from warren.actors.admission import Admission, BackpressureWait
 from warren.actors.future import Confirm, Future
 from warren.actors.gate import Reservation
 from warren.actors.pool import Asked
-from warren.steps import Has, Reading, Steps, Wait, Within
 from warren.storage.call_arguments import signature
+from warren.verbs.steps import Has, Reading, Steps, Wait, Within
 
 if TYPE_CHECKING:
-    from warren.scheduling import Scheduled
+    from warren.values.scheduling import Scheduled
 
 P = ParamSpec("P")
 A = TypeVar("A")

@@ -1,11 +1,11 @@
-"""Consumers as async iterators, and what they get. What a consumer asks for is told in :mod:`warren.consumer_verbs`.
+"""Consumers as async iterators, and their deliveries; on top of :mod:`warren.verbs.consumer_verbs`.
 
 Between the last wait and the hand-over there is no point where a coroutine can be cancelled, so a cancelled
 :meth:`Consumer.receive` has taken nothing: the message is the next one's.
 
-What is not settled goes back to its place in the queue when the consumer is closed, or when nobody has it any more: a
-:class:`~warren.channel.Channel` that is forgotten, with its consumer and all that it delivered, lets go by itself. So a
-task that is cancelled in the middle of an ``async for`` keeps no messages from others.
+Unsettled messages go back to their place in the queue when the consumer is closed, or when the last reference to the
+consumer and its deliveries is gone (:class:`~warren.handles.channel.Channel`). So a task that is cancelled in the
+middle of an ``async for`` keeps no messages from others.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Final
 
 from warren.aio.bridge import awaited, run
-from warren.channel import Channel, DeliveredMessage
-from warren.consumer_verbs import ConsumerVerbs
-from warren.messages import milliseconds
-from warren.steps import Handle
+from warren.handles.channel import Channel, DeliveredMessage
 from warren.storage.call_arguments import check_flag, checked
+from warren.values.messages import milliseconds
+from warren.verbs.consumer_verbs import ConsumerVerbs
+from warren.verbs.steps import Handle
 
 FAIR_SHARE: Final = 64
 """Messages that a consumer hands out without letting other coroutines run; more would starve them."""

@@ -1,16 +1,16 @@
-"""Exchange: the one of :mod:`warren.exchange`, for coroutines."""
+"""Exchange: the one of :mod:`warren.handles.exchange`, for coroutines."""
 
 from __future__ import annotations
 
 import functools
 from typing import Unpack
 
-from warren import exchange
 from warren.aio.bridge import awaited_safe, run_now
 from warren.aio.confirm import Confirm
-from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
-from warren.messages import PublishArguments
+from warren.handles import exchange
 from warren.storage.call_arguments import checked
+from warren.values.messages import PublishArguments
+from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 
 
 class Exchange(ExchangeHandle):

@@ -14,24 +14,24 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from warren import node
 from warren.aio.bridge import awaited, awaited_safe, in_thread
 from warren.aio.exchange import Exchange
 from warren.aio.node_users import NodeUsers
 from warren.aio.queue import Queue
 from warren.config import Config
-from warren.messages import delayed_messages
-from warren.setting_keywords import SettingKeywords
+from warren.handles import node
 from warren.storage.call_arguments import checked
 from warren.storage.errors import InvalidValueError, shown
-from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
+from warren.values.messages import delayed_messages
+from warren.values.setting_keywords import SettingKeywords
+from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
     from warren.aio.topic import Topic
     from warren.aio.transaction import Transaction
     from warren.server import Server, ServerSettings
-    from warren.topic_verbs import TopicVerbs
-    from warren.transaction_verbs import TransactionVerbs
+    from warren.verbs.topic_verbs import TopicVerbs
+    from warren.verbs.transaction_verbs import TransactionVerbs
 
 
 class Vhost(VhostHandle):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from warren.aio.bridge import awaited
-from warren.user_verbs import UserVerbs
+from warren.verbs.user_verbs import UserVerbs
 
 
 class NodeUsers:
-    """The methods of a node that :mod:`warren.user_verbs` tells of."""
+    """The methods of a node that :mod:`warren.verbs.user_verbs` tells of."""
 
     users = awaited(UserVerbs.users)
     add_user = awaited(UserVerbs.add_user)

@@ -1,4 +1,4 @@
-"""Queue: the handle of :mod:`warren.queue`, for coroutines. Any number of event loops may share it.
+"""Queue: the handle of :mod:`warren.handles.queue`, for coroutines. Any number of event loops may share it.
 
 ``publish`` waits until the message is safe, ``publish_nowait`` gives a confirm to be awaited later. Whatever is asked
 of the queue is done by the pool's threads. An await that is cancelled stops waiting; what it asked for is done, except
@@ -11,16 +11,16 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Unpack
 
-from warren import queue
 from warren.aio.bridge import awaited, awaited_safe, run, run_now
 from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
-from warren.consumer_verbs import ConsumeArguments, spread
-from warren.delivery_batch import DeliveryBatch, settle_many
-from warren.mending_verbs import PAGE, BrowsedDelivery, Where
-from warren.messages import QueuePublishArguments, delayed_messages
-from warren.queue_verbs import Got, QueueHandle, QueueVerbs
+from warren.handles import queue
+from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import checked
+from warren.values.messages import QueuePublishArguments, delayed_messages
+from warren.verbs.consumer_verbs import ConsumeArguments, spread
+from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Where
+from warren.verbs.queue_verbs import Got, QueueHandle, QueueVerbs
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:

@@ -1,4 +1,4 @@
-"""Topic: the handle of :mod:`warren.topic`, for coroutines. Any number of event loops may share it.
+"""Topic: the handle of :mod:`warren.handles.topic`, for coroutines. Any number of event loops may share it.
 
 ``append`` waits until the message is safe, ``append_nowait`` gives a confirm to be awaited later. Entries, keys and
 groups are asked for from the actors, and messages are read in the loop's default executor, many at a time.
@@ -13,20 +13,20 @@ import functools
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Unpack
 
-from warren import topic
 from warren.actors.commit_log_actor import AppendResult
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.aio.bridge import awaited, run, run_now, safe
 from warren.aio.confirm import AppendConfirm
 from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
+from warren.handles import topic
 from warren.msg_store.packed_records import PackedRecords
-from warren.reader_verbs import ReaderArguments
 from warren.storage.call_arguments import checked
-from warren.topic_append import AppendResults
-from warren.topic_record import Moment
-from warren.topic_tail import is_behind, last_of, places_before_end
-from warren.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
+from warren.values.topic_record import Moment
+from warren.verbs.reader_verbs import ReaderArguments
+from warren.verbs.topic_append import AppendResults
+from warren.verbs.topic_tail import is_behind, last_of, places_before_end
+from warren.verbs.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
 
 
 def _records(found: list[PackedRecords]) -> list[TopicRecord]:

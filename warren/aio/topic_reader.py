@@ -1,4 +1,4 @@
-"""Readers of topics and what they read, for coroutines. What a reader asks for is told in :mod:`warren.reader_verbs`.
+"""Readers of topics and what they read, for coroutines; on top of :mod:`warren.verbs.reader_verbs`.
 
 What is taken is asked of the groups' actor, and read from the files in the loop's default executor, a batch a hop;
 between batches no thread is used. A reader that waits for messages is an entry in a list.
@@ -12,9 +12,9 @@ from typing import Self
 
 from warren.aio.bridge import awaited, run
 from warren.aio.consumer import FAIR_SHARE
-from warren.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
-from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
 from warren.storage.call_arguments import checked
+from warren.values.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
+from warren.verbs.reader_verbs import Read, ReaderHandle, ReaderVerbs
 
 
 class TopicRecord(ReadMessage):

@@ -1,15 +1,15 @@
-"""Transaction: the handle of :mod:`warren.transaction`, for coroutines."""
+"""Transaction: the handle of :mod:`warren.handles.transaction`, for coroutines."""
 
 from __future__ import annotations
 
 import functools
 
-from warren import transaction
 from warren.aio.bridge import awaited, awaited_safe
+from warren.handles import transaction
 from warren.msg_store.commit_log_format import Record
 from warren.msg_store.packed_records import packed_again
-from warren.topic_record import StoredMessage
-from warren.transaction_verbs import TransactionHandle, TransactionVerbs
+from warren.values.topic_record import StoredMessage
+from warren.verbs.transaction_verbs import TransactionHandle, TransactionVerbs
 
 
 def _message(record: Record) -> StoredMessage:

@@ -6,5 +6,5 @@ From the socket up:
 - :mod:`~warren.client.channels` and :mod:`~warren.client.publishing` are channels: questions and answers, and messages
   that wait for their confirms, to be sent again over the next socket;
 - :mod:`~warren.client.verbs` and its neighbours are what handles ask for, with the names and errors of
-  :mod:`warren.queue_verbs` and the others, which work in the process of the node.
+  :mod:`warren.verbs.queue_verbs` and the others, which work in the process of the node.
 """

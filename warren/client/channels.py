@@ -29,8 +29,8 @@ from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import delivered_of, got_of
 from warren.queue_index.acking import tag_ranges
-from warren.steps import Steps
 from warren.storage.errors import WarrenError
+from warren.verbs.steps import Steps
 
 _SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Nack | c.Basic.Reject]] = {
     "ack": c.Basic.Ack(),
@@ -186,7 +186,7 @@ class Settlements:
 
 
 class DeliveryChannel:
-    """What messages of one queue were delivered through, and are settled through: a :class:`warren.channel.Channel`.
+    """The :class:`warren.handles.channel.Channel` that messages of one queue are delivered and settled through.
 
     Closes itself when nobody is left who could settle any of them.
     """

@@ -1,4 +1,4 @@
-"""What can be asked of a queue that another process hosts. The verbs are those of :mod:`warren.queue_verbs`."""
+"""What can be asked of a queue that another process hosts. The verbs are those of :mod:`warren.verbs.queue_verbs`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import CREDIT, DUE, MESSAGE_BYTES, Call, Credit
-from warren.channel import DeliveredMessage
 from warren.client.calls import call, packed
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
-from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
-from warren.mending_verbs import Place, Selected, Where
-from warren.messages import (
+from warren.handles.channel import DeliveredMessage
+from warren.queue_index.amqp_tables import LongInteger
+from warren.queue_index.browsing import Browsed
+from warren.queue_index.fetching import MessageProperties
+from warren.storage.errors import WarrenError
+from warren.values.messages import (
     KEY_ARGUMENTS,
     LATER,
     QueuePublishArguments,
@@ -41,18 +43,16 @@ from warren.messages import (
     as_body,
     columns_of,
 )
-from warren.publishing import AsTheyWere, settled_confirm
-from warren.queue_index.amqp_tables import LongInteger
-from warren.queue_index.browsing import Browsed
-from warren.queue_index.fetching import MessageProperties
-from warren.queue_verbs import Got, QueueVerbs
-from warren.steps import Steps
-from warren.storage.errors import WarrenError
+from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
+from warren.verbs.mending_verbs import Place, Selected, Where
+from warren.verbs.publishing import AsTheyWere, settled_confirm
+from warren.verbs.queue_verbs import Got, QueueVerbs
+from warren.verbs.steps import Steps
 
 if TYPE_CHECKING:
-    from warren.mending import Done, Target
-    from warren.scheduling import Scheduled
-    from warren.tail_verbs import TailVerbs
+    from warren.values.scheduling import Scheduled
+    from warren.verbs.mending import Done, Target
+    from warren.verbs.tail_verbs import TailVerbs
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class RemoteQueueVerbs(QueueVerbs):
         passes_alarms: bool = False,
     ) -> Steps[Confirm]:
         from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
-        from warren.unique_publishing import keys_of  # noqa: PLC0415
+        from warren.verbs.unique_publishing import keys_of  # noqa: PLC0415
 
         keys, rest = keys_of(properties, bodies, several=several)  # what is wrong with them is known here
         if not any(keys):
@@ -172,7 +172,7 @@ class RemoteQueueVerbs(QueueVerbs):
     def _publish_later(
         self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
     ) -> Steps[Scheduled]:
-        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
 
         wanted = schedule(properties, len(bodies), self.remote.now_ms(), self.remote.new_message_id)
         columns = columns_of(wanted.properties, len(bodies))

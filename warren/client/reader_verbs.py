@@ -1,4 +1,4 @@
-"""A reader of a topic that another process hosts. The verbs are those of :mod:`warren.reader_verbs`.
+"""A reader of a topic that another process hosts. The verbs are those of :mod:`warren.verbs.reader_verbs`.
 
 It has a channel of its own, and is a member of its group while that is open. So its claims name the channel where those
 of the host's readers name the topics that run: with another socket, another host, or topics that were opened anew comes
@@ -27,10 +27,10 @@ from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log_format import Record, encode
 from warren.msg_store.packed_records import PackedRecords, packed
 from warren.queue_index.local_offsets import SEPARATOR
-from warren.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs
-from warren.steps import Steps
 from warren.storage.errors import WarrenError
-from warren.topic_record import to_ms
+from warren.values.topic_record import to_ms
+from warren.verbs.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs
+from warren.verbs.steps import Steps
 
 
 class ReaderChannel(ClientChannel):

@@ -20,9 +20,9 @@ from warren.client.errors import LinkLostError
 from warren.client.kept import KeptChannel, Window
 from warren.client.link import Link
 from warren.client.publishing import PublishChannel
-from warren.running_node import ClosedError
-from warren.steps import Steps, Within, bounded, run
+from warren.hosting.running_node import ClosedError
 from warren.storage.errors import WarrenError
+from warren.verbs.steps import Steps, Within, bounded, run
 
 _DEFAULT_EXCHANGE: Final = ""
 K = TypeVar("K")

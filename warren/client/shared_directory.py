@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from warren import open_nodes
 from warren.actors.interrupts import Closing, uninterrupted
 from warren.actors.leading import new_lock
 from warren.actors.node_socket import SOCKET_NAME, short_path
@@ -39,11 +38,12 @@ from warren.client.handshake import Login
 from warren.client.link import Link
 from warren.client.remote import RemoteVhost
 from warren.config import Config
-from warren.running_node import ClosedError, RunningNode
-from warren.steps import run
+from warren.hosting import open_nodes
+from warren.hosting.running_node import ClosedError, RunningNode
 from warren.storage.errors import DirectoryLockedError, DirectoryLostError, WarrenError
 from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, identity_of, lock_holder
 from warren.storage.real_file import refused
+from warren.verbs.steps import run
 
 ELECTION_FILE: Final = "warren.election"
 """The lock of the process that is opening the node."""

@@ -15,14 +15,14 @@ from warren.client.remote import RemoteVhost
 from warren.client.shared_directory import SharedDirectory
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.client.verbs import RemoteExchangeVerbs, RemoteNodeVerbs, RemoteVhostVerbs
-from warren.steps import Steps
-from warren.vhost_verbs import NodeVerbs, VhostVerbs
+from warren.verbs.steps import Steps
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 if TYPE_CHECKING:
-    from warren.exchange_verbs import ExchangeVerbs
-    from warren.queue_verbs import QueueVerbs
-    from warren.topic_verbs import TopicVerbs
-    from warren.transaction_verbs import TransactionVerbs
+    from warren.verbs.exchange_verbs import ExchangeVerbs
+    from warren.verbs.queue_verbs import QueueVerbs
+    from warren.verbs.topic_verbs import TopicVerbs
+    from warren.verbs.transaction_verbs import TransactionVerbs
 
 
 class Switch:

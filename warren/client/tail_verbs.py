@@ -1,4 +1,4 @@
-"""A tail of a queue that another process hosts. The verbs are those of :mod:`warren.tail_verbs`.
+"""A tail of a queue that another process hosts. The verbs are those of :mod:`warren.verbs.tail_verbs`.
 
 It has a channel of its own. With another host comes another channel, and the tail begins anew at the queue's end: what
 came in between it does not see.
@@ -13,8 +13,8 @@ from warren.actors.looking import BrowsedMessage
 from warren.amqp.own_methods import Call
 from warren.client.errors import LinkLostError
 from warren.client.reader_verbs import ReaderChannel
-from warren.steps import Steps, Within
-from warren.tail_verbs import PAGE, TailVerbs
+from warren.verbs.steps import Steps, Within
+from warren.verbs.tail_verbs import PAGE, TailVerbs
 
 if TYPE_CHECKING:
     from warren.client.queue_verbs import RemoteQueueVerbs

@@ -1,5 +1,5 @@
-"""What can be asked of a topic that another process hosts. The verbs are those of :mod:`warren.topic_verbs`, and of
-:mod:`warren.transaction_verbs`.
+"""The verbs of :mod:`warren.verbs.topic_verbs` and :mod:`warren.verbs.transaction_verbs`, for topics that another
+process hosts.
 
 A message is made, checked and given its queue here, with the host's settings, and appended there.
 """
@@ -19,12 +19,12 @@ from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log_format import Record, decode
 from warren.msg_store.message_batch import Batch
 from warren.msg_store.packed_records import PackedRecords, packed
-from warren.reader_verbs import ReaderArguments
-from warren.steps import Steps, run
 from warren.storage.topic_settings import TopicSettings
-from warren.topic_record import Moment, to_ms
-from warren.topic_verbs import AppendArguments, TopicVerbs
-from warren.transaction_verbs import TransactionVerbs
+from warren.values.topic_record import Moment, to_ms
+from warren.verbs.reader_verbs import ReaderArguments
+from warren.verbs.steps import Steps, run
+from warren.verbs.topic_verbs import AppendArguments, TopicVerbs
+from warren.verbs.transaction_verbs import TransactionVerbs
 
 
 class RemoteTopicVerbs(TopicVerbs):

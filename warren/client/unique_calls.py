@@ -14,7 +14,7 @@ from warren.actors.future import Confirm, UniqueConfirm
 from warren.client.appending import KeptCall, KeptCalls
 from warren.client.calls import check_fits, packed
 from warren.client.remote import RemoteVhost
-from warren.steps import Steps
+from warren.verbs.steps import Steps
 
 
 def publish_unique(

@@ -1,5 +1,5 @@
-"""What can be asked of a node and its vhosts that another process hosts: the verbs of :mod:`warren.vhost_verbs`, and
-those of :mod:`warren.exchange_verbs`."""
+"""The verbs of :mod:`warren.verbs.vhost_verbs` and :mod:`warren.verbs.exchange_verbs` for a node that another process
+hosts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from warren.client.calls import call, check_fits
 from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
-from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
-from warren.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
-from warren.publishing import AsTheyWere, outcomes_of, settled_confirm
-from warren.queue_verbs import QueueHandle
-from warren.steps import Steps, run
 from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
-from warren.user_verbs import UserVerbs
-from warren.vhost_verbs import NodeVerbs, VhostVerbs, queue_properties
+from warren.values.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
+from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.verbs.publishing import AsTheyWere, outcomes_of, settled_confirm
+from warren.verbs.queue_verbs import QueueHandle
+from warren.verbs.steps import Steps, run
+from warren.verbs.user_verbs import UserVerbs
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, queue_properties
 
 if TYPE_CHECKING:
-    from warren.retry import Retry
-    from warren.topic_verbs import TopicVerbs
-    from warren.transaction_verbs import TransactionVerbs
+    from warren.values.retry import Retry
+    from warren.verbs.topic_verbs import TopicVerbs
+    from warren.verbs.transaction_verbs import TransactionVerbs
 
 
 class RemoteExchangeVerbs(ExchangeVerbs):
@@ -80,7 +80,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         block: bool,
         timeout: float | None,
     ) -> Steps[Confirm]:
-        from warren.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
 
         if not bodies:
             return settled_confirm()

@@ -15,8 +15,8 @@ from warren.commands.message_lines import FormatOption, chosen_format, queue_lin
 from warren.commands.message_output import MANY, MessageOutput, Stop
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, FollowOption, NodePath, UsageError, VhostOption
-from warren.consumer import Delivery
-from warren.queue import Queue
+from warren.handles.consumer import Delivery
+from warren.handles.queue import Queue
 from warren.storage.errors import MessageError
 
 _PREFETCH: Final = 200

@@ -18,7 +18,7 @@ from warren.commands.output import print_json, report_error
 from warren.ctl.text import plain, shown
 from warren.ctl.verb import DEFAULT_VHOST, Verb
 from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS, answer
-from warren.node import Node
+from warren.handles.node import Node
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError, did_you_mean
 

@@ -13,7 +13,7 @@ from warren.actors.engines.definitions_json import Imported
 from warren.commands.opening import looking_at, opened_node, vhost_of
 from warren.commands.options import AdoptOption, NodePath, UsageError
 from warren.commands.output import print_json, report_error
-from warren.node import Node
+from warren.handles.node import Node
 from warren.salvage.names import printable
 from warren.storage.errors import StorageError
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, JsonOption, NodePath, VhostOption
 from warren.commands.output import plain_table, print_json, print_text
-from warren.messages import DelayedMessage
 from warren.salvage.names import printable
+from warren.values.messages import DelayedMessage
 
 
 def delayed(

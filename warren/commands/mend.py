@@ -2,7 +2,7 @@
 mending.
 
 A message is named by its *id*, which ``browse`` says. ``move``, ``remove`` and ``requeue`` walk through the queue page
-by page (:mod:`warren.mending`), and say how far they came where they are interrupted.
+by page (:mod:`warren.verbs.mending`), and say how far they came where they are interrupted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from warren.commands.options import (
     distinct,
 )
 from warren.commands.output import print_json, report_error
-from warren.mending import Walk, target_of
-from warren.queue import Queue
+from warren.handles.queue import Queue
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.progress import counting_bar
-from warren.steps import run
+from warren.verbs.mending import Walk, target_of
+from warren.verbs.steps import run
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE")]
 IdOption = Annotated[

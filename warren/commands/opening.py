@@ -16,18 +16,18 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.node_errors import ForeignDirectoryError
 from warren.actors.pool import HandPool
 from warren.config import Config
-from warren.data_directory import Kind, refuse_part
-from warren.node import MEMORY, Node, Vhost
-from warren.node import open as open_node
-from warren.open_nodes import Opening
-from warren.running_broker import BrokerRunningError, refuse_running_broker
-from warren.running_node import RunningNode
+from warren.handles.node import MEMORY, Node, Vhost
+from warren.handles.node import open as open_node
+from warren.hosting.data_directory import Kind, refuse_part
+from warren.hosting.open_nodes import Opening
+from warren.hosting.running_broker import BrokerRunningError, refuse_running_broker
+from warren.hosting.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.storage.overlay import OverlayFileSystem
 from warren.top.attached import Attached, NotAttachedError
-from warren.vhost_verbs import VhostVerbs
+from warren.verbs.vhost_verbs import VhostVerbs
 
 
 def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bool:

@@ -21,8 +21,8 @@ from warren.commands.sending import (
     LinesOption,
     Published,
 )
-from warren.messages import PublishArguments
-from warren.node import Vhost
+from warren.handles.node import Vhost
+from warren.values.messages import PublishArguments
 
 Send = Callable[[str | None, bytes], Confirm]
 """Given a routing key of the message's own, and the body."""

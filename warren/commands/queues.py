@@ -12,7 +12,7 @@ from rich.text import Text
 from warren.commands.opening import looking_at, opened_node, vhost_of
 from warren.commands.options import AdoptOption, JsonOption, NodePath, OnlyVhostOption, UsageError, VhostOption
 from warren.commands.output import plain_table, print_json, print_text
-from warren.node import Node
+from warren.handles.node import Node
 from warren.salvage.names import printable
 from warren.top.numbers import size
 from warren.top.picture import topic_lags

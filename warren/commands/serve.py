@@ -13,9 +13,9 @@ import typer
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
+from warren.handles.node import MEMORY
+from warren.handles.node import open as open_node
 from warren.management.settings import ManagementSettings
-from warren.node import MEMORY
-from warren.node import open as open_node
 from warren.salvage.names import printable
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
 

@@ -13,8 +13,8 @@ from warren.commands.message_lines import FormatOption, Lines, chosen_format, qu
 from warren.commands.message_output import MANY, MessageOutput, Stop
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, FollowOption, NodePath, VhostOption, WhereOption
-from warren.mending_verbs import test_of
-from warren.node import Node
+from warren.handles.node import Node
+from warren.verbs.mending_verbs import test_of
 
 Test = Callable[[Any], bool]
 _NAME: Final = "QUEUE|TOPIC"
@@ -66,7 +66,7 @@ def _found(  # noqa: PLR0917
 def _test_of_topic(where: str | None) -> Test:
     if where is None:
         return lambda _: True
-    from warren.where import RECORD_FIELDS, compile_where  # noqa: PLC0415 - few look by conditions
+    from warren.values.where import RECORD_FIELDS, compile_where  # noqa: PLC0415 - few look by conditions
 
     return compile_where(where, RECORD_FIELDS)
 

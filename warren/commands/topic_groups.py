@@ -29,7 +29,7 @@ from warren.salvage.names import printable
 
 if TYPE_CHECKING:
     from warren.actors.engines.topics.consumer_group import StartOffset
-    from warren.topic_record import Moment
+    from warren.values.topic_record import Moment
 
 _FIRST: Final = frozenset({"earliest", "first"})
 _LAST: Final = frozenset({"latest", "last", "now"})

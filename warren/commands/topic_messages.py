@@ -23,8 +23,8 @@ from warren.commands.sending import (
 from warren.commands.topic_sources import NoTopicError, topic_of
 
 if TYPE_CHECKING:
-    from warren.reader_verbs import ReaderArguments
-    from warren.topic_reader import Reader, TopicRecord
+    from warren.handles.topic_reader import Reader, TopicRecord
+    from warren.verbs.reader_verbs import ReaderArguments
 
 
 def append(

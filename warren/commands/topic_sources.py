@@ -19,9 +19,9 @@ from warren.storage.errors import DataError, WarrenError, did_you_mean
 from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 if TYPE_CHECKING:
-    from warren.node import Node
+    from warren.handles.node import Node
+    from warren.handles.topic import Topic
     from warren.salvage.rocketmq.store import RocketmqStore
-    from warren.topic import Topic
 
 Bounds = dict[int, tuple[int, int]]
 """By queue: the number of its first message, and the next one's."""
@@ -91,7 +91,7 @@ def is_live(path: str) -> bool:
 def _has_no_files(path: str) -> bool:
     """Whether it is a node's data directory to which no message of a topic was ever appended: what is declared there a
     node says that is opened for the moment."""
-    from warren.data_directory import Kind, kind_of  # noqa: PLC0415 - it knows what all directories look like
+    from warren.hosting.data_directory import Kind, kind_of  # noqa: PLC0415 - it knows what all directories look like
 
     return kind_of(path) is Kind.NODES and not os.path.isdir(os.path.join(path, "topics", "commitlog"))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from warren.actors.engines.errors import ArgumentsError
 from warren.ctl.verb import Arguments
-from warren.running_node import RunningNode
-from warren.steps import run
-from warren.vhost_verbs import NodeVerbs, VhostVerbs
+from warren.hosting.running_node import RunningNode
+from warren.verbs.steps import run
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 Rows = list[dict[str, Any]]
 

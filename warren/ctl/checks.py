@@ -10,9 +10,9 @@ from typing import Any, Final
 from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.ctl.verb import Arguments
-from warren.running_node import RunningNode
-from warren.steps import run
+from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
+from warren.verbs.steps import run
 
 _PATIENCE_S: Final = 1.0
 _CONNECT_TIMEOUT_S: Final = 5.0

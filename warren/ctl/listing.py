@@ -13,10 +13,10 @@ from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
 from warren.ctl.text import typed_table
 from warren.ctl.verb import Arguments
-from warren.queue_verbs import QueueVerbs
-from warren.running_node import RunningNode
-from warren.steps import run
+from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
+from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.steps import run
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream

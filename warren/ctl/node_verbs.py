@@ -16,10 +16,10 @@ from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import ArgumentsError
 from warren.ctl import checks
 from warren.ctl.verb import Arguments
-from warren.running_node import RunningNode
-from warren.steps import run
+from warren.hosting.running_node import RunningNode
 from warren.storage.errors import StorageError
-from warren.vhost_verbs import NodeVerbs
+from warren.verbs.steps import run
+from warren.verbs.vhost_verbs import NodeVerbs
 
 
 def status(node: RunningNode, _: Arguments) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from warren.running_node import RunningNode
+from warren.hosting.running_node import RunningNode
 
 Arguments = Mapping[str, Any]
 Work = Callable[[RunningNode, Arguments], Any]

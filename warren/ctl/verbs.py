@@ -14,7 +14,7 @@ from warren.actors.engines.errors import (
 )
 from warren.ctl import access, checks, listing, node_verbs
 from warren.ctl.verb import Verb, Work
-from warren.running_node import RunningNode
+from warren.hosting.running_node import RunningNode
 from warren.storage.errors import StorageError, WarrenError
 
 EX_USAGE: Final = 64

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, unquote
 import attrs
 
 from warren.config import Config
-from warren.node import Node
-from warren.shared_node import NodeLease, borrow_node, lease_node
+from warren.handles.node import Node
+from warren.handles.shared_node import NodeLease, borrow_node, lease_node
 from warren.storage.errors import SettingsError
 
 _QUERY = frozenset({"vhost"})

@@ -28,15 +28,15 @@ from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.log_events import log_event, logger
 from warren.actors.pool import ActorStoppedError
-from warren.channel import settle
-from warren.consumer import Delivery
-from warren.exchange_verbs import UnroutableError
+from warren.handles.channel import settle
+from warren.handles.consumer import Delivery
+from warren.handles.queue import Queue
 from warren.kombu.connection import Connection
 from warren.kombu.errors import as_amqp
 from warren.kombu.message import Message, Outgoing, eta_of, outgoing
 from warren.kombu.subscription import Subscription
-from warren.queue import Queue
 from warren.storage.errors import MessageError, WarrenError
+from warren.verbs.exchange_verbs import UnroutableError
 
 _LOG = logger("kombu")
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.wake_event import WakeEvent
-from warren.exchange import Exchange
+from warren.handles.exchange import Exchange
+from warren.handles.shared_node import is_open
 from warren.kombu.address import Address
 from warren.kombu.errors import as_amqp
 from warren.kombu.subscription import Receiver, Subscription
-from warren.shared_node import is_open
 from warren.storage.errors import WarrenError
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import attrs
 from kombu.transport import base
 
-from warren.consumer import Delivery
-from warren.messages import PublishArguments
+from warren.handles.consumer import Delivery
 from warren.queue_index.properties import NAMES
 from warren.storage.errors import MessageError
+from warren.values.messages import PublishArguments
 
 _APART = frozenset({"headers", "content_type", "content_encoding"})
 """Properties that Kombu keeps beside the others."""

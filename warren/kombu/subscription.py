@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from warren.actors.future import Future
 from warren.actors.pool import ActorStoppedError
 from warren.actors.wake_event import WakeEvent
-from warren.consumer import Delivery
-from warren.queue import Queue
+from warren.handles.consumer import Delivery
+from warren.handles.queue import Queue
 
 AHEAD: Final = 256
 """Fewer cost a message to the queue's actor for every few deliveries; more keep messages from other consumers."""

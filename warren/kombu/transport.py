@@ -9,11 +9,11 @@ from kombu.transport import base
 
 from warren.actors.node_errors import ForeignDirectoryError, VhostDownError
 from warren.actors.pool import ActorStoppedError, WrongProcessError
+from warren.hosting.running_broker import BrokerRunningError
+from warren.hosting.running_node import ClosedError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection
-from warren.running_broker import BrokerRunningError
-from warren.running_node import ClosedError
 from warren.storage.errors import DataError, DirectoryLockedError, DiskFullError, StorageError
 
 CANNOT_OPEN: Final = (

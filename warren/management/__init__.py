@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from warren.management.settings import ManagementSettings
 
 if TYPE_CHECKING:
+    from warren.handles.node import Node
     from warren.management.server import ManagementServer
-    from warren.node import Node
 
 __all__ = ["ManagementSettings", "serve"]
 

@@ -12,14 +12,14 @@ from starlette.requests import Request
 from warren.actors.engines.users import User, Users
 from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
+from warren.hosting.running_node import RunningNode
 from warren.management.clients import Clients, NoClients
 from warren.management.http import not_found, parse_body, read_body
 from warren.management.live import Live
 from warren.management.past import Past
 from warren.management.samples import NodeSample, QueueSample, Samples
 from warren.management.settings import ManagementSettings
-from warren.running_node import RunningNode
-from warren.steps import Steps
+from warren.verbs.steps import Steps
 
 T = TypeVar("T")
 

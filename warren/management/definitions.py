@@ -10,7 +10,7 @@ from warren.aio import bridge
 from warren.management.call import Call
 from warren.management.http import Done, bad_request, json_response, not_found, parse_json
 from warren.management.lists import columns_of, pick
-from warren.vhost_verbs import NodeVerbs
+from warren.verbs.vhost_verbs import NodeVerbs
 
 
 async def definitions(call: Call) -> Any:

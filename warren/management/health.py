@@ -8,7 +8,7 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.management.call import Call
 from warren.management.http import Done, Failed, bad_request, integer, not_found
 from warren.management.overview import listeners
-from warren.queue_verbs import QueueVerbs
+from warren.verbs.queue_verbs import QueueVerbs
 
 _OK: Final = {"status": "ok"}
 _ALIVENESS_QUEUE: Final = "aliveness-test"

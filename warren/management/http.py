@@ -22,8 +22,8 @@ from warren.actors.engines.errors import (
 )
 from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
-from warren.steps import Steps
 from warren.storage.errors import WarrenError
+from warren.verbs.steps import Steps
 
 T = TypeVar("T")
 

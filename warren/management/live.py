@@ -19,8 +19,8 @@ from warren.management.samples import Document
 from warren.top.snapshots import SORTS, Snapshot, Snapshots, ordered, totals_of
 
 if TYPE_CHECKING:
+    from warren.hosting.running_node import RunningNode
     from warren.management.call import Call
-    from warren.running_node import RunningNode
 
 FRESH_S: Final = 0.9
 MAX_ROWS: Final = 1000

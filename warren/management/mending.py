@@ -1,4 +1,4 @@
-"""What RabbitMQ's API has not: looking at the messages of a queue, and mending (:mod:`warren.mending`)."""
+"""What RabbitMQ's API has not: looking at the messages of a queue, and mending (:mod:`warren.verbs.mending`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from warren.management.call import Call
 from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found, required, with_rests
 from warren.management.messages import payload_json, properties_json
 from warren.management.queues import find, find_classic
-from warren.mending import NotMovedError, Walk
-from warren.mending_verbs import PAGE, BrowsedDelivery, Place
-from warren.messages import ReceivedMessage
 from warren.queue_index.properties import decode_properties
-from warren.queue_verbs import QueueVerbs
 from warren.storage.errors import InvalidValueError, MessageError
-from warren.where import WhereError
+from warren.values.messages import ReceivedMessage
+from warren.values.where import WhereError
+from warren.verbs.mending import NotMovedError, Walk
+from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Place
+from warren.verbs.queue_verbs import QueueVerbs
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream

@@ -17,10 +17,8 @@ from warren.actors.engines.errors import (
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.node_context import BlockedError
-from warren.addressing import address, delay_in
 from warren.aio import bridge
-from warren.channel import Channel, DeliveredMessage
-from warren.consumer_verbs import spread
+from warren.handles.channel import Channel, DeliveredMessage
 from warren.management.call import Call
 from warren.management.http import (
     ANSWER_BYTES,
@@ -34,10 +32,12 @@ from warren.management.http import (
     with_rests,
 )
 from warren.management.queues import check_owner, find_classic
-from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties
-from warren.queue_verbs import QueueVerbs
+from warren.verbs.addressing import address, delay_in
+from warren.verbs.consumer_verbs import spread
+from warren.verbs.publishing import Receiver, publishing
+from warren.verbs.queue_verbs import QueueVerbs
 
 if TYPE_CHECKING:
     pass

@@ -15,8 +15,8 @@ from warren.management.http import Done, Long, arguments_of, bad_request, boolea
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
-from warren.queue_verbs import QueueVerbs
 from warren.storage.errors import WarrenError
+from warren.verbs.queue_verbs import QueueVerbs
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream

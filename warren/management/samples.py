@@ -18,11 +18,11 @@ from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
+from warren.hosting.running_node import RunningNode
 from warren.management.past import NOTHING, Past
 from warren.management.rates import Rates, rates_of
-from warren.running_node import RunningNode
-from warren.steps import run
 from warren.storage.errors import WarrenError
+from warren.verbs.steps import run
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream

@@ -13,6 +13,7 @@ import uvicorn
 
 from warren.actors.log_events import log_event, logger
 from warren.actors.loop_thread import LoopThread
+from warren.hosting.running_node import RunningNode
 from warren.management import overview
 from warren.management.app import Application
 from warren.management.call import Managed
@@ -20,7 +21,6 @@ from warren.management.clients import Clients, NoClients
 from warren.management.http_protocol import HttpProtocol
 from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
-from warren.running_node import RunningNode
 from warren.server.server import ListenError, Server
 from warren.server.tls import Handshakes, server_context
 from warren.storage.errors import WarrenError

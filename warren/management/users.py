@@ -18,7 +18,7 @@ from warren.management.call import Call
 from warren.management.http import Done, bad_request, integer, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
-from warren.vhost_verbs import NodeVerbs
+from warren.verbs.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
 

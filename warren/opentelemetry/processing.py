@@ -15,8 +15,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, Tracer
 
-from warren.channel import DeliveredMessage
-from warren.messages import ReceivedMessage
+from warren.handles.channel import DeliveredMessage
 from warren.opentelemetry.spans import (
     RABBITMQ,
     ROCKETMQ,
@@ -28,7 +27,8 @@ from warren.opentelemetry.spans import (
     of_message,
     of_record,
 )
-from warren.read_message import ReadMessage
+from warren.values.messages import ReceivedMessage
+from warren.values.read_message import ReadMessage
 
 _SCOPE = "warren"
 

@@ -16,12 +16,12 @@ from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace import Span, Tracer
 
-from warren import consumer, queue, topic_reader
 from warren.aio import consumer as aio_consumer
 from warren.aio import queue as aio_queue
 from warren.aio import topic_reader as aio_topic_reader
-from warren.channel import DeliveredMessage
-from warren.delivery_batch import DeliveryBatch
+from warren.handles import consumer, queue, topic_reader
+from warren.handles.channel import DeliveredMessage
+from warren.handles.delivery_batch import DeliveryBatch
 from warren.opentelemetry.patches import Patches
 from warren.opentelemetry.processing import group_of, start_processing
 from warren.opentelemetry.spans import (
@@ -37,7 +37,7 @@ from warren.opentelemetry.spans import (
     of_record,
     vhost_attribute,
 )
-from warren.read_message import Iteration, ReadMessage
+from warren.values.read_message import Iteration, ReadMessage
 
 OUTCOMES = {"ack": "ack", "requeue": "nack", "reject": "reject"}
 

@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 from opentelemetry.trace import Span, SpanKind, Tracer
 
-from warren import exchange, node, queue, topic
 from warren.actors.future import Future
 from warren.actors.log_events import log_event, logger
 from warren.aio import exchange as aio_exchange
 from warren.aio import node as aio_node
 from warren.aio import queue as aio_queue
 from warren.aio import topic as aio_topic
+from warren.handles import exchange, node, queue, topic
 from warren.opentelemetry.patches import Patches
 from warren.opentelemetry.spans import (
     RABBITMQ,

@@ -21,10 +21,10 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
-from warren.messages import ReceivedMessage
 from warren.queue_index.properties import Properties
 from warren.storage.errors import MessageError
-from warren.topic_record import StoredMessage
+from warren.values.messages import ReceivedMessage
+from warren.values.topic_record import StoredMessage
 
 RABBITMQ: Final = "rabbitmq"
 ROCKETMQ: Final = "rocketmq"

@@ -34,7 +34,7 @@ from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
 from warren.pipeline.errors import PipelineError
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import RealFileSystem
-from warren.topic_record import encode_message_properties
+from warren.values.topic_record import encode_message_properties
 
 WRITE_PROPERTY: Final = "WARREN_WRITE"
 """Of each message that was written under an epoch: ``query/epoch/row``, by which a retry knows it."""

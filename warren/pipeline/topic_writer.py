@@ -42,10 +42,10 @@ from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunk
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.places import store_at
-from warren.steps import call
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.tables.options import OptionTexts
+from warren.verbs.steps import call
 
 _KNOWN: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")
 _QUERY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)

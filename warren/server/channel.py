@@ -20,7 +20,7 @@ from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, LARGE_BYTES, NACK, MethodRun
 from warren.amqp.own_methods import Call, Credit, Request, RequestOk, Settle
 from warren.amqp.received import Messages, MethodReceived
-from warren.running_node import RunningNode
+from warren.hosting.running_node import RunningNode
 from warren.server import topology
 from warren.server.consuming import ChannelConsumers
 from warren.server.direct_reply import ReplyConsumer
@@ -29,7 +29,7 @@ from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.unacked_age import UnackedAge
 
 if TYPE_CHECKING:
-    from warren.running_node import RunningNode
+    from warren.hosting.running_node import RunningNode
     from warren.server import own_calls
     from warren.server.connection import ClientConnection
 

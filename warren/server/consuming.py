@@ -1,7 +1,7 @@
 """ChannelConsumers: what a client gets on a channel, and what it settles.
 
-Delivery tags are the channel's; each stands for a tag that a queue has given (:class:`~warren.channel.Channel`). They
-are kept as runs, so an ack of many is a few ranges for each queue.
+Each delivery tag of the channel stands for a tag of a queue (:class:`~warren.handles.channel.Channel`). They are kept
+as runs, so an ack of many is a few ranges for each queue.
 
 A consumer is given what its queue has for it, as far as the client takes it: where the socket is full nothing more is
 taken from the queue. Without a prefetch, too, only so many messages wait here.
@@ -36,8 +36,8 @@ from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of, text_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
-from warren.channel import Channel
 from warren.client.calls import packed
+from warren.handles.channel import Channel
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, counted_contents_of, pieces
@@ -46,8 +46,8 @@ from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
-from warren.steps import Steps, ask, asked, call
 from warren.storage.errors import MessageError, WarrenError
+from warren.verbs.steps import Steps, ask, asked, call
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
@@ -258,7 +258,7 @@ class ChannelConsumers:
 
     async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
         """One message by its id, from wherever it stands, as :meth:`get_batch` has it."""
-        from warren.mending import take  # noqa: PLC0415 - few clients take messages so
+        from warren.verbs.mending import take  # noqa: PLC0415 - few clients take messages so
 
         refuse_get(self._channel, name)
         through = self._through_for(find_queue(self._channel, name).actor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from warren.running_node import RunningNode
+from warren.hosting.running_node import RunningNode
 from warren.server.directory_socket import DirectorySocket
 from warren.server.server import Server
 from warren.server.settings import ServerSettings

@@ -22,16 +22,16 @@ from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
 from warren.msg_store.packed_records import PackedRecords
-from warren.publishing import AsTheyWere
-from warren.queue_verbs import QueueVerbs
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail, browsed_to_send
 from warren.server.topology import find_queue
 from warren.storage.errors import WarrenError
-from warren.topic_verbs import TopicVerbs, hand_over
-from warren.transaction_verbs import TransactionVerbs
-from warren.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue
+from warren.verbs.publishing import AsTheyWere
+from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.topic_verbs import TopicVerbs, hand_over
+from warren.verbs.transaction_verbs import TransactionVerbs
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work

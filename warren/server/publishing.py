@@ -22,19 +22,19 @@ from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.node_errors import DelaysDownError
-from warren.addressing import Delay, address, delay_in, text_of
 from warren.aio import bridge
 from warren.amqp.errors import INTERNAL_ERROR, ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
 from warren.client.calls import refused
-from warren.publishing import Receiver, publishing
 from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.confirms import Confirms
 from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.share import EVENTS_AT_A_TIME
 from warren.storage.errors import MessageError, WarrenError
+from warren.verbs.addressing import Delay, address, delay_in, text_of
+from warren.verbs.publishing import Receiver, publishing
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work

@@ -18,10 +18,10 @@ from warren.actors.running_topics import RunningTopics
 from warren.amqp.own_methods import Arrived
 from warren.client.calls import packed, refusal_of
 from warren.msg_store.commit_log_format import decode
-from warren.reader_verbs import ReaderVerbs
 from warren.server.replies import PRECONDITION_FAILED, Refusal
-from warren.steps import Reading, Steps
 from warren.storage.errors import WarrenError
+from warren.verbs.reader_verbs import ReaderVerbs
+from warren.verbs.steps import Reading, Steps
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel

@@ -16,7 +16,7 @@ import attrs
 from warren.actors.log_events import log_event, logger
 from warren.actors.loop_thread import LoopThread
 from warren.amqp.states import State
-from warren.running_node import RunningNode
+from warren.hosting.running_node import RunningNode
 from warren.server.connection import ClientConnection
 from warren.server.direct_reply import ReplyAddresses
 from warren.server.directory_socket import DirectorySocket

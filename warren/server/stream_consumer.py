@@ -26,7 +26,7 @@ from warren.amqp.methods import method_of
 from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.streams import OFFSET, OffsetSpec, refuse_return
 from warren.storage.errors import WarrenError
-from warren.topic_lookup import offsets_at
+from warren.verbs.topic_lookup import offsets_at
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel

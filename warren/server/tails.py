@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from warren.actors.future import Future
 from warren.actors.looking import BrowsedMessage
 from warren.amqp.own_methods import Arrived
-from warren.queue_verbs import QueueVerbs
-from warren.steps import Steps
-from warren.tail_verbs import TailVerbs
+from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.steps import Steps
+from warren.verbs.tail_verbs import TailVerbs
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel

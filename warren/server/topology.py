@@ -24,7 +24,7 @@ from warren.amqp.methods import method_of
 from warren.server import streams
 from warren.server.direct_reply import check_declared, is_reply_queue
 from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
-from warren.steps import call
+from warren.verbs.steps import call
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream

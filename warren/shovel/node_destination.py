@@ -18,12 +18,12 @@ from typing import Final
 import attrs
 
 from warren.actors.engines.errors import NotFoundError
-from warren.node import Node, Vhost
-from warren.publishing import AsTheyWere
+from warren.handles.node import Node, Vhost
 from warren.salvage.names import to_text
 from warren.shovel.letter import Letter
 from warren.shovel.places import Intake, Outcome
-from warren.steps import run
+from warren.verbs.publishing import AsTheyWere
+from warren.verbs.steps import run
 
 HELD: Final = 256
 HELD_BYTES: Final = 4 << 20

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import attrs
 
 from warren.commands.opening import opened_node
-from warren.node import Node
+from warren.handles.node import Node
 from warren.salvage.formats import Format
 from warren.salvage.names import from_text, to_text
 from warren.salvage.queue_directory import Finding

@@ -22,12 +22,12 @@ import attrs
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
 from warren.actors.vhost import Vhost
-from warren.data_directory import Kind, refuse_part
 from warren.engine import open_vhost, vhost_path
+from warren.hosting.data_directory import Kind, refuse_part
+from warren.hosting.running_broker import is_a_brokers
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.variable_queue import VariableQueue
-from warren.running_broker import is_a_brokers
 from warren.salvage import classic_v1, quorum
 from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding

@@ -16,7 +16,7 @@ from rich.text import Text
 from warren.commands.opening import looking_at
 from warren.commands.options import AdoptOption, NodePath, OnlyVhostOption
 from warren.commands.output import print_json
-from warren.node import Node
+from warren.handles.node import Node
 from warren.storage.errors import WarrenError
 from warren.top.attached import NotAttachedError
 from warren.top.keys import Keyboard, View

@@ -41,14 +41,14 @@ from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
+from warren.hosting.topic_stats import each_topic, no_room
 from warren.queue_index.amqp_tables import table_to_json
-from warren.steps import run
 from warren.storage.errors import WarrenError
-from warren.topic_stats import each_topic, no_room
+from warren.verbs.steps import run
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream
-    from warren.running_node import RunningNode
+    from warren.hosting.running_node import RunningNode
 
 Row = dict[str, Any]
 Snapshot = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from tests.support.recorder.recorder import Recorder, Trace
-from warren.replay import Replay, with_measured_time
+from warren.traces.replay import Replay, with_measured_time
 
 _CANDIDATES_AT_A_TIME = 60
 

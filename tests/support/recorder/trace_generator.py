@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from warren.replay import Replay
+from warren.traces.replay import Replay
 
 Op = dict[str, Any]
 Trace = dict[str, Any]

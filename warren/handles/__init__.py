@@ -1,0 +1,1 @@
+"""What threads hold: nodes, vhosts, queues, exchanges, topics, consumers, readers, and what these hand out."""

@@ -1,0 +1,196 @@
+"""Channel: what messages of one queue were delivered through, and are settled through."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from warren.actors.engines.effects import Delivered
+from warren.actors.future import Future
+from warren.actors.handing_over import SettleKey
+from warren.actors.pool import WrongProcessError
+from warren.actors.queue_actor import QueueActor
+from warren.handles.process_bound import ProcessBound
+from warren.queue_index.acking import tag_ranges
+from warren.queue_index.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
+from warren.storage.errors import WarrenError
+from warren.values.messages import ReceivedMessage
+from warren.verbs.steps import Steps, call
+
+
+class Channel:
+    """A consumer's, or a handle's for its gets.
+
+    Closes itself when nobody is left who could settle any of them: its deliveries, its consumer or handle are gone.
+    """
+
+    __slots__ = ("_actor", "_keys", "_open", "name")
+
+    def __init__(self, actor: QueueActor, name: str) -> None:
+        self._actor = actor
+        self._open = True
+        self.name = name
+        self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "failed", "reject", "retry")}
+
+    @property
+    def actor(self) -> QueueActor:
+        """The queue's actor. Raises why it is no more: what it had delivered has gone back to the queue."""
+        if self._actor.actor_stopped.is_set():
+            raise self._actor.stopped_error()
+        return self._actor
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        """Vhost and name of the queue."""
+        return self._actor.declaration.vhost, self._actor.declaration.name
+
+    @property
+    def alive(self) -> bool:
+        """Whether what was delivered through it can still be settled."""
+        return not self._actor.actor_stopped.is_set()
+
+    def check_process(self) -> None:
+        """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
+        if not self._actor.alive and isinstance(error := self._actor.stopped_error(), WrongProcessError):
+            raise error
+
+    def get_early(self) -> Delivered | None:
+        """The message at the head, if that is at hand without a turn of the queue."""
+        return self._actor.get_early(self.name)
+
+    def settle(self, outcome: str, tag: int) -> None:
+        """Settle one delivery."""
+        actor = self._actor if self._actor.alive else self.actor
+        actor.settle(self._keys[outcome], tag)
+
+    def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
+        """Settle all deliveries up to one."""
+        actor = self.actor
+        yield call(actor, lambda: actor.queue_turn.settle_up_to(self.name, outcome, tag))
+
+    def settle_many(self, outcome: str, tags: list[int]) -> None:
+        """Settle deliveries in one message."""
+        self.settle_ranges(outcome, tag_ranges(tags))
+
+    def settle_all(self, outcome: str, tags: range) -> None:
+        """Settle a whole batch."""
+        self.settle_ranges(outcome, (tags,))
+
+    def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
+        """Settle stretches of deliveries in one message."""
+        if len(tags) == 1 and len(tags[0]) == 1:
+            self.settle(outcome, tags[0].start)
+        else:
+            self.actor.settle_ranges(self._keys[outcome], tags)
+
+    def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
+        """Take one delivery as failed; it comes again after so long."""
+        actor = self.actor
+        yield call(actor, lambda: actor.queue_turn.retry_in(self.name, (range(tag, tag + 1),), wait_ms))
+
+    def extend(self, tag: int, time_ms: int) -> Steps[None]:
+        """Have one delivery for so long from now on, where its time is limited. Raises :class:`UnknownTagError`."""
+        actor = self.actor
+        yield call(actor, lambda: actor.queue_turn.extend(self.name, tag, time_ms))
+
+    def give_back(self, got: Future) -> None:
+        """Requeue what a get has brought that nobody waits for any more. For any thread."""
+        with contextlib.suppress(WarrenError):  # the queue is gone, and has its messages back
+            for delivered in () if got.error is not None else got.get():
+                self.settle_all("requeue", delivered.tags)
+
+    def shut(self, seen_up_to: int | None = None) -> Steps[int]:
+        """Give back what is unsettled; returns how many messages that were. ``seen_up_to``: what has a higher delivery
+        tag nobody has seen; ``None``: that is not known."""
+        if not self._open or self._actor.actor_stopped.is_set():
+            return 0
+        self._open = False
+        requeued: int = yield call(self._actor, lambda: self._actor.close_channel(self.name, seen_up_to))
+        return requeued
+
+    def __del__(self) -> None:
+        if self._open and self._actor.alive:
+            self._actor.let_go(self.name)
+
+
+class StoredAs(NamedTuple):
+    """A message as its queue has it. ``expiry_us``: since the epoch, 0 for never."""
+
+    seq_id: int
+    msg_id: bytes
+    expiry_us: int
+    encoded: bytes
+
+
+class DeliveredMessage(ReceivedMessage, ProcessBound):
+    """A message that was delivered, to be settled once."""
+
+    __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
+
+    def __init__(self, channel: Channel, delivered: Delivered, index: int, body: bytes | None) -> None:
+        # What ReceivedMessage.__init__ sets, without its call: this is made for every message.
+        self._fetched = delivered.fetched
+        self._index = index
+        self._body = body
+        self._decoded = None
+        self._channel = channel
+        self._settled = not delivered.first_tag
+        self.delivery_tag = delivered.first_tag + index if delivered.first_tag else 0
+        """Rises by one a delivery; 0 where no ack is expected."""
+        self.redelivered = delivered.fetched.redelivered
+        """Whether it may have been delivered before."""
+
+    @property
+    def delivery_count(self) -> int:
+        """How often it was delivered before and came back; 0: this is its first delivery."""
+        fetched = self._fetched
+        if isinstance(fetched, FetchedAgain):
+            return fetched.delivery_counts[self._index]
+        told = super().headers.get(DELIVERY_COUNT) if self.redelivered else None  # of a queue in another process
+        return told if isinstance(told, int) else 0
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Of a message that came back with ``x-delivery-count``, as a quorum queue's have it."""
+        headers, count = super().headers, self.delivery_count if isinstance(self._fetched, FetchedAgain) else 0
+        return {**headers, DELIVERY_COUNT: count} if count else headers
+
+    def mark_settled(self) -> bool:
+        """Take it as settled by the caller; whether it was not before. Raises :class:`WrongProcessError`."""
+        self._channel.check_process()
+        unsettled, self._settled = not self._settled, True
+        return unsettled
+
+    @property
+    def channel(self) -> Channel:
+        return self._channel
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was settled, or needs not be."""
+        return self._settled
+
+    @property
+    def stored(self) -> StoredAs:
+        """What its queue has it under."""
+        fetched, index = self._fetched, self._index
+        if not isinstance(fetched, Fetched):
+            raise TypeError("a delivery is of what was fetched")
+        return StoredAs(fetched.seq_ids[index], fetched.msg_id(index), fetched.expiry_us(index), fetched.term(index))
+
+
+def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
+    """Settle many deliveries, a message a channel."""
+    tags: dict[Channel, list[int]] = {}
+    channel, found = None, []
+    for delivery in deliveries:
+        if not delivery._settled:
+            if delivery._channel is not channel:  # most come from one
+                channel = delivery._channel
+                channel.check_process()
+                found = tags.setdefault(channel, [])
+            delivery._settled = True
+            found.append(delivery.delivery_tag)
+    for channel, found in tags.items():
+        channel.settle_many(outcome, found)

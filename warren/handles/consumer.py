@@ -1,0 +1,211 @@
+"""Consumers and what they get, for threads. What a consumer asks for is told in :mod:`warren.verbs.consumer_verbs`."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from warren.actors.engines.effects import Delivered
+from warren.actors.future import Future
+from warren.actors.pool import WrongProcessError
+from warren.handles.channel import Channel, DeliveredMessage
+from warren.storage.call_arguments import check_flag, checked
+from warren.values.messages import milliseconds
+from warren.verbs.consumer_verbs import ConsumerVerbs
+from warren.verbs.steps import Handle, blocking, run
+
+
+class Delivery(DeliveredMessage):
+    """A message that was delivered, to be settled once: acked, given back or rejected.
+
+    As a context manager it acks at the end. If an error gets out of the block, the message comes again later
+    (:meth:`retry`); if an interrupt does, it goes back at once.
+    """
+
+    __slots__ = ()
+
+    def ack(self, *, multiple: bool = False) -> None:
+        """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
+        if multiple is not False or self._settled:
+            check_flag(multiple, "multiple")
+            self._settle("ack", multiple)
+        else:  # what most do, and for every message
+            self._settled = True
+            try:
+                self._channel.settle("ack", self.delivery_tag)
+            except WrongProcessError:
+                self._settled = False
+                raise
+
+    @checked
+    def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
+        """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
+        self._settle("requeue" if requeue else "reject", multiple)
+
+    @checked
+    def retry(self, delay: float | None = None) -> None:
+        """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
+
+        ``None``: when the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
+        5 minutes.
+        """
+        wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
+        if not self.mark_settled():
+            return
+        if wait_ms is None:
+            self._channel.settle("retry", self.delivery_tag)
+        else:
+            run(self._channel.retry_in(self.delivery_tag, wait_ms))
+
+    @checked
+    def extend(self, seconds: float) -> None:
+        """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
+
+        Raises :class:`UnknownTagError` where it is settled, or has gone back to its queue already.
+        """
+        run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
+
+    @checked
+    def reject(self, *, requeue: bool = False) -> None:
+        """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
+        self._settle("failed" if requeue else "reject", multiple=False)
+
+    def _settle(self, outcome: str, multiple: bool) -> None:
+        if self.mark_settled():
+            if multiple:
+                run(self._channel.settle_up_to(outcome, self.delivery_tag))
+            else:
+                self._channel.settle(outcome, self.delivery_tag)
+
+    def __enter__(self) -> Delivery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.ack()
+        elif isinstance(error, Exception):
+            self.retry()
+        else:  # interrupted: nothing is wrong with the message
+            self.nack()
+
+
+class Consumer(Handle[ConsumerVerbs]):
+    """An iterator over deliveries; a context manager that closes it.
+
+    Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises what
+    its queue failed of.
+    """
+
+    made_by = "queue.consume()"
+
+    def __init__(self, verbs: ConsumerVerbs) -> None:
+        super().__init__(verbs)
+        self._deliveries = verbs.deliveries
+        self._timeout = verbs.timeout
+        self._batch: Iterator[Delivery] = iter(())
+        run(verbs.begin())
+        _CONSUMERS.add(self)
+
+    @property
+    def tag(self) -> str:
+        return self._verbs.declaration.tag
+
+    @property
+    def channel(self) -> Channel:
+        return self._verbs.channel
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """As :meth:`__next__` again and again, without a call for each."""
+        delivery: Delivery | None
+        while True:
+            batch = self._batch
+            for delivery in batch:
+                yield delivery
+                if self._batch is not batch:  # another was begun, or this one is no more to be handed out
+                    break
+            else:
+                delivery = self.receive(self._timeout)
+                if delivery is None:
+                    self.close()
+                    return
+                yield delivery
+
+    def __next__(self) -> Delivery:
+        delivery = next(self._batch, None)
+        if delivery is None:
+            delivery = self.receive(self._timeout)
+            if delivery is None:
+                self.close()
+                raise StopIteration
+        return delivery
+
+    @checked
+    def receive(self, timeout: float | None = None) -> Delivery | None:
+        """The next message; ``None`` after ``timeout`` seconds (``None``: wait), or when no more will come."""
+        delivery = next(self._batch, None)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while delivery is None and not self._verbs.closed:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            delivered = self._deliveries.take(left)
+            if delivered is None:
+                return None
+            delivery = self._begin(delivered)
+        return delivery
+
+    def take_now(self) -> Delivery | None:
+        """The next message, if it is here already: nobody is asked for one."""
+        delivery = next(self._batch, None)
+        if delivery is None and not self._verbs.closed and (delivered := self._deliveries.take_now()) is not None:
+            delivery = self._begin(delivered)
+        return delivery
+
+    def _begin(self, delivered: Delivered) -> Delivery | None:
+        self._batch = self._verbs.spread(Delivery, delivered)
+        return next(self._batch, None)
+
+    def on_ready(self, callback: Callable[[Future], None]) -> None:
+        """Call ``callback`` once, in whichever thread brings it about, when there is a message to take or the end."""
+        self._deliveries.on_ready(callback)
+
+    @property
+    def buffered(self) -> int:
+        """Messages that have come and were not taken yet, but for the batch that is being handed out."""
+        return self._deliveries.buffered
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more will come; what has come can still be taken."""
+        return self._verbs.closed or self._deliveries.ended
+
+    set_prefetch = blocking(ConsumerVerbs.set_prefetch)
+    cancel = blocking(ConsumerVerbs.cancel)
+
+    def close(self) -> None:
+        """Cancel, and give everything back that was not settled."""
+        batch, self._batch = self._batch, iter(())
+        run(self._verbs.close(batch))
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_CONSUMERS: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """In a forked child: what was delivered is the parent's."""
+    for consumer in list(_CONSUMERS):
+        consumer._batch = iter(())
+
+
+os.register_at_fork(after_in_child=_forget_all)

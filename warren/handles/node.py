@@ -1,0 +1,266 @@
+"""Node: a running message store in a directory, and what can be done with it, for threads.
+
+``Node`` speaks of the vhost ``/``; :meth:`Node.vhost` gives the same verbs for another one. Handles are safe to share
+between threads, not between processes: after a fork the child gets :class:`WrongProcessError`.
+
+The verbs are those of :mod:`warren.verbs.vhost_verbs`; :class:`~warren.hosting.running_node.RunningNode` runs the node.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, Unpack
+
+import attrs
+
+from warren.actors.clock import SystemClock
+from warren.actors.engines.memory_readings import keep_one_heap
+from warren.actors.node_context import shared_files
+from warren.actors.pool import ThreadPool
+from warren.config import Config, check_names
+from warren.handles.exchange import Exchange
+from warren.handles.node_users import NodeUsers
+from warren.handles.queue import Queue
+from warren.hosting import open_nodes
+from warren.hosting.data_directory import refuse_part
+from warren.hosting.running_broker import refuse_running_broker
+from warren.hosting.running_node import RunningNode
+from warren.storage.call_arguments import checked
+from warren.storage.errors import DirectoryLockedError, InvalidValueError, shown
+from warren.storage.filesystem import make_data_directory
+from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
+from warren.values.messages import delayed_messages
+from warren.values.setting_keywords import SettingKeywords
+from warren.verbs.steps import blocking
+from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
+
+if TYPE_CHECKING:
+    from warren.client.shared_directory import SharedDirectory
+    from warren.handles.topic import Topic
+    from warren.handles.transaction import Transaction
+    from warren.server import Server, ServerSettings
+    from warren.verbs.topic_verbs import TopicVerbs
+    from warren.verbs.transaction_verbs import TransactionVerbs
+
+MEMORY: Final = ":memory:"
+"""In place of a directory's path: a node in memory, as SQLite has it."""
+
+
+class Vhost(VhostHandle):
+    """What can be done in one vhost, and the owner of the exclusive queues that were declared through it.
+
+    Made by :meth:`Node.vhost`; every call makes another owner. Nothing needs to be closed: :meth:`release` deletes the
+    exclusive queues before the node is closed, and a ``with`` does that at its end.
+    """
+
+    release = blocking(VhostVerbs.release)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    queue = blocking(VhostVerbs.queue, Queue)
+    delete_queue = blocking(VhostVerbs.delete_queue)
+
+    def queues(self) -> list[Queue]:
+        """A handle on every queue, those that failed too."""
+        return [Queue(verbs) for verbs in self._verbs.all_queues()]
+
+    exchange = blocking(VhostVerbs.exchange, Exchange)
+    delete_exchange = blocking(VhostVerbs.delete_exchange)
+    bind = blocking(VhostVerbs.bind)
+    unbind = blocking(VhostVerbs.unbind)
+
+    set_policy = blocking(VhostVerbs.set_policy)
+    clear_policy = blocking(VhostVerbs.clear_policy)
+    policies = blocking(VhostVerbs.policies)
+    set_operator_policy = blocking(VhostVerbs.set_operator_policy)
+    clear_operator_policy = blocking(VhostVerbs.clear_operator_policy)
+    operator_policies = blocking(VhostVerbs.operator_policies)
+    publish_to = blocking(VhostVerbs.publish_to)
+
+    delayed = blocking(VhostVerbs.delayed, delayed_messages)
+    cancel_delayed = blocking(VhostVerbs.cancel_delayed)
+
+
+def _topic(verbs: TopicVerbs) -> Topic:
+    from warren.handles.topic import Topic  # noqa: PLC0415 - many programs have no topic
+
+    return Topic(verbs)
+
+
+def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
+    from warren.handles.transaction import Transaction  # noqa: PLC0415 - as above
+
+    return [Transaction(verbs) for verbs in found]
+
+
+_delete_queue = blocking(NodeVerbs.delete_queue)
+
+
+class Node(NodeUsers, Vhost):
+    """A running node. Made by :func:`warren.open`; close it, or use it in a ``with``."""
+
+    _verbs: NodeVerbs
+
+    def __init__(self, running: RunningNode | SharedDirectory) -> None:
+        """Not for programs: they call :func:`warren.open`."""
+        if type(running).__module__.partition(".")[0] != "warren":
+            raise InvalidValueError(f"a Node is not made from {shown(running)}: call warren.open(path)")
+        self._opened = running
+        self._process = os.getpid()
+        super().__init__(NodeVerbs(running) if isinstance(running, RunningNode) else running.verbs())
+
+    @property
+    def _running(self) -> RunningNode:
+        """What runs in this process; raises :class:`NotFromOutsideError` where it runs in another."""
+        return self._opened if isinstance(self._opened, RunningNode) else self._opened.running()
+
+    @property
+    def path(self) -> str:
+        """The data directory."""
+        return self._opened.path
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+        return self._opened.config
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was opened by the process that this one was forked from."""
+        return self._process != os.getpid()
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether another process hosts the node; of a directory that is shared."""
+        return not isinstance(self._opened, RunningNode) and not self._opened.hosts
+
+    vhost = blocking(NodeVerbs.vhost, Vhost)
+    vhosts = blocking(NodeVerbs.vhosts)
+    delete_vhost = blocking(NodeVerbs.delete_vhost)
+    delete_queue = _delete_queue
+    definitions = blocking(NodeVerbs.definitions)
+    import_definitions = blocking(NodeVerbs.import_definitions)
+
+    topic = blocking(NodeVerbs.topic, _topic)
+    topics = blocking(NodeVerbs.topics)
+    pending_transactions = blocking(NodeVerbs.pending_transactions, _transactions)
+
+    memory = blocking(NodeVerbs.memory)
+    stats = blocking(NodeVerbs.stats)
+
+    @checked
+    def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
+        """Let AMQP 0-9-1 clients in, beside this program, until :meth:`Server.stop` or the node's end.
+
+        ``port``: in place of the settings' own. Raises :class:`~warren.server.server.ListenError` where it cannot
+        listen there.
+        """
+        from warren.server import Server, ServerSettings  # noqa: PLC0415 - most programs serve nobody
+
+        chosen = ServerSettings() if settings is None else settings
+        server = Server(self._running, chosen if port is None else attrs.evolve(chosen, port=port))
+        server.start()
+        return server
+
+    def close(self) -> None:
+        """Wait for what was published to be safe, write everything down, and give the directory free.
+
+        Where another thread is at it, wait for that. A program that ends normally does it by itself.
+        """
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._opened.forked:
+            self.close()
+
+
+@open_nodes.opening
+def open(
+    opening: open_nodes.Opening,
+    /,
+    path: str | os.PathLike[str],
+    config: Config | str | os.PathLike[str] | None = None,
+    *,
+    adopt: bool = False,
+    share: bool = False,
+    **settings: Unpack[SettingKeywords],
+) -> Node:
+    """Open a data directory and start a node in it; made where it is missing. ``":memory:"``: a node in memory.
+
+    ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
+    ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. ``share``: any number of processes
+    of the machine may have it open so; the settings are those of the one that hosts the node at the moment. Raises
+    :class:`~warren.storage.errors.DirectoryLockedError` where another process has it (:class:`BrokerRunningError`: a
+    RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
+    :class:`~warren.storage.errors.SettingsError`, :class:`~warren.storage.errors.DataError`.
+    """
+    check_names(settings, ("adopt", "config", "share"))
+    if os.fspath(path) == MEMORY:
+        from warren.hosting.memory_node import start_in_memory  # noqa: PLC0415 - most nodes are in a directory
+
+        return Node(opening.start(lambda: start_in_memory(MEMORY, config, share=share, settings=settings)))
+    chosen = Config.of(config, **settings)
+    refuse_part(os.fspath(path))
+    refuse_running_broker(os.fspath(path))
+    where = os.path.abspath(path)
+    make_data_directory(where)
+    keep_one_heap()  # before there are threads
+    if share:
+        from warren.client.shared_directory import open_shared  # noqa: PLC0415 - most programs share nothing
+
+        return Node(
+            open_shared(opening, where, chosen, lambda: _serve_directory(_start(where, chosen, adopt, shared=True)))
+        )
+    try:
+        running = opening.start(lambda: _start(where, chosen, adopt))
+    except DirectoryLockedError as error:
+        if not open_nodes.is_open(where):
+            raise
+        raise DirectoryLockedError(
+            f"{error}: that is this process; use the node that it has open, or give share=True each time"
+        ) from error
+    open_nodes.close_at_exit(running)
+    return Node(running)
+
+
+def is_shared(path: str | os.PathLike[str]) -> bool:
+    """Whether a process has the directory open and lets others in."""
+    return (lock_holder(os.path.join(path, LOCK_FILE)) or "").endswith(SHARED)
+
+
+def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> RunningNode:
+    return RunningNode(
+        path,
+        config,
+        files=shared_files(sync_evicted=config.node.sync != "os"),
+        pool=ThreadPool(config.node.threads),
+        clock=SystemClock(),
+        random=os.urandom,
+        adopt=adopt,
+        attach=config.node.attach and not shared,
+        shared=shared,
+    )
+
+
+def _serve_directory(running: RunningNode) -> RunningNode:
+    """Let other processes in."""
+    from warren.server import Server, ServerSettings  # noqa: PLC0415
+
+    try:
+        Server(running, ServerSettings(port=None, directory=running.path, consumer_timeout=None)).start()
+    except BaseException:
+        running.close()
+        raise
+    return running

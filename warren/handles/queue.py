@@ -1,0 +1,171 @@
+"""Queue: a thread's handle on one queue of a node. Safe to share between threads; hold on to it as long as you like.
+
+What its verbs ask for is told in :mod:`warren.verbs.queue_verbs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Unpack
+
+from warren.actors.future import Confirm
+from warren.actors.queue_actor import QueueActor
+from warren.handles.consumer import Consumer, Delivery
+from warren.handles.delivery_batch import DeliveryBatch, settle_many
+from warren.storage.call_arguments import check_flag, check_timeout, check_wait, checked
+from warren.values.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
+from warren.verbs.consumer_verbs import ConsumeArguments, spread
+from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Where
+from warren.verbs.queue_verbs import Got, QueueHandle, QueueVerbs
+from warren.verbs.steps import blocking, run
+
+
+def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
+    return DeliveryBatch(Delivery, got)
+
+
+def _delivery(got: Got) -> Delivery | None:
+    channel, batches = got
+    return next(spread(Delivery, channel, batches[0]), None) if batches else None
+
+
+class Queue(QueueHandle):
+    """One queue. Made by :meth:`warren.Vhost.queue`."""
+
+    def __init__(self, verbs: QueueVerbs) -> None:
+        super().__init__(verbs)
+        self._gate = verbs.node.gate
+        self._last: QueueActor | None = None
+        """The actor that the last publish went to: it is asked first, while it lives."""
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[QueuePublishArguments],
+    ) -> Confirm:
+        """Hand over a message. ``.wait()`` on what comes back waits until it is safe.
+
+        ``delay`` (seconds) or ``at`` (a moment): it comes then, and waits on disk until it does; what comes back has a
+        ``message_id`` by which :meth:`cancel_delayed` calls it back.
+
+        ``unique``: a key; while a message with it is in the queue, or for ``unique_for`` seconds, no other one is
+        stored. ``.duplicate`` of what comes back: whether this one was not.
+
+        Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
+        seconds, raises :class:`BlockedError`, and the message was not taken.
+        """
+        verbs, actor, key = self._verbs, self._last, self._verbs.plain
+        if type(body) is not bytes:
+            body = as_body(body)
+        if timeout is not None or block is not True:
+            check_wait(block, timeout)
+        if properties:
+            if not OF_FEW.isdisjoint(properties):
+                return run(verbs.publish(body, block=block, timeout=timeout, **properties))
+            key, body = verbs.keyed(body, properties)
+        if actor is None or actor.actor_inbox.weight >= self._gate.limit:
+            self._last = verbs.actor
+        elif (confirm := actor.join(key, body)) is not None:
+            return confirm
+        sent: Confirm = verbs.publishing(key, body, block, timeout).get()
+        return sent
+
+    publish_many = blocking(QueueVerbs.publish_many)
+
+    # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Delivery | None:
+        """The message at the head, or ``None`` where there is none within ``timeout`` seconds (``None``: wait).
+
+        For one message now and then; who wants many uses :meth:`consume`.
+        """
+        if timeout is not None and timeout != 0.0:
+            check_timeout(timeout)
+        if auto_ack is not False:
+            check_flag(auto_ack, "auto_ack")
+        early = None if auto_ack else self._verbs.get_early()
+        if early is None:
+            return _delivery(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))
+        channel, delivered = early
+        return Delivery(channel, delivered, 0, delivered.fetched.readable_bodies()[0])
+
+    get_many = blocking(QueueVerbs.get_many, _deliveries)
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Ack many deliveries in one go."""
+        settle_many(deliveries, "ack")
+
+    @checked
+    def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
+        """Give many deliveries back, or (without ``requeue``) reject them."""
+        settle_many(deliveries, "requeue" if requeue else "reject")
+
+    ack_up_to = blocking(QueueVerbs.ack_up_to)
+    release = blocking(QueueVerbs.release)
+
+    @checked
+    def consume(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> Consumer:
+        """A consumer, which gets messages as they come. ``prefetch``: how many may be unacked with it; 0: any number.
+
+        ``auto_ack``: each message is acked as it is handed out. Raises :class:`AccessRefusedError` where another
+        consumer is exclusive, or this one wants to be among others.
+        """
+        return Consumer(self._verbs.consumer(prefetch, **arguments))
+
+    @checked
+    def browse(self, limit: int | None = None, where: Where | None = None) -> Iterator[BrowsedDelivery]:
+        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile.
+
+        ``where``: at those that a condition is true of (``"priority > 3"``), or a function of a message.
+        """
+        after: tuple[int, int] | None = None
+        while limit is None or limit > 0:
+            count = PAGE if limit is None or where is not None else min(limit, PAGE)
+            page, after = run(self._verbs.browse_page(where, count, after))
+            yield from page[:limit]
+            if after is None:
+                return
+            limit = None if limit is None else limit - len(page)
+
+    take = blocking(QueueVerbs.take, _delivery)
+    move = blocking(QueueVerbs.move)
+    remove = blocking(QueueVerbs.remove)
+    requeue_dead_letters = blocking(QueueVerbs.requeue_dead_letters)
+
+    @checked
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:
+        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is left out."""
+        tail = self._verbs.tail()
+        try:
+            run(tail.begin(last))
+            while page := run(tail.next_page(timeout)):
+                yield from map(BrowsedDelivery, page)
+        finally:
+            run(tail.close())
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    delayed = blocking(QueueVerbs.delayed, delayed_messages)
+    cancel_delayed = blocking(QueueVerbs.cancel_delayed)
+    purge_delayed = blocking(QueueVerbs.purge_delayed)
+
+    # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def __len__(self) -> int:
+        """Ready messages, without those that consumers have. After a crash it waits until all have been counted."""
+        return run(self._verbs.length())
+
+    def __bool__(self) -> bool:
+        return True
+
+    stats = blocking(QueueVerbs.stats)
+    purge = blocking(QueueVerbs.purge)
+    sync = blocking(QueueVerbs.sync)
+    set_mode = blocking(QueueVerbs.set_mode)
+    delete = blocking(QueueVerbs.delete)

@@ -1,0 +1,134 @@
+"""Topic: a thread's handle on one topic of a node. Safe to share between threads; hold on to it as long as you like.
+
+What its verbs ask for is told in :mod:`warren.verbs.topic_verbs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Unpack
+
+from warren.actors.commit_log_actor import AppendConfirm
+from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.handles.topic_reader import Reader, TopicRecord
+from warren.handles.transaction import Transaction
+from warren.msg_store.packed_records import PackedRecords
+from warren.storage.call_arguments import check_wait, checked, signature
+from warren.values.topic_record import Moment
+from warren.verbs.reader_verbs import ReaderArguments
+from warren.verbs.steps import blocking
+from warren.verbs.topic_tail import is_behind, last_of, places_before_end
+from warren.verbs.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
+
+
+def _records(found: list[PackedRecords]) -> list[TopicRecord]:
+    return [TopicRecord(one) for one in found]
+
+
+_USUAL_LIMITS = range(65)
+"""Of a :meth:`Topic.find` whose arguments need no other check."""
+
+
+class Topic(TopicHandle):
+    """One topic. Made by :meth:`warren.Node.topic`."""
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **arguments: Unpack[AppendArguments],
+    ) -> AppendConfirm:
+        """Append a message; the confirm's ``wait`` comes back with where it is, once it is safe.
+
+        While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
+        :class:`BlockedError`, and the message was not taken.
+        """
+        if timeout is not None or block is not True:
+            check_wait(block, timeout)
+        if arguments and (len(arguments) > 1 or type(arguments.get("key")) is not str):  # most have a key or nothing
+            signature(Topic.append, 1).check((body,), arguments)
+        return self._verbs.append_here(body, block, timeout, arguments)
+
+    append_many = blocking(TopicVerbs.append_many)
+    prepare = blocking(TopicVerbs.prepare, Transaction)
+    sync = blocking(TopicVerbs.sync)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @checked
+    def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
+        """Join a group and read (:class:`~warren.handles.topic_reader.Reader`).
+
+        ``auto_commit``: what was read is done when more is asked for, unless this is ``False``. ``tags``: only messages
+        with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that has never read this
+        topic begins: "first" (as if nothing is said), "last", a time, or a queue offset for each queue (a whole number:
+        for all of them). ``broadcast``: read all queues and share nothing; where it is, is kept for the group and this
+        ``instance_name`` of it (``None``: the first one that reads nothing now). ``positions``: it goes on there
+        instead.
+        """
+        return Reader(self._verbs.reader(group, **arguments))
+
+    @checked
+    def read(
+        self,
+        group: str,
+        *,
+        max_records: int | None = None,
+        timeout: float | None = 0.0,
+        tags: str | Iterable[str] | None = None,
+        auto_commit: bool = True,
+        consume_from: StartOffset | Moment | Mapping[int, int] = "first",
+    ) -> Iterator[TopicRecord]:
+        """Read on where the group is: up to ``max_records`` messages, until none comes for ``timeout`` seconds.
+
+        With ``auto_commit`` a message is done when the next one is asked for, or the loop ends; a loop that is left in
+        the middle of a message gets that one again. A member of the group while it lasts.
+        """
+        with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
+            yield from reader.records(max_records, timeout)
+
+    @checked
+    def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
+        """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
+        seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
+        bounds = self.offsets()
+        found: list[TopicRecord] = []
+        with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
+            while not is_behind(reader.positions, bounds) and (batch := reader.read()):
+                found += batch
+            yield from last_of(found, bounds, last)
+            yield from reader.records(timeout=timeout)
+
+    def find(
+        self,
+        key: str,
+        *,
+        begin: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 64,
+        exact: bool = True,
+    ) -> list[TopicRecord]:
+        """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
+
+        ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
+        among them, and a message can come twice.
+        """
+        is_usual = type(limit) is int and limit in _USUAL_LIMITS and exact is True
+        if not is_usual or type(key) is not str or begin is not None or end is not None:
+            signature(Topic.find, 1).check((key,), {"begin": begin, "end": end, "limit": limit, "exact": exact})
+        return _records(self._verbs.find_here(key, begin, end, limit, exact))
+
+    get = blocking(TopicVerbs.get, TopicRecord)
+    pull = blocking(TopicVerbs.pull, _records)
+    message_at = blocking(TopicVerbs.message_at, TopicRecord)
+    view_message = blocking(TopicVerbs.view_message, TopicRecord)
+
+    # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
+
+    offsets = blocking(TopicVerbs.offsets)
+    offset_at = blocking(TopicVerbs.offset_at)
+    seek = blocking(TopicVerbs.seek)
+    lag = blocking(TopicVerbs.lag)
+    groups = blocking(TopicVerbs.groups)

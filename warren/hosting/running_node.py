@@ -1,0 +1,480 @@
+"""RunningNode: a node that runs, as the handles of threads and of coroutines share it.
+
+It starts the node's actor, and stops it. What handles ask goes through it: it knows whether the node may be used (it
+is not closed, and this is the process that opened it), and which actors run at the moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import attrs
+
+from warren.actors import messages as m
+from warren.actors.clock import Clock
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.engines.memory_readings import (
+    MemoryReading,
+    RssReading,
+    free_disk_bytes,
+    give_memory_back,
+    physical_memory_bytes,
+    process_rss_bytes,
+    read_small_file,
+    total_memory_bytes,
+    used_disk_percent,
+)
+from warren.actors.engines.queue_turn import QueueTurn
+from warren.actors.future import Future
+from warren.actors.gate import Gate
+from warren.actors.interrupts import Closing, uninterrupted
+from warren.actors.node_actor import NodeActor, Probes
+from warren.actors.node_context import NodeContext
+from warren.actors.node_errors import TopicsDownError
+from warren.actors.pool import ActorStoppedError, Pool, WrongProcessError
+from warren.actors.queue_actor import QueueActor
+from warren.actors.queue_entry import QueueEntry
+from warren.actors.running_vhost import RunningVhost
+from warren.actors.status_server import Session, StatusServer
+from warren.config import Config
+from warren.hosting import open_nodes
+from warren.storage.errors import WarrenError
+from warren.storage.filesystem import FileSystem
+from warren.storage.lock_file import SHARED
+from warren.verbs.steps import Reading, Steps, call
+
+if TYPE_CHECKING:
+    from warren.actors.recorder_actor import Record
+    from warren.actors.running_topics import RunningTopics
+    from warren.actors.streams import Stream
+
+T = TypeVar("T")
+
+
+class ClosedError(WarrenError):
+    """The node was closed."""
+
+
+class ClosedMeanwhileError(ClosedError, ActorStoppedError):
+    """The node was closed before what was asked of it was done."""
+
+
+class Hosted(Protocol):
+    """What runs over a node and ends before it does: a server."""
+
+    def stop(self) -> None: ...
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's."""
+
+
+class RunningNode:
+    """A node's actor, and what handles need of it."""
+
+    def __init__(
+        self,
+        path: str,
+        config: Config,
+        *,
+        files: FileSystem,
+        pool: Pool,
+        clock: Clock,
+        random: Callable[[int], bytes],
+        probes: Probes | None = None,
+        adopt: bool = False,
+        attach: bool = False,
+        shared: bool = False,
+        check_invariants: bool = False,
+        new_queue_turn: Callable[..., QueueTurn] = QueueTurn,
+    ) -> None:
+        """``probes``: where it reads what the machine has; ``None``: from the machine. ``shared``: the lock file says
+        that others are let in; whoever says so serves them. ``new_queue_turn``: :class:`NodeContext`."""
+        self.path = path
+        self.config = config
+        self.pool = pool
+        """Who runs the actors' turns."""
+        self._clock = clock
+        self._forked: WrongProcessError | None = None
+        self._closed = False
+        self.on_deleted: list[Callable[[Literal["vhost", "user"], str], None]] = []
+        """Called, in the node's actor, with a vhost or a user that was deleted."""
+        self.hosted: list[Hosted] = []
+        """What runs over it."""
+        self._closing = Closing()
+        self._ending: Future | None = None
+        """Of the node's actor, once it was asked to end."""
+        self._context = NodeContext(
+            files=files,
+            pool=pool,
+            clock=clock,
+            random=random,
+            settings=config.node,
+            engine=config.engine,
+            check_invariants=check_invariants,
+            on_deleted=self._tell_deleted,
+            new_queue_turn=new_queue_turn,
+        )
+        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
+        ref = NodeActor.start(
+            self._context,
+            path,
+            probes=machine_probes(config, path) if probes is None else probes,
+            owner=owner,
+            adopt=adopt,
+            topic_settings=config.topics,
+            record=_record_file(config, files, clock),
+        )
+        actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
+        self.actor: NodeActor = actor
+        """Its vhosts may be looked at from any thread."""
+        try:
+            self._asked(lambda _: None).get()
+        except BaseException:
+            with contextlib.suppress(Exception):  # it may be open: an interrupt strikes behind the turn that opens it
+                call(actor, actor.close).get()
+            pool.stop()
+            clock.close()
+            raise
+        self.opened_s = time.monotonic()
+        """When it was opened, in seconds of the monotonic clock."""
+        self._status = StatusServer.start(path, lambda: _session(self), self._let_in) if attach else None
+        open_nodes.opened(self)
+
+    def _let_in(self, connection: socket.socket) -> None:
+        """Another process of the directory's user speaks AMQP at the node's socket."""
+        from warren.server.guests import let_in  # noqa: PLC0415 - nobody may come
+
+        let_in(self, connection)
+
+    def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
+        for tell in list(self.on_deleted):
+            tell(kind, name)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def identity(self) -> object:
+        """What is equal for all handles on this node."""
+        return self
+
+    @property
+    def ended(self) -> bool:
+        """Whether its closing is over."""
+        return self._closing.is_over
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that opened it."""
+        return self._forked is not None
+
+    @property
+    def gate(self) -> Gate:
+        """Shut while an alarm is set."""
+        return self._context.gate
+
+    def new_msg_ids(self, count: int) -> bytes:
+        """Ids for messages that go to several queues, 16 bytes each."""
+        return self._context.new_msg_ids(count)
+
+    def new_message_id(self) -> str:
+        """One that no other message has."""
+        return self.new_msg_ids(1).hex()
+
+    def new_queue_name(self) -> str:
+        """A name that no other queue has."""
+        return "amq.gen-" + base64.urlsafe_b64encode(self._context.random(16)).decode("ascii").rstrip("=")
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, by the node's clock."""
+        return self._clock.wall_us() // 1000
+
+    def check_process(self) -> None:
+        """Raise where the node cannot be used: closed, or opened by a process that this one was forked from."""
+        if self._forked is not None:
+            raise self._forked
+        if self._closed:
+            raise ClosedError(f"the node of {self.path} is closed")
+
+    def change(self, work: Callable[[NodeActor], T]) -> Steps[T]:
+        """Do something in the node's actor, with nobody else at it."""
+        self.check_process()
+        answer: T = yield self._asked(work)
+        return answer
+
+    def _asked(self, work: Callable[[NodeActor], T]) -> Future:
+        return call(self.actor, lambda: self.actor.change(lambda: work(self.actor)))
+
+    # ── what runs in it ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str) -> RunningVhost:
+        """A vhost; raises :class:`NotFoundError`, or why it cannot be used."""
+        return self.actor.vhost(name)
+
+    def queues(self, vhost: str, names: Iterable[str]) -> list[QueueEntry]:
+        """The queues of those names; raises :class:`NotFoundError`."""
+        entries, found = self.vhost(vhost).queues, []
+        for name in names:
+            entry = entries.get(name)
+            if entry is None:
+                raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
+            found.append(entry)
+        return found
+
+    def streams(self, vhost: str, names: Iterable[str]) -> list[Stream]:
+        """Those of the names that are streams'."""
+        streams = self.actor.streams
+        return [stream for name in names if (stream := streams.find(vhost, name)) is not None] if streams else []
+
+    def topics_now(self) -> RunningTopics:
+        """The topics' actors of the moment, without waiting for topics that are just opened anew."""
+        self.check_process()
+        running = self.actor.topics
+        if running is None:
+            raise NotFoundError("no topic was ever declared")
+        return running
+
+    def topics(self) -> Steps[RunningTopics]:
+        """The topics' actors; raises why there are none."""
+        try:
+            return self.topics_now()
+        except TopicsDownError:
+            yield from self.change(lambda _: None)  # they may just be opened anew
+            return self.topics_now()
+
+    def caught_up(self, *, with_index: bool = False) -> Steps[RunningTopics]:
+        """The topics, once everything that was appended until now has its entries (``with_index``: its keys)."""
+        running = yield from self.topics()
+        store, end = running.store, running.store.commit_log.end
+        if store.dispatched < end or (with_index and store.indexed < end):
+            yield call(running.dispatcher, lambda: running.dispatcher.catch_up(end, with_index=with_index))
+        return running
+
+    def caught_up_now(self, *, with_index: bool = False) -> RunningTopics | None:
+        """The same, where there is nothing to wait for; else ``None``."""
+        try:
+            running = self.topics_now()
+        except TopicsDownError:
+            return None
+        store = running.store
+        reached = store.dispatched if not with_index else min(store.dispatched, store.indexed)
+        return running if reached >= store.commit_log.end else None
+
+    @property
+    def name(self) -> str:
+        """What it is called: ``warren@host``."""
+        return f"warren@{socket.gethostname()}"
+
+    @property
+    def cluster_name(self) -> str:
+        """As operators have named it, by the global parameter ``cluster_name``; else its name."""
+        found = self.actor.parameters.global_value("cluster_name")
+        return found if isinstance(found, str) else self.name
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
+        """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
+        return (yield from self.change(lambda actor: actor.definitions.export_definitions(vhost)))
+
+    def memory(self) -> Steps[dict[str, Any]]:
+        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        self.check_process()
+        found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
+        return found
+
+    def look_at_machine(self) -> None:
+        """Read now what the machine has; soon, where another thread is at that."""
+        if (watcher := self._context.gate.watcher) is not None:
+            watcher.look(here=True)
+
+    def count(self) -> None:
+        """Have queues count what happens to them from now on, those that come later too."""
+        self._context.counting = True
+        for running in list(self.actor.vhosts.values()):
+            for entry in list(running.queues.values()):
+                if (actor := entry.running) is not None:
+                    actor.call_soon(actor.count)
+
+    @property
+    def held_publishers(self) -> int:
+        """How many wait at the moment: for an alarm to be cleared, for bytes, or for a queue that is behind."""
+        held = self._context.gate.held
+        for running in list(self.actor.vhosts.values()):
+            for entry in list(running.queues.values()):
+                if (actor := entry.running) is not None:
+                    held += actor.held_publishers
+        return held
+
+    def allocated_bytes(self, actor: QueueActor) -> int:
+        """What a queue accounts for in memory."""
+        return self._context.allocated.by_owner.get(actor.actor_urn, 0)
+
+    def stats(self) -> Steps[dict[str, Any]]:
+        """Of every vhost the queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
+        :meth:`memory`; and the topics (:mod:`warren.hosting.topic_stats`), ``None`` where there never was one."""
+        memory = yield from self.memory()
+        streams: dict[str, dict[str, Any]] = {}
+        for stream in self.actor.streams:
+            with contextlib.suppress(WarrenError):
+                of_vhost = streams.setdefault(stream.declaration.vhost, {})
+                of_vhost[stream.declaration.name] = yield from self.stream_stats(stream)
+        found: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams))
+        return found
+
+    def stream_stats(self, stream: Stream) -> Steps[dict[str, Any]]:
+        """What a stream says of itself, with what was published until now."""
+        yield from self.caught_up()
+        found: dict[str, Any] = yield Reading(stream.stats)
+        return found
+
+    def _stats(self, memory: dict[str, Any], streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        vhosts: dict[str, Any] = {}
+        for name, running in list(self.actor.vhosts.items()):
+            queues: dict[str, Any] = {}
+            for queue, entry in list(running.queues.items()):
+                with contextlib.suppress(WarrenError):
+                    queues[queue] = call(entry.actor, entry.actor.stats).get()
+                    queues[queue]["messages_delayed"] = running.waiting_of_queue(queue)
+            try:
+                stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
+            except WarrenError:
+                continue  # the vhost is just being deleted, or opened anew
+            of_streams = streams.get(name, {})
+            vhosts[name] = {"queues": queues, "streams": of_streams, "down": failed_queues(running), "stores": stores}
+            vhosts[name]["messages_delayed"] = running.messages_delayed
+            delays = running.delays
+            vhosts[name]["delayed_down"] = None if delays is None or delays.error is None else str(delays.error)
+        down = {name: str(error) for name, error in list(self.actor.down.items())}
+        return {
+            "path": self.path,
+            "memory": memory,
+            "vhosts": vhosts,
+            "down_vhosts": down,
+            "topics": self._topic_stats(),
+        }
+
+    def _topic_stats(self) -> dict[str, Any] | None:
+        try:
+            if (running := self.actor.topics) is None:
+                return None
+            from warren.hosting.topic_stats import topic_stats  # noqa: PLC0415 - many nodes have no topic
+
+            return topic_stats(running)
+        except WarrenError as error:
+            return {"down": str(error), "no_room": None, "commit_log": {}, "topics": {}}
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Wait for what was published to be safe, write everything down, and give the directory free.
+
+        Where another thread is at it, wait for that. An interrupt is raised when it is closed; a second one breaks the
+        closing off, and the next call goes on with it.
+        """
+        if self._forked is not None:
+            raise self._forked
+        self._closing.run(self._close)
+
+    def _close(self) -> None:
+        uninterrupted(self._begin_to_end)
+        ending = self._ending
+        if ending is None:
+            raise RuntimeError("the node's actor was not asked to end")
+        try:
+            ending.get()
+        finally:
+            if ending.done:
+                uninterrupted(self._let_go)
+
+    def _begin_to_end(self) -> None:
+        if self._ending is None:
+            if self._status is not None:
+                self._status.stop()  # first: nobody comes in any more
+            for hosted in list(self.hosted):
+                hosted.stop()
+            self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
+            self._closed = True
+            self._ending = call(self.actor, self.actor.close)
+
+    def _let_go(self) -> None:
+        self._context.gate.end()  # nobody is left who could open it
+        self.pool.stop()
+        self._clock.close()
+        open_nodes.closed(self)
+        self._closing.is_over = True
+
+    def crash(self) -> None:
+        """End as a killed process does, between two turns: nothing more is written, the files are as they are."""
+        self.check_process()
+        self._closed = True
+        if self._status is not None:
+            self._status.stop()
+        with contextlib.suppress(WarrenError):
+            call(self.actor, self.actor.crash).get()
+        for hosted in list(self.hosted):
+            hosted.stop()
+        self._let_go()
+
+    def forget(self) -> None:
+        """In a forked child: the directory stays the parent's."""
+        self._forked = WrongProcessError(
+            f"{self.path} was opened by the process that this one was forked from; open it anew"
+        )
+        self.pool.forget(self._forked)
+        for hosted in self.hosted:
+            hosted.forget()
+        if self._status is not None:
+            self._status.forget()
+        self.actor.forget(self._forked)
+
+
+def failed_queues(running: RunningVhost) -> dict[str, str]:
+    """The queues of a vhost that cannot be used, and why."""
+    return {
+        name: str(entry.error if entry.error is not None else entry.down_error())
+        for name, entry in list(running.queues.items())
+        if entry.running is None
+    }
+
+
+def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | None:
+    if config.record is None:
+        return None
+    from warren.recording import RecordFile  # noqa: PLC0415 - few nodes are recorded
+
+    return RecordFile(files, os.path.abspath(config.record), clock.wall_us)
+
+
+def _session(node: RunningNode) -> Session:
+    """What answers one client of the status socket."""
+    from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
+
+    return Snapshots(node).answer
+
+
+def memory_reading(config: Config, rss: MemoryReading) -> Callable[[NodeContext], MemoryReading]:
+    """How a node reads its memory, by its strategy; ``rss``: what the process uses."""
+    is_allocated = config.node.vm_memory_calculation_strategy == "allocated"
+    return lambda context: context.allocated if is_allocated else rss
+
+
+def machine_probes(config: Config, path: str) -> Probes:
+    """The machine's own numbers."""
+    override = config.node.total_memory_available_override_value
+    log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path
+
+    return Probes(
+        reading=memory_reading(config, RssReading(process_rss_bytes)),
+        total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
+        free_disk_bytes=lambda: free_disk_bytes(path),
+        give_back=give_memory_back,
+        used_disk_percent=lambda: used_disk_percent(log_path),
+    )

@@ -1,0 +1,174 @@
+"""Recording: what a running node did, as two Parquet files.
+
+``record = "run.parquet"`` (:class:`warren.actors.engines.node_settings.NodeSettings`) writes the queues' rows to
+``run.parquet`` and the node's to ``run.node.parquet``; their columns are :data:`warren.actors.sampling.QUEUE_COLUMNS`
+and ``NODE_COLUMNS``. In the file's metadata, under :data:`ABOUT_KEY`, stands what holds for all of it: the node's
+settings and when it began. For a growing file, and what a kill leaves of it, see
+:mod:`warren.recording.parquet_log`.
+
+``{time}`` in the name is the moment at which the node was opened (``20260102T030405Z``): a node that is started again
+and again with the same settings then has a record of each time.
+
+Needs pyarrow; it is imported when a record is begun or read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS, Row
+from warren.recording.parquet_log import ParquetLog, check_free, read
+from warren.storage.errors import DataError, SettingsError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT_KEY: Final = "warren.record"
+VERSION: Final = 1
+MOST_WAITING_ROWS: Final = 32_768
+"""So many rows make a row group, however short the time; more would take a while to write at once."""
+SHORTEST_GROUP_S: Final = 10.0
+SHARE_OF_GROUP: Final = 0.01
+"""A row group is ended when it covers this share of the time so far: so much of a record can a kill take."""
+_SUFFIX: Final = ".parquet"
+
+
+class RecordFile:
+    """A record on its way into its files: an :class:`warren.actors.recorder_actor.Record`."""
+
+    def __init__(self, files: FileSystem, path: str, wall_us: Callable[[], int]) -> None:
+        began = datetime.fromtimestamp(wall_us() / 1e6, UTC)
+        self.path = path.replace("{time}", began.strftime("%Y%m%dT%H%M%SZ"))
+        self._files = files
+        self._queues: ParquetLog | None = None
+        self._node: ParquetLog | None = None
+        self._flushed_s = 0.0
+
+    def check(self) -> None:
+        """Raise :class:`SettingsError` where the record cannot be begun."""
+        try:
+            import pyarrow.parquet  # noqa: F401, PLC0415
+        except ImportError:
+            raise SettingsError('record needs pyarrow: pip install "warrenmq[sim]"') from None
+        try:
+            for path in (self.path, node_path(self.path)):
+                check_free(self._files, path)
+        except (SettingsError, StorageError) as error:
+            raise SettingsError(f"record: {error}") from None
+
+    def open(self, about: Mapping[str, Any]) -> None:
+        """Make both files. Raises :class:`SettingsError` where they cannot be made."""
+        metadata = {ABOUT_KEY: json.dumps({"version": VERSION} | dict(about), default=str)}
+        try:
+            self._queues = ParquetLog(self._files, self.path, QUEUE_COLUMNS, metadata)
+            self._node = ParquetLog(self._files, node_path(self.path), NODE_COLUMNS, metadata)
+        except (SettingsError, StorageError) as error:
+            self.close()
+            raise SettingsError(f"record: {error}") from None
+
+    def add_queue(self, row: Row) -> None:
+        """Take in a queue's row."""
+        if self._queues is not None:
+            self._queues.add(row)
+            if self._queues.waiting >= MOST_WAITING_ROWS:
+                self._queues.flush()
+
+    def add_node(self, row: Row) -> None:
+        """Take in a node's row."""
+        if self._node is not None:
+            self._node.add(row)
+
+    def end_step(self, now_s: float) -> None:
+        """End the row groups where they cover enough."""
+        if now_s - self._flushed_s >= max(SHORTEST_GROUP_S, now_s * SHARE_OF_GROUP):
+            self._flushed_s = now_s
+            for log in (self._queues, self._node):
+                if log is not None:
+                    log.flush()
+
+    def close(self) -> None:
+        """End both files, the second even where the first cannot be. A record of nothing is done away with."""
+        logs = [log for log in (self._queues, self._node) if log is not None]
+        self._queues = self._node = None
+        nothing = all(log.is_empty for log in logs)
+        with contextlib.ExitStack() as ends:
+            for log in logs:
+                ends.callback(log.discard if nothing else log.close)
+
+
+def node_path(path: str) -> str:
+    """Where the node's rows of a record stand: ``run.node.parquet`` beside ``run.parquet``."""
+    return path.removesuffix(_SUFFIX) + ".node" + _SUFFIX
+
+
+@attrs.frozen(slots=False, eq=False, repr=False)
+class RecordedNode:
+    """A record that was read: a row for each queue and step, and one for the node and step."""
+
+    path: str
+    queues: pd.DataFrame
+    """Columns: :data:`warren.actors.sampling.QUEUE_COLUMNS`. A queue that slept through a step has no row of it."""
+    node: pd.DataFrame
+    """Columns: :data:`warren.actors.sampling.NODE_COLUMNS`."""
+    about: Mapping[str, Any]
+    """``version``, ``began_us``, ``total_memory_bytes``, and the settings: ``node`` and ``engine``."""
+
+    @property
+    def interval_s(self) -> float:
+        """Between two steps."""
+        return float(self.about["node"]["record_interval_ms"]) / 1000
+
+    @property
+    def names(self) -> list[str]:
+        """Of the queues: of those in the vhost ``/`` their own, of others ``vhost/queue``."""
+        return list(dict.fromkeys(self.queues["name"]))
+
+
+def read_record(path: str | os.PathLike[str], *, files: FileSystem | None = None) -> RecordedNode:
+    """Read a record, ended or not. Raises :class:`DataError` for what is none, or is damaged.
+
+    ``queues`` has a column more, ``name``: see :attr:`RecordedNode.names`.
+    """
+    disk, where = files or RealFileSystem(), os.fspath(path)
+    tables = [read(disk, one) for one in (where, node_path(where))]
+    for table, columns, one in zip(tables, (QUEUE_COLUMNS, NODE_COLUMNS), (where, node_path(where)), strict=True):
+        for name in columns:
+            if name not in table.column_names:
+                raise DataError(one, None, f"no record of a node: it has no column {name!r}")
+    try:
+        about = json.loads((tables[0].schema.metadata or {})[ABOUT_KEY.encode()])
+        if about["version"] != VERSION:
+            raise DataError(where, None, f"a record of version {about['version']}; this is version {VERSION}")
+        _ = about["node"]["record_interval_ms"] / 1000, about["engine"], about["total_memory_bytes"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise DataError(where, None, "no record of a node: it does not say so in its metadata") from None
+    queues = tables[0].select(list(QUEUE_COLUMNS)).to_pandas()
+    queues["name"] = [
+        queue if vhost == "/" else f"{vhost}/{queue}"
+        for vhost, queue in zip(queues["vhost"], queues["queue"], strict=True)
+    ]
+    return RecordedNode(where, queues, tables[1].select(list(NODE_COLUMNS)).to_pandas(), about)
+
+
+def rescue(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Write what can be read of a record that was never ended to new files, which any reader of Parquet reads.
+
+    Raises :class:`DataError` where nothing can be read, :class:`SettingsError` where the new files are there already.
+    """
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    disk, source, new = RealFileSystem(), os.fspath(path), os.fspath(target)
+    pairs = [(source, new), (node_path(source), node_path(new))]
+    for _, one in pairs:
+        check_free(disk, one)
+    tables = [read(disk, one) for one, _ in pairs]
+    for table, (_, one) in zip(tables, pairs, strict=True):
+        pq.write_table(table, one)

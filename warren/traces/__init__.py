@@ -1,0 +1,1 @@
+"""``warren replay``: recorded traces of operations on a queue."""

@@ -1,0 +1,1 @@
+"""What users hand over and get: messages, records, conditions, settings."""

@@ -1,0 +1,288 @@
+"""What users hand over and get: the arguments of a publish as an envelope, and a message that was delivered.
+
+Properties are AMQP's, under their names. Times are seconds here and whole milliseconds on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypedDict
+
+from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES
+from warren.actors.handing_over import PublishKey
+from warren.queue_index.fetching import Fetched
+from warren.queue_index.message_format import Envelope, Message, decode_message
+from warren.queue_index.properties import Properties, decode_properties, encode_values
+from warren.storage.errors import MessageError, shown
+
+MAX_EXPIRATION_S = 315_360_000.0
+"""Ten years: the longest time to live."""
+
+SHARED: Final = frozenset({"persistent", "delivery_mode", "expiration", "priority"})
+"""What messages that are handed over together have in common."""
+
+
+LATER: Final = frozenset({"delay", "at"})
+"""Those of a publish that say when its message comes (:mod:`warren.values.scheduling`)."""
+KEY_ARGUMENTS: Final = frozenset({"unique", "unique_for"})
+"""Those of a publish that are about a key, and no property (:mod:`warren.verbs.unique_publishing`)."""
+OF_FEW: Final = LATER | KEY_ARGUMENTS
+"""Those of a publish that few have, and that make it go another way."""
+
+
+class PublishArguments(TypedDict, total=False):
+    """What a publish can be told beside its body."""
+
+    headers: Mapping[str, Any] | None
+    persistent: bool
+    """Survives a stop, in a durable queue. The default."""
+    expiration: float | None
+    """Seconds after which a message that nobody took is dead."""
+    priority: int | None
+    content_type: str | None
+    content_encoding: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    message_id: str | None
+    timestamp: int | None
+    """Seconds since the Unix epoch."""
+    type: str | None
+    user_id: str | None
+    app_id: str | None
+    delay: float | timedelta | None
+    """Seconds after which the message comes; until then it waits on disk (:mod:`warren.values.scheduling`)."""
+    at: datetime | float | None
+    """When it comes instead, as a datetime (local, if it names no zone) or in seconds since the Unix epoch."""
+
+
+class PublishManyArguments(TypedDict, total=False):
+    """What a publish of many can be told beside their bodies: for all, or (marked so) a list with one for each."""
+
+    headers: Mapping[str, Any] | list[Mapping[str, Any] | None] | None
+    """For all, or each."""
+    persistent: bool
+    expiration: float | None
+    priority: int | None
+    content_type: str | list[str | None] | None
+    """For all, or each; and so all below."""
+    content_encoding: str | list[str | None] | None
+    correlation_id: str | list[str | None] | None
+    reply_to: str | list[str | None] | None
+    message_id: str | list[str | None] | None
+    timestamp: int | list[int | None] | None
+    type: str | list[str | None] | None
+    user_id: str | list[str | None] | None
+    app_id: str | list[str | None] | None
+    delay: float | timedelta | list[float | timedelta | None] | None
+    at: datetime | float | list[datetime | float | None] | None
+
+
+class QueuePublishArguments(PublishArguments, total=False):
+    """What the publish of a queue can be told, too."""
+
+    unique: str | bytes | int | None
+    """A key: while a message with it is in the queue, no other one is stored. ``True``: the body itself."""
+    unique_for: float | None
+    """Seconds for which the key is taken, from now on, whether the message is in the queue or not."""
+
+
+class QueuePublishManyArguments(PublishManyArguments, total=False):
+    """What the publish of many of a queue can be told, too."""
+
+    unique: list[str | bytes | int | None] | bool | None
+    """A key each; or ``True``: the bodies themselves."""
+    unique_for: float | None
+
+
+class Shared(NamedTuple):
+    """What messages must have in common to be handed over together, beside where they go."""
+
+    persistent: bool
+    expiration_ms: int | None
+    priority: int
+
+
+NOTHING_SHARED: Final = Shared(True, None, 0)
+"""Of messages that say nothing of it."""
+
+
+def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared]:
+    """The properties of messages by AMQP's names, and what they share. Raises :class:`MessageError`."""
+    values = dict(arguments)
+    if not KEY_ARGUMENTS.isdisjoint(values):
+        raise MessageError(
+            "unique and unique_for are for messages that are published into one queue, now; other queues look at the "
+            "header x-deduplication-header, if they are declared with x-message-deduplication"
+        )
+    persistent = bool(values.pop("persistent", True))
+    expiration = values.pop("expiration", None)
+    if "delivery_mode" in values:
+        raise MessageError("a publish knows no delivery_mode")
+    values["delivery_mode"] = 2 if persistent else 1
+    expiration_ms = None
+    if expiration is not None:
+        expiration_ms = milliseconds("an expiration", expiration)
+        values["expiration"] = str(expiration_ms)
+    priority = values.get("priority")
+    if priority is not None and (not isinstance(priority, int) or not 0 <= priority <= 255):
+        raise MessageError(f"a priority is 0 … 255, not {priority!r}")
+    return values, Shared(persistent, expiration_ms, priority or 0)
+
+
+def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], arguments: Mapping[str, Any]) -> PublishKey:
+    """What messages have around their bodies. Raises :class:`MessageError` for what cannot be."""
+    values, shared = publish_values(arguments)
+    keys = tuple(map(_bytes, routing_keys))
+    check_routing_keys(keys)
+    envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, encode_values(values), shared.persistent)
+    return PublishKey(envelope, shared.expiration_ms, shared.priority)
+
+
+def content_key(vhost: str, exchange: str, routing_key: str, shared: Shared) -> PublishKey:
+    """What messages with properties of their own have around their contents."""
+    keys = (_bytes(routing_key),)
+    envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, b"", shared.persistent, of_contents=True)
+    return PublishKey(envelope, shared.expiration_ms, shared.priority)
+
+
+def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
+    """Those of the arguments of a publish of ``count`` messages that are a list. Raises :class:`MessageError`."""
+    columns = {name: one for name, one in arguments.items() if isinstance(one, list)}
+    for name, column in columns.items():
+        if name in SHARED:
+            raise MessageError(f"{name} is one for all messages of a publish")
+        if len(column) != count:
+            raise MessageError(f"{name} of {len(column)} messages, and {count} bodies")
+    return columns
+
+
+def check_routing_keys(keys: Sequence[bytes]) -> None:
+    """Raise :class:`MessageError` where the first, which goes with a delivery, has no room there."""
+    if keys and len(keys[0]) > MAX_SHORT_STRING_BYTES:
+        raise MessageError(f"a routing key cannot be {keys[0]!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise MessageError(f"a routing key cannot be {text!r:.100}: {error.reason}") from None
+
+
+def milliseconds(what: str, seconds: float) -> int:
+    """A time that ``what`` is. Raises :class:`MessageError` for what is none."""
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise MessageError(f"{what} is a number of seconds, not {seconds!r}")
+    if not 0 <= seconds <= MAX_EXPIRATION_S:
+        raise MessageError(f"{what} is 0 … {MAX_EXPIRATION_S:.0f} seconds, not {seconds}")
+    return round(seconds * 1000)
+
+
+def as_body(body: object) -> bytes:
+    """A body that nobody can change any more. Raises :class:`MessageError` for what is no bytes."""
+    if type(body) is bytes:
+        return body
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    raise MessageError(f"a body is bytes, not {type(body).__name__}: encode it first")
+
+
+def as_bodies(bodies: Iterable[object]) -> list[bytes]:
+    """:func:`as_body` for many."""
+    if isinstance(bodies, (bytes, bytearray, memoryview, str)) or not isinstance(bodies, Iterable):
+        raise MessageError(f"bodies are a list or another iterable of bytes, not {shown(bodies)}")
+    found = list(bodies)
+    if set(map(type, found)) <= {bytes}:
+        return found  # type: ignore[return-value]
+    return [as_body(body) for body in found]
+
+
+class ReceivedMessage:
+    """A message as a queue has it. Decoded when somebody asks for more than its body."""
+
+    __slots__ = ("_body", "_decoded", "_fetched", "_index")
+
+    def __init__(self, fetched: Fetched | tuple[bytes], index: int = 0, body: bytes | None = None) -> None:
+        self._fetched = fetched
+        """The encoded message is the ``index``-th of these."""
+        self._index = index
+        self._body = body
+        self._decoded: Message | Properties | None = None
+        """All of it, or what was asked for."""
+
+    @property
+    def message(self) -> Message:
+        """All of it. Raises :class:`MessageError` where the bytes on disk are no message."""
+        message = self._decoded
+        if not isinstance(message, Message):
+            fetched = self._fetched
+            term = fetched[self._index] if isinstance(fetched, tuple) else fetched.term(self._index)
+            message = self._decoded = decode_message(term)
+        return message
+
+    @property
+    def body(self) -> bytes:
+        """The payload. Raises :class:`MessageError` where the bytes on disk are no message."""
+        if self._body is None:
+            self._body = self.message.body
+        return self._body
+
+    @property
+    def properties(self) -> Properties:
+        """AMQP's basic properties."""
+        decoded, fetched = self._decoded, self._fetched
+        if decoded is None:
+            encoded = None if isinstance(fetched, tuple) else fetched.properties(self._index)
+            decoded = self._decoded = self.message if encoded is None else decode_properties(encoded)
+        return decoded.properties if isinstance(decoded, Message) else decoded
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        return self.properties.headers or {}
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that it was published to; "": the default one."""
+        return self.message.exchange.decode("utf-8", "surrogateescape")
+
+    @property
+    def routing_key(self) -> str:
+        return self.message.routing_keys[0].decode("utf-8", "surrogateescape")
+
+    @property
+    def persistent(self) -> bool:
+        return self.message.persistent
+
+    def __repr__(self) -> str:
+        try:
+            return f"<{type(self).__name__} {self.body[:40]!r}>"
+        except MessageError:
+            return f"<{type(self).__name__} that cannot be read>"
+
+
+class DelayedMessage(ReceivedMessage):
+    """A message that waits."""
+
+    __slots__ = ("due_ms",)
+
+    def __init__(self, found: Sequence[Any]) -> None:
+        due_ms, term = found
+        super().__init__((term,))
+        self.due_ms: int = due_ms
+        """When it is due: milliseconds since 1970."""
+
+    @property
+    def due(self) -> datetime:
+        """The same, in local time."""
+        return datetime.fromtimestamp(self.due_ms / 1000).astimezone()
+
+    @property
+    def message_id(self) -> str | bytes | None:
+        """By which it can be called back."""
+        return self.properties.message_id
+
+
+def delayed_messages(found: Iterable[Sequence[Any]]) -> list[DelayedMessage]:
+    """Messages that wait, of what a verb has found."""
+    return list(map(DelayedMessage, found))

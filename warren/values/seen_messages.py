@@ -1,0 +1,159 @@
+"""QueueMessages: what became of a queue's messages, for tests to look at and to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypedDict, Unpack
+
+import attrs
+
+from warren.actors.engines.watched_turn import EVENTS, Event, QueueLog, SeenMessage
+from warren.actors.message_log import MessageLog
+from warren.values.where import compile_where
+
+Test = Callable[[SeenMessage], bool]
+_SHOWN: Final = 20
+
+
+class Such(TypedDict, total=False):
+    """Which messages are meant, beside what became of them: all of it holds."""
+
+    body: bytes | None
+    """This one."""
+    headers: Mapping[str, Any] | None
+    """These, beside others."""
+    where: str | Test | None
+    """A condition (:mod:`warren.values.where`), such as ``"headers['try'] > 1 AND size < 100"``, or a function."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Wanted:
+    """Which messages are meant."""
+
+    event: Event
+    such: Such
+    _test: Test | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.event not in EVENTS:
+            raise ValueError(f"no {self.event!r} becomes of a message; there is {', '.join(EVENTS)}")
+        if unknown := self.such.keys() - Such.__annotations__.keys():
+            raise TypeError(f"messages are not chosen by {', '.join(sorted(unknown))}")
+        where = self.such.get("where")
+        object.__setattr__(self, "_test", compile_where(where) if isinstance(where, str) else where)
+
+    def takes(self, seen: SeenMessage) -> bool:
+        body, headers = self.such.get("body"), self.such.get("headers") or {}
+        return (
+            self.event in seen.events
+            and (body is None or seen.body == body)
+            and all(name in seen.headers and seen.headers[name] == value for name, value in headers.items())
+            and (self._test is None or self._test(seen))
+        )
+
+    def __str__(self) -> str:
+        where = self.such.get("where")
+        said: list[str] = []
+        for name in ("body", "headers"):
+            if self.such.get(name) is not None:
+                said.append(f"with {name} {self.such[name]!r}")
+        if where is not None:
+            said.append(f"where {where if isinstance(where, str) else getattr(where, '__name__', where)}")
+        return " ".join([self.event, *said])
+
+
+class QueueMessages:
+    """The messages that a queue was seen to have. Made by :meth:`warren.testing.TestNode.messages`.
+
+    What is waited for, is waited for in real time: a program's threads and coroutines need some to get there.
+    """
+
+    def __init__(self, log: MessageLog, of_queue: QueueLog, settle: Callable[[], None], vhost: str, queue: str) -> None:
+        self._log = log
+        self._of_queue = of_queue
+        self._settle = settle
+        self._name = f"queue '{queue}'" + ("" if vhost == "/" else f" in vhost '{vhost}'")
+
+    def all(self) -> list[SeenMessage]:
+        """Every message, in the order in which they came."""
+        self._settle()
+        return list(self._of_queue.messages)
+
+    def of(self, event: Event = "published", **such: Unpack[Such]) -> list[SeenMessage]:
+        """The messages of which this became, now: in the order in which they came."""
+        self._settle()
+        return self._found(_Wanted(event, such))
+
+    def expect(self, event: Event = "published", count: int = 1, **such: Unpack[Such]) -> list[SeenMessage]:
+        """As :meth:`of`; raises ``AssertionError`` where it is not just so many now, and says what there was."""
+        __tracebackhide__ = True
+        self._settle()
+        found = self._found(wanted := _Wanted(event, such))
+        if len(found) != count:
+            raise AssertionError(self._story(wanted, f"{count}", found))
+        return found
+
+    def wait_for(
+        self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
+    ) -> list[SeenMessage]:
+        """Wait until it has become of ``count`` messages, or more; returns them.
+
+        Raises ``AssertionError`` after ``timeout`` seconds, and says what there was.
+        """
+        __tracebackhide__ = True
+        wanted = _Wanted(event, such)
+        found: list[SeenMessage] = []
+
+        def enough() -> bool:
+            found[:] = self._found(wanted)
+            return len(found) >= count
+
+        if not self._log.wait_for(enough, timeout):
+            raise AssertionError(self._story(wanted, f"{count} or more", found, timeout))
+        return found
+
+    async def arrived(
+        self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
+    ) -> list[SeenMessage]:
+        """:meth:`wait_for`, for a coroutine: others of its event loop go on."""
+        __tracebackhide__ = True
+        wanted, changed = _Wanted(event, such), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        with self._log.listening(tell):
+            while len(found := self._found(wanted)) < count:
+                try:
+                    await asyncio.wait_for(changed.wait(), max(deadline - loop.time(), 0))
+                except TimeoutError:
+                    raise AssertionError(self._story(wanted, f"{count} or more", found, timeout)) from None
+                changed.clear()
+        return found
+
+    def _found(self, wanted: _Wanted) -> list[SeenMessage]:
+        return [seen for seen in list(self._of_queue.messages) if wanted.takes(seen)]
+
+    def _story(self, wanted: _Wanted, count: str, found: list[SeenMessage], timeout_s: float | None = None) -> str:
+        """What was expected, and what there was instead."""
+        within = "" if timeout_s is None else f" within {timeout_s:g} seconds"
+        lines = [f"{self._name}: expected {count} {wanted}{within}, got {len(found)}"]
+        lines += self._lines("headers" in wanted.such)
+        if not self._of_queue.messages:
+            others = ", ".join(repr(name) for _, name in self._log.queues()[:10])
+            lines.append("  no message ever came here" + (f"; there were some in {others}" if others else ""))
+        return "\n".join(lines)
+
+    def _lines(self, with_headers: bool) -> Iterator[str]:
+        messages = list(self._of_queue.messages)
+        for seen in messages[:_SHOWN]:
+            yield f"  {seen}" + (f", headers {dict(seen.headers)!r}" if with_headers else "")
+        if len(messages) > _SHOWN:
+            yield f"  … and {len(messages) - _SHOWN} more"
+
+    def __str__(self) -> str:
+        """What became of each message, as far as a few lines can show it."""
+        return "\n".join([f"{self._name}:", *self._lines(with_headers=False)])

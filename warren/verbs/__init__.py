@@ -1,0 +1,1 @@
+"""What can be asked of a node and its parts: each verb once, for threads and for coroutines."""

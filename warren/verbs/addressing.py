@@ -1,0 +1,113 @@
+"""What goes around a message that is published with properties as they stand, and the keys that it is routed by."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import attrs
+
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
+from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
+from warren.actors.engines.routing import carbon_copies
+from warren.actors.handing_over import PublishKey
+from warren.amqp.own_methods import DUE
+from warren.hosting.running_node import RunningNode
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import Properties, encode_properties
+from warren.storage.erlang_text import quoted
+from warren.verbs.publishing import Receiver
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+
+Address = tuple[PublishKey, tuple[str, ...], dict[str, Any] | None]
+"""What goes around a message; its routing keys, those of its copies too; its headers, as they are routed by."""
+
+
+def address(
+    vhost: str, exchange: str, routing_key: str, properties: Properties, encoded: bytes | None = None
+) -> Address:
+    """``encoded``: the properties as bytes, where they are known. Raises :class:`ArgumentsError`."""
+    expiration_ms = None if properties.expiration is None else milliseconds(properties.expiration)
+    headers = None if properties.headers is None else dict(properties.headers)
+    keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
+    if headers and "BCC" in headers:  # a blind copy is blind: the header goes
+        shown = {name: value for name, value in headers.items() if name != "BCC"}
+        encoded = encode_properties(attrs.evolve(properties, headers=shown))
+    envelope = Envelope(
+        _bytes(vhost),
+        _bytes(exchange),
+        tuple(map(_bytes, keys)),
+        encode_properties(properties) if encoded is None else encoded,
+        properties.delivery_mode == 2,
+    )
+    return PublishKey(envelope, expiration_ms, properties.priority or 0), keys, headers
+
+
+@attrs.frozen
+class Delay:
+    """When a message that was published is to come."""
+
+    due_ms: int | None
+    """By the clock; ``None``: so long after it was published:"""
+    delay_ms: int
+    ids: tuple[bytes, ...]
+    """Its ``message_id``, if it has one."""
+
+    def receiver(self, node: RunningNode, vhost: str, queue: str | None, exchange: str) -> Receiver:
+        """Who takes it until then. ``queue``: whose it is, of those published to the default exchange."""
+        due_ms = node.now_ms() + self.delay_ms if self.due_ms is None else self.due_ms
+        return node.vhost(vhost).delayed().receiver(queue, exchange, due_ms, self.ids)
+
+
+def delay_in(
+    declaration: ExchangeDeclaration, properties: Properties, *, from_owner: bool = False
+) -> tuple[Properties, Delay | None]:
+    """The properties as they are when the message has come, and when it is to come; ``None``: now.
+
+    ``from_owner``: the client is a handle of the same directory.
+    """
+    headers = properties.headers
+    if not headers:
+        return properties, None
+    due_ms: int | None = None
+    delay_ms, changed = 0, dict(headers)
+    if from_owner and isinstance(said := headers.get(DUE), int):
+        due_ms = said
+        del changed[DUE]
+    elif declaration.type == DELAYED:
+        from warren.actors.engines.delayed_exchange import delay_of, has_waited  # noqa: PLC0415 - few are of the type
+
+        delay_ms = delay_of(headers)
+        changed = dict(has_waited(headers))
+    if due_ms is None and not delay_ms:
+        return properties, None
+    message_id = properties.message_id
+    encoded = message_id.encode("utf-8", "surrogateescape") if isinstance(message_id, str) else message_id
+    return attrs.evolve(properties, headers=changed or None), Delay(due_ms, delay_ms, (encoded,) if encoded else ())
+
+
+def milliseconds(expiration: str | bytes) -> int:
+    """Raises :class:`ArgumentsError` for what is no number of milliseconds."""
+    text = text_of(expiration)
+    number = _INTEGER.match(text)
+    if number is None or number.end() < len(text):
+        left = quoted(text[number.end() :], '"') if number is not None else ""
+        reason = "no_integer" if number is None else f"{{leftover_string,{left}}}"
+        raise ArgumentsError(f"invalid expiration '{text}': {reason}")
+    value = int(number[0])
+    if value < 0:
+        raise ArgumentsError(f"invalid expiration '{text}': {{value_negative,{value}}}")
+    if value > MAX_PERIOD_MS:
+        raise ArgumentsError(f"invalid expiration '{text}': {{value_too_large,{value}}}")
+    return value
+
+
+def text_of(value: str | bytes) -> str:
+    """A short string as text."""
+    return value if isinstance(value, str) else value.decode(errors="surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,160 @@
+"""A consumer of a queue, as threads and coroutines have it.
+
+Messages come in batches from the queue, which keeps a consumer supplied up to its prefetch. They are handed out one by
+one; with ``auto_ack`` each is acked as it is handed out, so a crash loses none that nobody was given. What is not
+settled goes back to its old place in the queue when the consumer is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, repeat
+from typing import TypedDict, TypeVar
+
+import attrs
+
+from warren.actors import messages as m
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.effects import Delivered
+from warren.actors.future import Future
+from warren.actors.handing_over import PublishKey
+from warren.handles.channel import Channel, DeliveredMessage
+from warren.storage.errors import WarrenError
+from warren.values.messages import milliseconds
+from warren.verbs.steps import Steps, Within, ask, call
+
+D = TypeVar("D", bound=DeliveredMessage)
+NewDelivery = Callable[[Channel, Delivered, int, bytes | None], D]
+
+
+class ConsumeArguments(TypedDict, total=False):
+    """What a consumer can be told."""
+
+    timeout: float | None
+    """Seconds without a message after which the iteration ends; ``None``: it waits for ever."""
+    auto_ack: bool
+    """Each message is acked as it is handed out."""
+    ack_timeout: float | None
+    """Seconds that a message may be unacked with it before it goes back to the queue; ``None``: as the queue says."""
+    exclusive: bool
+    """The only consumer, while it is there."""
+    priority: int
+    """Consumers of lower priority get only what those of higher have no room for."""
+    tag: str | None
+
+
+def ack_timeout_ms(arguments: ConsumeArguments, otherwise: int | None = None) -> int | None:
+    """What a consumer says of how long it may have a message; ``otherwise``: what its queue does. Raises
+    :class:`MessageError`."""
+    seconds = arguments.get("ack_timeout")
+    return otherwise if seconds is None else max(milliseconds("an ack timeout", seconds), 1)
+
+
+class ConsumerVerbs:
+    """The verbs of one consumer."""
+
+    def __init__(
+        self, channel: Channel, declaration: ConsumerDeclaration, deliveries: Deliveries, timeout: float | None
+    ) -> None:
+        self.channel = channel
+        self.declaration = declaration
+        self.deliveries = deliveries
+        self.timeout = timeout
+        self.closed = False
+        self._begun: Future | None = None
+
+    def __str__(self) -> str:
+        return f"{self.declaration.tag!r} of {self.channel.queue[1]!r}{' (closed)' if self.closed else ''}"
+
+    def begin(self) -> Steps[None]:
+        """Ask for messages, once. Raises :class:`AccessRefusedError` where the queue lets no such consumer in."""
+        if self._begun is None:
+            self._begun = ask(self.channel.actor, m.Subscribe(self.declaration, self.deliveries))
+        yield self._begun
+
+    def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:
+        """Messages; ``None`` after ``timeout`` seconds, or when no more will come."""
+        ended = self.deliveries.ended  # before the last look
+        delivered = self.deliveries.take_now()
+        if delivered is not None or ended:
+            return delivered
+        arrival = self.deliveries.arrival()
+        try:
+            yield Within(arrival, timeout)
+        finally:
+            if not arrival.done:
+                self.deliveries.forget(arrival)
+        return self.deliveries.take_now()
+
+    def acked(self, delivered: Delivered) -> Delivered:
+        """A batch that is handed out in one go, acked."""
+        if delivered.first_tag:
+            self.channel.settle_all("ack", delivered.tags)
+        return attrs.evolve(delivered, first_tag=0)
+
+    def spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
+        """The messages of a batch, one by one."""
+        if self.declaration.acks_unseen and delivered.first_tag:
+            return self._spread_acked(new, delivered)
+        deliveries = spread(new, self.channel, delivered)
+        return deliveries if self.declaration.ack_timeout_ms is None else self._without_lapsed(deliveries)
+
+    def _without_lapsed(self, deliveries: Iterator[D]) -> Iterator[D]:
+        """Those that were not here for too long before anybody saw them."""
+        for delivery in deliveries:
+            lapsed = self.deliveries.lapsed
+            if lapsed is None or delivery.delivery_tag not in lapsed:
+                yield delivery
+
+    def _spread_acked(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
+        settled = attrs.evolve(delivered, first_tag=0)
+        for tag, delivery in zip(delivered.tags, spread(new, self.channel, settled), strict=True):
+            self.channel.settle("ack", tag)
+            yield delivery
+
+    def set_prefetch(self, prefetch: int) -> Steps[None]:
+        """How many messages may be unacked with it from now on; 0: any number."""
+        yield from self.begin()
+        if self.channel.alive:
+            actor = self.channel.actor
+            actor.call_soon(lambda: actor.set_prefetch(self.declaration.tag, prefetch))
+
+    def cancel(self) -> Steps[None]:
+        """Ask for no more messages. What was delivered can still be taken and settled."""
+        if self.channel.alive:
+            actor = self.channel.actor
+            yield call(actor, lambda: actor.cancel_consumer(self.declaration.tag))
+
+    def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
+        """Cancel, and give everything back that was not settled. ``unseen``: what is left of a batch that was being
+        handed out."""
+        if not self.closed:
+            self.closed = True
+            drained = self.deliveries.drain()
+            seen_up_to = self._seen_up_to(unseen, drained)
+            self.deliveries.end()
+            yield from self.channel.shut(seen_up_to)
+            self._publish_again(drained + self.deliveries.drain())
+
+    def _publish_again(self, drained: list[Delivered]) -> None:
+        """What came past the queue, and nobody has seen, has no place there to go back to."""
+        for delivered in drained if self.declaration.acks_unseen else ():
+            terms = delivered.fetched.unencoded
+            if not delivered.first_tag and terms is not None:
+                with contextlib.suppress(WarrenError):  # the queue is gone, with all that it had
+                    self.channel.actor.publish_many(PublishKey(terms.envelope), terms.given)
+
+    def _seen_up_to(self, unseen: Iterable[DeliveredMessage], drained: list[Delivered]) -> int | None:
+        """The last delivery tag that was handed out, as far as there are others."""
+        if self.declaration.acks_unseen:  # they are acked as they are handed out: none of those here was
+            return 0
+        first = next(iter(unseen), None)
+        tags = [drained[0].first_tag if drained else 0, 0 if first is None else first.delivery_tag]
+        return min((tag - 1 for tag in tags if tag), default=None)
+
+
+def spread(new: NewDelivery[D], channel: Channel, delivered: Delivered) -> Iterator[D]:
+    """The messages of a batch, one by one; one that cannot be read says so when it is asked for its body."""
+    return map(new, repeat(channel), repeat(delivered), count(), delivered.fetched.readable_bodies())

@@ -1,0 +1,57 @@
+"""What can be asked of messages that wait until they are due: those of a vhost, or of one of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from warren.actors.delay_actor import DelayActor
+from warren.actors.engines.texts import check_short_string
+from warren.actors.vhost_delays import target_of
+from warren.hosting.running_node import RunningNode
+from warren.verbs.steps import Steps, call
+
+
+def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Steps[list[tuple[int, bytes]]]:
+    """The first of them: when each is due, and itself, encoded. ``queue``: of this one only, as it is below."""
+    found: list[tuple[int, bytes]] = yield from _asked(
+        node, vhost, lambda actor: actor.list_waiting(limit, _target(queue)), otherwise=[]
+    )
+    return found
+
+
+def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) -> Steps[int]:
+    """Call back those with an id; returns how many there were."""
+    check_short_string("a message_id", message_id)
+    encoded = message_id.encode("utf-8", "surrogateescape")
+    cancelled: int = yield from _asked(node, vhost, lambda actor: actor.cancel(encoded, _target(queue)), otherwise=0)
+    return cancelled
+
+
+def count(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
+    """How many of a queue's there are, with those that were handed over until now; 0 where nobody can tell."""
+    delays = node.vhost(vhost).delays
+    actor = None if delays is None else delays.running
+    if actor is None:
+        return 0
+    found: int = yield call(actor, lambda: actor.log.waiting_of(target_of(queue, "")))
+    return found
+
+
+def purge(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
+    """Call back all of a queue's; returns how many there were."""
+    dropped: int = yield from _asked(node, vhost, lambda actor: actor.drop(target_of(queue, "")), otherwise=0)
+    return dropped
+
+
+def _target(queue: str | None) -> int | None:
+    return None if queue is None else target_of(queue, "")
+
+
+def _asked(node: RunningNode, vhost: str, work: Callable[[DelayActor], object], otherwise: object) -> Steps[Any]:
+    node.check_process()
+    delays = node.vhost(vhost).delays
+    if delays is None:  # there never was one
+        return otherwise
+    actor = delays.actor
+    return (yield call(actor, lambda: work(actor)))

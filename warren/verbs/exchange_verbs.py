@@ -1,0 +1,198 @@
+"""What can be asked of an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
+from warren.actors.engines.routing import carbon_copies
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishKey, PublishRefusedError
+from warren.hosting.running_node import RunningNode
+from warren.queue_index.properties import decode_properties
+from warren.storage.errors import MessageError, WarrenError
+from warren.values.messages import LATER, PublishArguments, as_bodies, publish_key
+from warren.verbs.publishing import AsTheyWere, Receiver, outcomes_of, publishing, settled_confirm
+from warren.verbs.steps import NamedHandle, Steps
+
+_CACHED_KEYS = 256
+
+
+class UnroutableError(WarrenError):
+    """A mandatory message that no queue would have got: it was returned."""
+
+
+class ExchangeVerbs:
+    """The verbs of one exchange."""
+
+    def __init__(self, node: RunningNode, declaration: ExchangeDeclaration) -> None:
+        self.node = node
+        self.declaration = declaration
+        self._keys: dict[str, PublishKey] = {}
+
+    def __str__(self) -> str:
+        return f"{self.declaration.name!r} ({self.declaration.type})"
+
+    def publish(
+        self,
+        body: bytes,
+        routing_key: str = "",
+        *,
+        mandatory: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        """Publish a message to the queues that its key or its headers lead to; one that leads nowhere is dropped.
+
+        ``delay`` or ``at``: as for a queue's publish; it is routed when it comes.
+        ``mandatory``: one that leads nowhere comes back as an :class:`UnroutableError` of the confirm. ``block`` and
+        ``timeout``: as for a queue's publish.
+        """
+        return self.publish_many((body,), routing_key, mandatory=mandatory, block=block, timeout=timeout, **properties)
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        routing_key: str = "",
+        *,
+        mandatory: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        """Publish messages with the same key and properties, with one confirm for all."""
+        if not LATER.isdisjoint(properties):
+            return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
+        key, found = self._key(routing_key, properties), as_bodies(bodies)
+        if not found:
+            return settled_confirm()
+        headers = properties.get("headers")
+        if headers and self.delays(headers):
+            find = self._delayed(headers, properties)
+        else:
+            find = lambda: self.route(routing_key, headers)  # noqa: E731
+        confirm: Confirm | None = yield publishing(self.node, find, key, found, block=block, timeout=timeout)
+        if confirm is not None:
+            return confirm
+        return settled_confirm(self._unroutable(routing_key) if mandatory else None)
+
+    def _publish_later(
+        self,
+        bodies: list[bytes],
+        routing_key: str,
+        properties: Mapping[str, Any],
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        """Hand over messages that are routed when they are due. Where they have no id they get one for all."""
+        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+
+        if not bodies:
+            return settled_confirm()
+        node, name = self.node, self.declaration.name
+        wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id, share_id=True)
+        key = self._new_key(routing_key, wanted.properties)  # type: ignore[arg-type]
+
+        def find() -> list[Receiver]:
+            node.check_process()
+            vhost = node.vhost(self.declaration.vhost)
+            vhost.definitions.exchange(name)  # raises where it is gone
+            return [vhost.delayed().receiver(routing_key, name, wanted.due_ms, wanted.encoded_ids)]
+
+        confirm: Confirm = yield publishing(node, find, key, bodies, block=block, timeout=timeout)
+        return Scheduled([confirm], wanted)
+
+    def delays(self, headers: Mapping[str, Any] | None) -> bool:
+        """Whether the exchange is of the type that lets messages wait, and the headers say that one is to wait."""
+        if not headers or self.declaration.type != DELAYED:
+            return False
+        from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+
+        return bool(delay_of(headers))
+
+    def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
+        """Who takes a message that the exchange delays."""
+        from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+
+        delay_ms = delay_of(headers) or 0
+        node, name, message_id = self.node, self.declaration.name, properties.get("message_id")
+        ids = [message_id.encode("utf-8", "surrogateescape")] if message_id else []
+
+        def find() -> list[Receiver]:
+            node.check_process()
+            vhost = node.vhost(self.declaration.vhost)
+            vhost.definitions.exchange(name)
+            return [vhost.delayed().receiver(None, name, node.now_ms() + delay_ms, ids)]
+
+        return find
+
+    def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
+        """As a queue's verb of that name does; the exchange is this one, and a group that leads nowhere is refused."""
+        confirms: list[Confirm | WarrenError] = []
+        for group in groups:
+            try:
+                key, headers = group.key(self.declaration.vhost), decode_properties(group.properties).headers
+                routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
+                confirm: Confirm | None = yield publishing(
+                    self.node, partial(self.route, routing_key, headers), key, group.bodies
+                )
+                confirms.append(self._unroutable(routing_key) if confirm is None else confirm)
+            except (MessageError, PublishRefusedError) as error:
+                confirms.append(error)
+        return (yield from outcomes_of(confirms))
+
+    def _unroutable(self, routing_key: str) -> UnroutableError:
+        return UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{self.declaration.name}'")
+
+    def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
+        """The queues that such a message goes to now."""
+        self.node.check_process()
+        vhost = self.node.vhost(self.declaration.vhost)
+        keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
+        names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)
+        found: list[Receiver] = [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
+        return [*found, *self.node.streams(vhost.name, names)] if len(found) < len(names) else found
+
+    def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+        """What goes around the bodies."""
+        if properties:
+            return self._new_key(routing_key, properties)
+        key = self._keys.get(routing_key)
+        if key is None:
+            if len(self._keys) >= _CACHED_KEYS:
+                self._keys.clear()
+            key = self._keys[routing_key] = self._new_key(routing_key, {})
+        return key
+
+    def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+        headers = properties.get("headers")
+        keys = [routing_key, *(carbon_copies(headers) if headers else ())]
+        if headers and "BCC" in headers:  # a blind copy is blind: the header goes
+            headers = {name: one for name, one in headers.items() if name != "BCC"}
+            properties = {**properties, "headers": headers}
+        if headers and self.declaration.type == DELAYED:
+            from warren.actors.engines.delayed_exchange import has_waited  # noqa: PLC0415 - as above
+
+            properties = {**properties, "headers": has_waited(headers)}
+        return publish_key(self.declaration.vhost, self.declaration.name, keys, properties)
+
+
+class ExchangeHandle(NamedHandle[ExchangeVerbs]):
+    """What is known of an exchange without asking anybody."""
+
+    made_by = "node.exchange(name)"
+
+    def _identity(self) -> tuple[object, str, str]:
+        return self._verbs.node.identity, self._verbs.declaration.vhost, self.name
+
+    @property
+    def name(self) -> str:
+        return self._verbs.declaration.name
+
+    @property
+    def type(self) -> str:
+        """ "direct", "fanout", "topic", "headers" or "x-delayed-message"."""
+        return self._verbs.declaration.type

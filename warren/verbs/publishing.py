@@ -1,0 +1,144 @@
+"""Publishing: the one way of messages from a handle to queues.
+
+It looks for the queues' actors, waits until they have room, and gives each of them the messages: under the same ids
+where there are several, so that a body that is large is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from warren.actors.admission import Admission
+from warren.actors.future import Confirm, CountDown, Future
+from warren.actors.handing_over import PublishKey
+from warren.actors.queue_actor import QueueActor
+from warren.hosting.running_node import RunningNode
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import decode_properties
+from warren.storage.errors import WarrenError
+from warren.values.messages import check_routing_keys
+from warren.verbs.steps import Steps
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
+    from warren.actors.vhost_delays import Appointment
+
+Receiver: TypeAlias = "QueueActor | Stream | Appointment"
+"""What takes messages."""
+
+
+class AsTheyWere(NamedTuple):
+    """Messages that are published as they stood somewhere: nothing but their bodies differs."""
+
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    """The messages' own first, then those of CC and BCC."""
+    properties: bytes
+    """AMQP's, encoded: they stay as they are."""
+    bodies: list[bytes]
+
+    def key(self, vhost: str) -> PublishKey:
+        """What goes around the bodies. Raises :class:`MessageError` where the properties cannot be read."""
+        check_routing_keys(self.routing_keys)
+        said = decode_properties(self.properties)
+        expiration = said.expiration
+        is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdigit()
+        encoded_vhost = vhost.encode("utf-8", "surrogateescape")
+        return PublishKey(
+            Envelope(encoded_vhost, self.exchange, self.routing_keys, self.properties, True),
+            int(expiration) if is_time and expiration else None,
+            said.priority or 0,
+        )
+
+
+def publishing(
+    node: RunningNode,
+    find: Callable[[], Sequence[Receiver]],
+    key: PublishKey,
+    bodies: list[bytes],
+    *,
+    block: bool = True,
+    timeout: float | None = None,
+    ahead: bool = False,
+    passes_alarms: bool | None = None,
+) -> Admission:
+    """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue."""
+
+    def size_of(actors: Sequence[Receiver]) -> int:
+        return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
+
+    def give(actors: Sequence[Receiver], reserved_bytes: int, here: bool) -> Confirm | None:
+        if len(actors) == 1:
+            return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
+        return _give_all(node, actors, key, bodies, reserved_bytes, here=here) if actors else None
+
+    return Admission(find, size_of, give, block, timeout, ahead, passes_alarms)
+
+
+def _give_one(actor: Receiver, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
+    if len(bodies) == 1:
+        return actor.publish(key, bodies[0], reserved_bytes, here=here)
+    return actor.publish_many(key, bodies, reserved_bytes, here=here)
+
+
+def _give_all(
+    node: RunningNode,
+    actors: Sequence[Receiver],
+    key: PublishKey,
+    bodies: list[bytes],
+    reserved_bytes: int,
+    *,
+    here: bool,
+) -> Confirm:
+    """All of them have the messages before the first does anything with them: a dead letter comes later."""
+    msg_ids = node.new_msg_ids(len(bodies))
+    parts: list[Future] = []
+    each_bytes = reserved_bytes // len(actors)
+    try:
+        for actor in actors:
+            reserved_bytes -= each_bytes
+            parts.append(actor.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=False))
+    except BaseException:
+        node.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+        raise
+    if here:
+        for actor in actors:
+            if isinstance(actor, QueueActor) and actor.deliveries:
+                actor.wake_consumer()
+    return CountDown(parts)
+
+
+def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
+    """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
+
+    def give_back(actors: Sequence[Any], reserved_bytes: int, _: bool) -> None:
+        for actor in actors[:1]:
+            actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+
+    return Admission(find, lambda _: 1, give_back, timeout=timeout)
+
+
+def outcomes_of(confirms: Sequence[Confirm | WarrenError]) -> Steps[list[str | None]]:
+    """Wait for confirms; of each why it failed, or ``None``."""
+    found: list[str | None] = []
+    for confirm in confirms:
+        if isinstance(confirm, WarrenError):
+            found.append(str(confirm))
+            continue
+        try:
+            yield confirm
+            found.append(None)
+        except WarrenError as error:
+            found.append(str(error))
+    return found
+
+
+def settled_confirm(error: BaseException | None = None) -> Confirm:
+    """The confirm of messages that no queue gets."""
+    confirm = Confirm()
+    if error is None:
+        confirm.set()
+    else:
+        confirm.fail(error)
+    return confirm

@@ -1,0 +1,205 @@
+"""Steps: what a verb of a handle sends, checks and makes of the answer, told apart from how it waits.
+
+A verb is a generator. It yields what it has to wait for (:data:`Wait`), is sent the answer or has the error thrown into
+it, and returns what the caller gets. Two drivers run it: :func:`run` waits in the calling thread, and
+:func:`warren.aio.bridge.run` awaits. An interrupt, or a cancellation, is thrown into the verb where it waits; what a
+verb takes back then stands in its ``except`` or ``finally``.
+
+A handle holds its verbs as ``_verbs``, and makes methods of them with :func:`blocking` or
+:func:`warren.aio.bridge.awaited`, which keep their names, arguments and docstrings.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Generator
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import attrs
+
+from warren.actors.admission import Admission
+from warren.actors.future import Future, Timeout
+from warren.actors.inbox import Call
+from warren.actors.pool import Asked, PooledActor
+from warren.handles.process_bound import ProcessBound
+from warren.storage.call_arguments import signature
+from warren.storage.errors import InvalidValueError, shown
+
+P = ParamSpec("P")
+A = TypeVar("A")
+T = TypeVar("T")
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+@attrs.frozen
+class Within:
+    """Wait for a future at most ``timeout`` seconds (``None``: for ever); the answer is whether it came."""
+
+    future: Future
+    timeout: float | None
+
+    def get(self) -> bool:
+        try:
+            return self.future.settled(self.timeout)
+        except Timeout:  # nobody is left who could answer
+            if self.timeout is None:
+                raise
+            return False
+
+
+@attrs.frozen
+class Reading:
+    """Do something that reads or writes files, which an event loop's thread must not."""
+
+    work: Callable[[], Any]
+
+    def get(self) -> Any:
+        return self.work()
+
+
+Wait = Future | Within | Reading | Admission
+Steps = Generator[Wait, Any, T]
+
+
+def bounded(steps: Steps[T], timeout: float | None, is_over: Callable[[float], Exception | None]) -> Steps[T]:
+    """``steps``, whose waits for answers end when ``timeout`` seconds are over and ``is_over`` returns an error.
+
+    It gets how many seconds have passed, and is asked again after a moment if it returns ``None``. What ``steps``
+    waits for with a time of its own is not touched.
+    """
+    if not timeout:
+        return (yield from steps)
+    begin_s = time.monotonic()
+    answer: Any = None
+    error: BaseException | None = None
+    try:
+        while True:
+            wait = steps.send(answer) if error is None else steps.throw(error)
+            answer = error = None
+            try:
+                if isinstance(wait, Future):
+                    yield from _awaited(wait, begin_s, timeout, is_over)
+                    answer = wait.get()
+                else:
+                    answer = yield wait
+            except BaseException as raised:  # an interrupt, too, is the steps' to deal with
+                error = raised
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _awaited(
+    future: Future, begin_s: float, timeout: float, is_over: Callable[[float], Exception | None]
+) -> Steps[None]:
+    while not future.done:
+        passed_s = time.monotonic() - begin_s
+        if passed_s >= timeout and (error := is_over(passed_s)) is not None:
+            raise error
+        yield Within(future, timeout - passed_s if passed_s < timeout else _AGAIN_S)
+
+
+_AGAIN_S: Final = 0.25
+
+
+def ask(actor: PooledActor, message: object) -> Future:
+    """Ask an actor: what to wait for."""
+    future = actor.actor_ref.ask(message, block=False)
+    if not isinstance(future, Future):
+        raise RuntimeError(f"{actor.describe()} answers with a strange future")  # noqa: TRY004
+    return future
+
+
+def call(actor: PooledActor, work: Callable[[], object]) -> Future:
+    """Do ``work`` in an actor's turn: what to wait for. The answer is what it returns."""
+    return ask(actor, Call(work))
+
+
+def asked(actor: PooledActor, work: Callable[[], object]) -> Asked:
+    """As :func:`call`, for what a thread that waits may best do itself. Nothing is asked before it is waited for."""
+    return Asked(actor, work)
+
+
+def run(steps: Steps[T]) -> T:
+    """Run a verb in this thread."""
+    try:
+        wait = next(steps)
+        while True:
+            try:
+                answer = wait.get()
+            except BaseException as error:
+                wait = steps.throw(error)
+            else:
+                wait = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Handle(ProcessBound, Generic[V]):
+    """What a user holds: verbs, and a way to wait for them."""
+
+    made_by: ClassVar[str]
+    """The call that returns such a handle."""
+
+    def __init__(self, verbs: V) -> None:
+        """Not for programs: :attr:`made_by` says what to call instead."""
+        if type(verbs).__module__.partition(".")[0] != "warren":
+            raise InvalidValueError(f"a {type(self).__name__} is not made from {shown(verbs)}: call {self.made_by}")
+        self._verbs = verbs
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        return f"<{kind.__module__.rpartition('.')[0]}.{kind.__name__} {self._verbs}>"
+
+
+class NamedHandle(Handle[V]):
+    """A handle on something that has a name: handles of one class on the same thing of one node are equal."""
+
+    def _identity(self) -> tuple[object, str, str]:
+        """The node, the vhost, and the name. For derived classes."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NamedHandle) or type(other) is not type(self):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity()[1:])  # in a forked child, the node becomes another object
+
+
+class Has(Protocol[V_co]):
+    """A handle with these verbs."""
+
+    @property
+    def _verbs(self) -> V_co: ...
+
+
+@overload
+def blocking(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenate[Has[V], P], T]: ...
+
+
+@overload
+def blocking(
+    verb: Callable[Concatenate[V, P], Steps[A]], becomes: Callable[[A], T]
+) -> Callable[Concatenate[Has[V], P], T]: ...
+
+
+def blocking(verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns.
+
+    Arguments are checked by the verb's annotations. The verb is then looked up by its name: those of a node that
+    another process hosts have the same.
+    """
+    name = verb.__name__
+
+    @functools.wraps(verb)
+    def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
+        signature(verb, 1).check(args, kwargs)
+        result = run(getattr(self._verbs, name)(*args, **kwargs))
+        return result if becomes is None else becomes(result)
+
+    return method

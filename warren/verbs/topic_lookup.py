@@ -1,0 +1,208 @@
+"""Looking messages up in a topic's files: by key, by number, by time, and those that a group's member has taken.
+
+Nothing here waits for anybody: whoever calls has let the index catch up before
+(:meth:`~warren.hosting.running_node.RunningNode.caught_up`). All of it but :func:`offsets_of` reads files, and is
+not for an event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+import attrs
+import numpy as np
+
+from warren.actors.engines.topics.consumer_group import Taken
+from warren.actors.engines.topics.errors import QueueRangeError
+from warren.actors.engines.topics.names import TAGS
+from warren.actors.engines.topics.reading import body_damage, read_packed
+from warren.actors.engines.topics.topic_store import FOR_EVER_MS
+from warren.actors.running_topics import RunningTopics
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import decode_properties, parse_message_id
+from warren.msg_store.packed_records import PackedRecords
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import ENTRY_BYTES, are_extension_addresses
+from warren.salvage.rocketmq.message_lines import has_key
+from warren.storage.errors import DataError, StorageError
+from warren.storage.java_hash import index_hash, java_hash
+from warren.values.topic_record import Moment, to_ms
+
+PULLED_BYTES: Final = 1 << 20
+"""About so much is read at a time."""
+_SECOND_MS: Final = 1000
+
+
+# ── by key, by number, by time ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def find(
+    running: RunningTopics,
+    topic: str,
+    key: str,
+    *,
+    begin: Moment | None,
+    end: Moment | None,
+    limit: int,
+    exact: bool,
+) -> list[PackedRecords]:
+    """:meth:`warren.Topic.find`."""
+    first = 0 if begin is None else to_ms(begin)
+    last = FOR_EVER_MS if end is None else to_ms(end)
+    at_any_time = begin is None and end is None
+    index, log = running.store.index, running.store.commit_log
+    wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
+    while True:
+        # The index knows times to the second, and the first of a file wrongly: it is asked for more.
+        offsets = index.query(wanted, most, first - _SECOND_MS if first > _SECOND_MS else 0, FOR_EVER_MS)
+        found: list[PackedRecords] = []
+        for offset in dict.fromkeys(offsets) if exact and len(offsets) > 1 else offsets:
+            one = _named(log, offset)
+            if one is None or not (at_any_time or first <= one.store_timestamp() <= last):
+                continue
+            if exact:
+                named, properties = one.topic_and_properties()
+                if named != topic or not has_key(properties, key):
+                    continue
+            found.append(one)
+        if len(found) >= limit or len(offsets) < most:
+            return found if len(found) <= limit else found[: max(limit, 0)]
+        most *= 2
+
+
+def _named(log: CommitLog, offset: int) -> PackedRecords | None:
+    """What the index names; ``None`` where it has expired, or is no message."""
+    try:
+        packed, is_sound = log.packed(offset)
+    except DataError:
+        return None
+    if not is_sound:
+        raise body_damage(log, offset)
+    return packed
+
+
+def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecords:
+    """One message by its number in its queue; raises ``LookupError``."""
+    queue = running.store.queues.get((topic, queue_id))
+    if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
+        for record in read_packed(running.store.commit_log, queue.entries(queue_offset, 1)):
+            return record
+    raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
+
+
+def records_from(
+    running: RunningTopics, topic: str, queue_id: int, queue_offset: int, max_records: int
+) -> list[PackedRecords]:
+    """Messages of a queue from a number on, or from its first: at least one if there is one, and about
+    :data:`PULLED_BYTES` at most. Raises :class:`QueueRangeError` if the queue ends before that number."""
+    queue = running.store.queues.get((topic, queue_id))
+    end = 0 if queue is None else queue.max_offset
+    if queue_offset > end:
+        raise QueueRangeError(f"topic {topic!r}, queue {queue_id} ends at {end}, before {queue_offset}")
+    if queue is None or max_records < 1:
+        return []
+    entries = queue.entries(max(queue_offset, queue.min_offset), max_records)
+    ends = entries["size"].astype(np.int64).cumsum()
+    few = entries[: max(int(np.searchsorted(ends, PULLED_BYTES, "right")), 1)]
+    return [one.take([row]) for one in read_packed(running.store.commit_log, few) for row in range(len(one))]
+
+
+def message_at(running: RunningTopics, topic: str, physical_offset: int) -> PackedRecords:
+    """The topic's message that begins there in the CommitLog; raises ``LookupError``."""
+    log = running.store.commit_log
+    try:
+        packed, is_sound = log.packed(physical_offset)
+    except DataError as error:
+        raise LookupError(f"{topic}: no message begins at {physical_offset}: {error.reason}") from None
+    record = packed.unpack()
+    if record.topic != topic or record.physical_offset != physical_offset:
+        raise LookupError(f"{topic}: at {physical_offset} is a message of {record.topic}")
+    if not is_sound:
+        raise body_damage(log, physical_offset)
+    return packed
+
+
+def message_of_id(running: RunningTopics, topic: str, message_id: str) -> PackedRecords:
+    """The topic's message with this id; raises ``LookupError``, and :class:`RecordError` for what is no id."""
+    _, physical_offset = parse_message_id(message_id)
+    packed = message_at(running, topic, physical_offset)
+    found = packed.unpack().message_id()
+    if found != message_id.upper():
+        raise LookupError(f"{topic}: the message at {physical_offset} has the id {found}")
+    return packed
+
+
+def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) -> dict[int, int]:
+    """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
+    log, found = running.store.commit_log, {}
+    for queue_id in range(queues):
+        queue = running.store.queues.get((topic, queue_id))
+        found[queue_id] = 0 if queue is None else _first_at(log, queue, to_ms(moment))
+    return found
+
+
+def _first_at(log: CommitLog, queue: ConsumeQueue, moment_ms: int) -> int:
+    while True:
+        first = log.min_offset
+        try:
+            return queue.first_offset_at(moment_ms, log.store_timestamp_of, first)
+        except (DataError, StorageError):
+            if log.min_offset == first:  # else it looked at what was expiring
+                raise
+
+
+# ── where queues begin and end ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def offsets_of(running: RunningTopics, topic: str, queues: int) -> dict[int, tuple[int, int]]:
+    """By queue: the number of the first message that there is, and the next one's."""
+    bounds = running.store.bounds(topic)
+    return {queue_id: bounds(queue_id) for queue_id in range(queues)}
+
+
+# ── what a member has taken ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class TagFilter:
+    """Messages with one of these tags; all messages where there are none."""
+
+    tags: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset()
+    """Their hashes, as entries have them."""
+
+    @classmethod
+    def of(cls, tags: str | Iterable[str] | None) -> Self:
+        """RocketMQ's ``"a || b"`` is two tags, ``"*"`` none that matters."""
+        found = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags or ())
+        wanted = frozenset() if "*" in found else frozenset(filter(None, found))
+        return cls(wanted, frozenset(map(java_hash, wanted)))
+
+    def wants(self, properties: bytes) -> bool:
+        """Whether a message with these properties, in their stored form, has one of the tags."""
+        return decode_properties(properties).get(TAGS) in self.tags
+
+
+def read_taken(
+    running: RunningTopics, topic: str, taken: Taken, tags: TagFilter, *, is_retry: bool = False
+) -> Iterator[PackedRecords]:
+    """The messages that were taken from a queue of this topic, those that the tags leave.
+
+    ``is_retry``: it is a group's topic of retries; the entries there do not always have the tags' hashes.
+    """
+    queue = running.store.queues.get((topic, taken.queue_id))
+    if queue is None or not taken.count:
+        return
+    entries = queue.entries(taken.queue_offset, taken.count)
+    if len(entries) < taken.count:  # a file of the queue has expired since they were taken
+        first = max(queue.mapped.min_offset // ENTRY_BYTES, taken.queue_offset)
+        entries = queue.entries(first, max(taken.end - first, 0))
+    if tags.codes and not is_retry:
+        codes = entries["tags_code"].astype(np.int64)
+        entries = entries[np.isin(codes, list(tags.codes)) | are_extension_addresses(codes)]
+    for records in read_packed(running.store.commit_log, entries):
+        if not tags.tags:
+            yield records
+        elif wanted := [row for row in range(len(records)) if tags.wants(records.properties(row))]:
+            yield records if len(wanted) == len(records) else records.take(wanted)

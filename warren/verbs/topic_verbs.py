@@ -1,0 +1,529 @@
+"""What can be asked of a topic.
+
+Messages are appended to one of the topic's queues and stay there, in order; groups read them, each at its own pace
+(:mod:`warren.handles.topic_reader`). They go with their CommitLog file when that is old (``file_reserved_time``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, Unpack
+
+import attrs
+
+from warren.actors.admission import Admission
+from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
+from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.actors.engines.topics.routing import Part, Router, queue_of_key
+from warren.actors.engines.topics.schedule import level_of_delay, to_scheduled
+from warren.actors.engines.topics.transactions import prepare
+from warren.actors.future import Confirm
+from warren.actors.groups_actor import GroupsActor
+from warren.actors.node_errors import TopicsDownError
+from warren.hosting.running_node import RunningNode
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
+from warren.msg_store.packed_records import PackedRecords
+from warren.storage.errors import MessageError
+from warren.storage.topic_settings import TopicSettings
+from warren.values.messages import as_bodies, as_body
+from warren.values.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
+from warren.verbs.broadcast import group_key
+from warren.verbs.publishing import room
+from warren.verbs.reader_verbs import ReaderArguments, ReaderVerbs
+from warren.verbs.steps import NamedHandle, Reading, Steps, call, run
+from warren.verbs.topic_append import AppendManyConfirm
+from warren.verbs.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at, records_from
+from warren.verbs.transaction_verbs import TransactionVerbs
+
+Chooser = Callable[[bytes], int]
+"""Says which queue a body goes to."""
+
+_BLANK_BYTES: Final = 8
+_HERE_AND_NOW: Final = Origin()
+
+
+class OriginArguments(TypedDict, total=False):
+    """What is said of a message's producer."""
+
+    flag: int
+    """A number of 32 bits, the producer's own."""
+    born_at: Moment | None
+    """When it was made, if not now."""
+    born_host: str | None
+    """Where (``"10.1.2.3:50123"``) it was made, if not here."""
+
+
+class PrepareArguments(OriginArguments, total=False):
+    """What a message is prepared with."""
+
+    key: str | Iterable[str] | None
+    """One, or several; the message is found by them."""
+    tag: str | None
+    properties: Mapping[str, str] | None
+    queue: int | Chooser | None
+    """Its number, or what chooses it. ``None``: that of the first key, or without a key the one whose turn it is."""
+
+
+class AppendArguments(PrepareArguments, total=False):
+    """What a message is appended with."""
+
+    delay: float | None
+    """Seconds before it can be read, rounded up to the next of the store's delay levels."""
+    delay_level: int | None
+    """1 … 18."""
+
+
+class AppendManyArguments(OriginArguments, total=False):
+    """What messages are appended with."""
+
+    keys: Sequence[str] | None
+    """One for each."""
+    tag: str | None
+    tags: Sequence[str | None] | None
+    """One for each."""
+    properties: Mapping[str, str] | None
+    queue: int | Chooser | None
+
+
+class TopicVerbs:
+    """The verbs of one topic."""
+
+    def __init__(self, node: RunningNode, name: str) -> None:
+        self.node = node
+        self.name = name
+        self._begin(node.config.topics)
+
+    def _begin(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        self._store_host = Host.parse(f"{settings.broker_ip1}:{settings.listen_port}")
+        self._most_bytes = min(settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_BYTES)
+        self._key = AppendKey(self.name, HERE, self._store_host)
+        self._router = Router(self._queues_now())
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+    @property
+    def queues(self) -> int:
+        """How many it has."""
+        return self._queues_now()
+
+    def _queues_now(self) -> int:
+        """The same, as far as that is known without asking anybody."""
+        return self.node.topics_now().table.queues(self.name) or 1
+
+    # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **arguments: Unpack[AppendArguments],
+    ) -> Steps[AppendConfirm]:
+        """Append a message; the confirm's ``wait`` comes back with where it is, once it is safe.
+
+        While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
+        :class:`BlockedError`, and the message was not taken.
+        """
+        yield from self._ready()
+        return (yield from self._append(self._message(body, self._queues_now(), **arguments), block, timeout))
+
+    def _ready(self) -> Steps[None]:
+        """Raise why nothing can be appended now."""
+        yield from self.node.topics()
+
+    def check_now(self) -> None:
+        """The same, without waiting for topics that are just opened anew."""
+        self.node.topics_now()
+
+    def append_here(self, body: bytes, block: bool, timeout: float | None, arguments: AppendArguments) -> AppendConfirm:
+        """:meth:`append` for a thread: a message joins those that wait already, if there is room for it."""
+        try:
+            topics = self.node.topics_now()
+        except TopicsDownError:
+            return run(self.append(body, block=block, timeout=timeout, **arguments))
+        log = topics.log
+        message = self._message(body, topics.table.queues(self.name) or 1, **arguments)
+        if log.actor_inbox.weight < log.gate.limit and log.join(message):
+            return message
+        appended: AppendConfirm = self._admission(message, block, timeout).get()
+        return appended
+
+    def _append(self, message: AppendConfirm, block: bool, timeout: float | None) -> Steps[AppendConfirm]:
+        appended: AppendConfirm = yield self._admission(message, block, timeout)
+        return appended
+
+    def _admission(self, message: AppendConfirm, block: bool, timeout: float | None) -> Admission:
+        def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> AppendConfirm:
+            return logs[0].append(message, reserved_bytes)
+
+        return Admission(self.logs, lambda _: message.size_bytes, give, block, timeout, ahead=True)
+
+    def append_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **arguments: Unpack[AppendManyArguments],
+    ) -> Steps[AppendManyConfirm]:
+        """Append messages in one go. Otherwise as :meth:`append`.
+
+        Without ``keys`` and ``queue`` all go to one queue (up to 1024 of them), the next time to the next one.
+        """
+        yield from self._ready()
+        parts, batches = self._batches(bodies, **arguments)
+        confirm = yield from self._hand_over(batches, block, timeout)
+        return AppendManyConfirm(self.name, parts, confirm)
+
+    def prepare(
+        self,
+        body: bytes,
+        *,
+        group: str = "warren",
+        block: bool = True,
+        timeout: float | None = None,
+        **arguments: Unpack[PrepareArguments],
+    ) -> Steps[TransactionVerbs]:
+        """Store a message that nobody sees until the transaction is committed; comes back when it is safe.
+
+        ``group``: the producer's; it is stored with the message. Cancelled after there was room, the message is
+        prepared, and one of :meth:`warren.Node.pending_transactions`.
+        """
+        yield from self._ready()
+        confirm = yield from self._hand_over([self._half(body, group, **arguments)], block, timeout)
+        [appended] = yield confirm
+        return self._transaction(appended.queue_offset, int(appended.physical_offsets[0]), int(appended.sizes[0]))
+
+    def _transaction(self, half_offset: int, physical_offset: int, size: int) -> TransactionVerbs:
+        return TransactionVerbs(self.node, self.name, half_offset, physical_offset, size)
+
+    def room(self, timeout: float | None = None) -> Steps[None]:
+        """Wait until messages are taken at once; after ``timeout`` seconds raises :class:`BlockedError`."""
+        yield room(self.logs, timeout)
+
+    def logs(self) -> list[CommitLogActor]:
+        """Whom messages are handed to; raises why there is nobody."""
+        return [self.node.topics_now().log]
+
+    def sync(self) -> Steps[None]:
+        """Come back when everything that was appended before is on the disk."""
+        running = yield from self.node.topics()
+        yield call(running.log, running.log.sync)
+
+    def _hand_over(self, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
+        return hand_over(self.node, batches, block, timeout)
+
+    # ── what is handed over ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _message(
+        self,
+        body: bytes,
+        queues: int,
+        *,
+        key: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+        delay: float | None = None,
+        delay_level: int | None = None,
+        **origin: Unpack[OriginArguments],
+    ) -> AppendConfirm:
+        body = as_body(body)
+        encoded = encode_message_properties(key, tag, properties)
+        queue_id = self._route_one(body, queues, key, queue)
+        self._check_size(len(body) + len(encoded))
+        key_of = self._key
+        if origin:
+            of = Origin.of(**origin)
+            key_of = AppendKey(self.name, of.born_host, self._store_host, of.born_timestamp, of.flag)
+        level = 0
+        if delay is not None:
+            level = level_of_delay(round(delay * 1000), self._settings)
+        elif delay_level is not None:
+            level = delay_level
+        if not level:
+            return AppendConfirm(key_of, queue_id, body, encoded)
+        plain = self.batch(Part(queue_id, range(1)), [body], encoded)
+        batch = to_scheduled(plain, level, self._settings)
+        waiting = _only(batch.properties)
+        self._check([body], [waiting], batch.topic)
+        return AppendConfirm(attrs.evolve(key_of, topic=batch.topic), batch.queue_id, body, waiting)
+
+    def _batches(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        keys: Sequence[str] | None = None,
+        tag: str | None = None,
+        tags: Sequence[str | None] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+        **origin: Unpack[OriginArguments],
+    ) -> tuple[list[Part], list[Batch]]:
+        """Which messages go to which queue, and what goes there, as it is appended now."""
+        found = as_bodies(bodies)
+        parts = self._route(found, keys, queue)
+        encoded = _many_properties(len(found), keys, tag, tags, properties)
+        self._check(found, [encoded] if isinstance(encoded, bytes) else encoded)
+        of = Origin.of(**origin)
+        return parts, [self.batch(part, found, encoded, of) for part in parts]
+
+    def _half(
+        self,
+        body: bytes,
+        group: str,
+        *,
+        key: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+        **origin: Unpack[OriginArguments],
+    ) -> Batch:
+        body = as_body(body)
+        encoded = encode_message_properties(key, tag, properties)
+        part = Part(self._route_one(body, self._queues_now(), key, queue), range(1))
+        half = prepare(self.batch(part, [body], encoded, Origin.of(**origin)), group)
+        self._check([body], [_only(half.properties)], half.topic)
+        return half
+
+    def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
+        if (queues := self._queues_now()) != self._router.queues:  # there are more meanwhile
+            self._router.queues = queues
+        if queue is None:
+            return self._router.in_turn(len(bodies)) if keys is None else self._router.by_keys(keys)
+        if callable(queue):
+            return self._router.by_choice(len(bodies), lambda number: queue(bodies[number]))
+        return self._router.to_queue(len(bodies), queue)
+
+    def _route_one(self, body: bytes, queues: int, key: str | Iterable[str] | None, queue: int | Chooser | None) -> int:
+        """The queue of one message, of so many."""
+        if queue is None and queues == self._router.queues:
+            if key is None:
+                return self._router.one_in_turn()
+            return queue_of_key(_first(key), queues) if queues > 1 else 0
+        [part] = self._route([body], None if key is None else [_first(key)], queue)
+        return part.queue_id
+
+    def batch(
+        self, part: Part, bodies: Sequence[bytes], properties: bytes | Sequence[bytes], origin: Origin = _HERE_AND_NOW
+    ) -> Batch:
+        """What goes to one queue, as it is appended now."""
+        born_ms = origin.born_timestamp
+        return Batch(
+            topic=self.name,
+            queue_id=part.queue_id,
+            bodies=part.of(bodies),
+            properties=properties if isinstance(properties, bytes) else part.of(properties),
+            born_timestamp=self.node.now_ms() if born_ms is None else born_ms,
+            born_host=origin.born_host,
+            store_host=self._store_host,
+            flag=origin.flag,
+            as_one=False,
+        )
+
+    def _check(self, bodies: Sequence[bytes], properties: Sequence[bytes], waiting_in: str = "") -> None:
+        """Raise :class:`MessageError` where one of these is too large for a record, or for a file.
+
+        ``waiting_in``: it is stored in that topic of the store's own first.
+        """
+        around = max(map(len, properties), default=0)
+        topic_bytes = max(len(self.name), len(waiting_in))
+        self._check_size(max(map(len, bodies), default=0) + around, topic_bytes)
+        if around > MAX_PROPERTIES_BYTES:
+            raise MessageError(f"{around} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
+
+    def _check_size(self, size: int, topic_bytes: int = 0) -> None:
+        """The same of so many bytes of body and properties together."""
+        size += FIXED_BYTES + (topic_bytes or len(self.name))
+        if size > self._most_bytes:
+            raise MessageError(f"a message of {size} bytes with all that is around it; {self._most_bytes} at most")
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> ReaderVerbs:
+        """The verbs of a reader, which joins its group when it begins."""
+        return ReaderVerbs(self.node, self.name, group, **arguments)
+
+    # ── looking messages up ─────────────────────────────────────────────────────────────────────────────────────
+
+    def find(
+        self,
+        key: str,
+        *,
+        begin: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 64,
+        exact: bool = True,
+    ) -> Steps[list[PackedRecords]]:
+        """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
+
+        ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
+        among them, and a message can come twice.
+        """
+        running = yield from self.node.caught_up(with_index=True)
+        found: list[PackedRecords] = yield Reading(
+            lambda: find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
+        )
+        return found
+
+    def find_here(
+        self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
+    ) -> list[PackedRecords]:
+        """:meth:`find` for a thread, which looks into the files itself."""
+        running = self.node.caught_up_now(with_index=True)
+        if running is None:
+            return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
+        return find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
+
+    def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
+        """One message by its number in its queue; raises ``LookupError``."""
+        running = yield from self.node.caught_up()
+        found: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
+        return found
+
+    def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
+        """Messages of a queue from a number on, or from its first: at least one unless the queue ends there, and fewer
+        than ``max_records`` if they are large. It moves no group. Raises :class:`QueueRangeError` if the queue ends
+        before that number."""
+        running = yield from self.node.caught_up()
+        found: list[PackedRecords] = yield Reading(
+            lambda: records_from(running, self.name, queue_id, queue_offset, max_records)
+        )
+        return found
+
+    def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
+        """One message by where it begins in the CommitLog; raises ``LookupError``."""
+        running = yield from self.node.topics()
+        found: PackedRecords = yield Reading(lambda: message_at(running, self.name, physical_offset))
+        return found
+
+    def view_message(self, message_id: str) -> Steps[PackedRecords]:
+        """One message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
+
+        Raises ``LookupError``, and :class:`RecordError` for what is no id.
+        """
+        running = yield from self.node.topics()
+        found: PackedRecords = yield Reading(lambda: message_of_id(running, self.name, message_id))
+        return found
+
+    # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
+
+    def offsets(self) -> Steps[dict[int, tuple[int, int]]]:
+        """By queue: the number of the first message that there is, and the next one's."""
+        running = yield from self.node.caught_up()
+        return offsets_of(running, self.name, self.queues)
+
+    def offset_at(self, moment: Moment) -> Steps[dict[int, int]]:
+        """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
+        running = yield from self.node.caught_up()
+        queues = self.queues
+        found: dict[int, int] = yield Reading(lambda: offsets_at(running, self.name, queues, moment))
+        return found
+
+    def seek(
+        self,
+        group: str,
+        place: StartOffset | Moment | Mapping[int, StartOffset],
+        *,
+        broadcast: bool = False,
+        instance_name: str | None = None,
+    ) -> Steps[dict[int, int]]:
+        """Let a group go on somewhere else: "first", "last", a time, or a place for each queue; returns queue offsets.
+
+        A whole number is a queue offset, for all queues; for a time use a ``float`` or a ``datetime``. ``broadcast``:
+        an instance of a group of broadcast readers; ``None`` is the first one.
+        """
+        group = group_key(group, instance_name, broadcast=broadcast)
+        if not isinstance(place, str | Mapping | int):
+            place = dict((yield from self.offset_at(place)))
+        places = place
+        sought: dict[int, int] = yield from self._ask_groups(lambda groups: groups.seek(self.name, group, places))
+        return sought
+
+    def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> Steps[dict[int, int]]:
+        """By queue: messages that are there and that the group, or an instance of it, has not finished."""
+        group = group_key(group, instance_name, broadcast=broadcast)
+        lag: dict[int, int] = yield from self._ask_groups(lambda groups: groups.lag(self.name, group))
+        return lag
+
+    def groups(self, *, broadcast: bool = False) -> Steps[dict[str, dict[str, Any]]]:
+        """By group: members and their queues, committed queue offsets, lag. ``broadcast``: by ``group@instance``."""
+        described: dict[str, dict[str, dict[str, Any]]] = yield from self._ask_groups(
+            lambda groups: groups.described(broadcast=broadcast)
+        )
+        return described.get(self.name, {})
+
+    def _ask_groups(self, work: Callable[[GroupsActor], object]) -> Steps[Any]:
+        running = yield from self.node.caught_up()
+        return (yield call(running.groups, lambda: work(running.groups)))
+
+
+def hand_over(
+    node: RunningNode, batches: list[Batch], block: bool, timeout: float | None, *, passes_alarms: bool | None = None
+) -> Steps[Confirm]:
+    """Hand messages of any topics to the CommitLog; the confirm is answered with what was appended."""
+
+    def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
+        [log] = logs
+        confirm = Confirm(log)
+        if batches:
+            log.hand_over(batches, confirm, reserved_bytes)
+        else:
+            log.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            confirm.set([])
+        return confirm
+
+    def logs() -> list[CommitLogActor]:
+        return [node.topics_now().log]
+
+    admission = Admission(logs, lambda _: size_of(batches), give, block, timeout, passes_alarms=passes_alarms)
+    handed_over: Confirm = yield admission
+    return handed_over
+
+
+class TopicHandle(NamedHandle[TopicVerbs]):
+    """What is known of a topic without asking anybody."""
+
+    made_by = "node.topic(name)"
+
+    def _identity(self) -> tuple[object, str, str]:
+        return self._verbs.node.identity, "", self.name
+
+    @property
+    def name(self) -> str:
+        return self._verbs.name
+
+    @property
+    def queues(self) -> int:
+        """How many it has."""
+        return self._verbs.queues
+
+
+def _many_properties(
+    count: int,
+    keys: Sequence[str] | None,
+    tag: str | None,
+    tags: Sequence[str | None] | None,
+    properties: Mapping[str, str] | None,
+) -> bytes | list[bytes]:
+    """One for all, or one for each."""
+    for column in (keys, tags):
+        if column is not None and len(column) != count:
+            raise MessageError(f"{len(column)} keys or tags for {count} messages")
+    if tags is not None:
+        named = [None] * count if keys is None else keys
+        return [encode_message_properties(key, own, properties) for key, own in zip(named, tags, strict=True)]
+    common = encode_message_properties(None, tag, properties)
+    return common if keys is None else properties_of_keys(keys, common)
+
+
+def _first(key: str | Iterable[str]) -> str:
+    return key if isinstance(key, str) else next(iter(key), "")
+
+
+def _only(properties: bytes | Sequence[bytes]) -> bytes:
+    return properties if isinstance(properties, bytes) else properties[0]

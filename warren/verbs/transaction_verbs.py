@@ -1,0 +1,85 @@
+"""What can be asked of a prepared message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.actors.engines.topics.transactions import Half
+from warren.actors.future import Confirm
+from warren.hosting.running_node import RunningNode
+from warren.msg_store.commit_log_format import Record
+from warren.verbs.steps import Handle, Reading, Steps, call
+
+
+class TransactionVerbs:
+    """The verbs of one prepared message. A decision that was asked for is carried out, whoever waits for it or not."""
+
+    def __init__(self, node: RunningNode, topic: str, half_offset: int, physical_offset: int, size: int) -> None:
+        self._node = node
+        self.topic = topic
+        self.half_offset = half_offset
+        self._physical_offset = physical_offset
+        self._size = size
+
+    def __str__(self) -> str:
+        return f"{self.half_offset} for {self.topic}"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What it is found by: the arguments behind the node."""
+        return {
+            "topic": self.topic,
+            "half_offset": self.half_offset,
+            "physical_offset": self._physical_offset,
+            "size": self._size,
+        }
+
+    def record(self) -> Steps[Record]:
+        """The message as it was prepared."""
+        running = yield from self._node.topics()
+        log = running.store.commit_log
+        record: Record = yield Reading(lambda: log.record(self._physical_offset, self._size))
+        return record
+
+    def commit(self) -> Steps[Confirm]:
+        """Append the message to its topic. The confirm comes when that is safe.
+
+        It fails with :class:`TransactionError` where it was decided before.
+        """
+        return self._decide(commit=True)
+
+    def rollback(self) -> Steps[Confirm]:
+        """Never append it. The confirm comes when that is safe; it fails as that of :meth:`commit` does."""
+        return self._decide(commit=False)
+
+    def _decide(self, *, commit: bool) -> Steps[Confirm]:
+        running = yield from self._node.caught_up()
+        decided = Confirm(running.log)
+        transactions = running.transactions
+        call(transactions, lambda: transactions.decide(self.half_offset, commit=commit)).on_done(decided.follow)
+        return decided
+
+
+class TransactionHandle(Handle[TransactionVerbs]):
+    """What is known of a prepared message without asking anybody."""
+
+    made_by = "topic.prepare(body)"
+
+    @property
+    def topic(self) -> str:
+        """Where it goes when it is committed."""
+        return self._verbs.topic
+
+    @property
+    def half_offset(self) -> int:
+        """Its number among all that were ever prepared."""
+        return self._verbs.half_offset
+
+
+def pending_transactions(node: RunningNode) -> Steps[list[TransactionVerbs]]:
+    """Those of a node that are not decided."""
+    if (yield from node.change(lambda actor: actor.topics)) is None:
+        return []
+    running = yield from node.caught_up()
+    halves: tuple[Half, ...] = yield call(running.transactions, running.transactions.pending)
+    return [TransactionVerbs(node, one.topic, one.queue_offset, one.physical_offset, one.size) for one in halves]

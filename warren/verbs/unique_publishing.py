@@ -1,0 +1,121 @@
+"""Messages with keys: what a publish says of them, and their way to a queue.
+
+``unique`` is a key, text, bytes or a number; or ``True``, which is the body itself. While a message with it is in the
+queue no other one is stored; with ``unique_for``, for so many seconds from the publish on. What becomes of them in the
+queue is :mod:`warren.actors.unique_publisher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from warren.actors.admission import Admission
+from warren.actors.engines.key_table import digest_of, key_of, key_of_body
+from warren.actors.future import Confirm, CountDown
+from warren.actors.handing_over import PublishKey
+from warren.actors.queue_actor import QueueActor
+from warren.actors.unique_publisher import Key, hand_over
+from warren.storage.errors import MessageError
+from warren.values.messages import KEY_ARGUMENTS, MAX_EXPIRATION_S
+from warren.verbs.publishing import settled_confirm
+
+
+def keys_of(
+    properties: Mapping[str, Any], bodies: Sequence[bytes], *, several: bool
+) -> tuple[list[Key | None], dict[str, Any]]:
+    """The keys of messages, one each, and what else is said of them. Raises :class:`MessageError`."""
+    unique, for_us = properties.get("unique"), _period_us(properties.get("unique_for"))
+    rest = {name: value for name, value in properties.items() if name not in KEY_ARGUMENTS}
+    if unique is not None and (rest.get("delay") is not None or rest.get("at") is not None):
+        raise MessageError("a message that comes later has no key: unique goes with neither delay nor at")
+    if unique is None or unique is False:
+        if for_us:
+            raise MessageError("unique_for says how long a key is taken; the key is unique")
+        return [None] * len(bodies), rest
+    if unique is True:
+        return [Key(digest_of(key_of_body(body)), for_us) for body in bodies], rest
+    if not several:
+        return [_key(unique, for_us)], rest
+    if not isinstance(unique, list):
+        raise MessageError("of many messages unique is a list with a key for each, or True: their bodies")
+    if len(unique) != len(bodies):
+        raise MessageError(f"unique of {len(unique)} messages, and {len(bodies)} bodies")
+    keys = zip(unique, bodies, strict=True)
+    return [
+        None
+        if one is None or one is False
+        else Key(digest_of(key_of_body(body)), for_us)
+        if one is True
+        else _key(one, for_us)
+        for one, body in keys
+    ], rest
+
+
+def _key(value: object, for_us: int) -> Key:
+    try:
+        key = None if isinstance(value, (float, bool)) else key_of(value)
+    except UnicodeEncodeError as error:
+        raise MessageError(f"a key cannot be {value!r:.100}: {error.reason}") from None
+    if key is None:
+        raise MessageError(f"a key is text, bytes or a whole number, not {value!r:.100}")
+    if not value and value != 0:
+        raise MessageError("a key that is empty is every message's")
+    return Key(digest_of(key), for_us)
+
+
+def _period_us(period: object) -> int:
+    if period is None:
+        return 0
+    if not isinstance(period, (int, float)) or isinstance(period, bool):
+        raise MessageError(f"unique_for is a number of seconds, not {period!r:.100}")
+    if not 0 < period <= MAX_EXPIRATION_S:
+        raise MessageError(f"unique_for is more than 0 and at most {MAX_EXPIRATION_S:.0f} seconds, not {period}")
+    return max(round(period * 1_000_000), 1)
+
+
+def publishing_unique(  # noqa: PLR0917
+    find: Callable[[], QueueActor],
+    key: PublishKey,
+    bodies: list[bytes],
+    keys: Sequence[Key | None],
+    block: bool,
+    timeout: float | None,
+    *,
+    passes_alarms: bool = False,
+) -> Admission:
+    """Give messages to a queue. The answer is their confirm."""
+
+    def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm:
+        return hand_over(actors[0], key, bodies, keys, reserved_bytes, here=here)
+
+    return Admission(
+        lambda: (find(),), lambda _: key.size_bytes(bodies), give, block, timeout, passes_alarms=passes_alarms
+    )
+
+
+class UniqueCountDown(CountDown):
+    """Of messages that had to be handed over in several parts."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, confirms: Sequence[Confirm], sizes: Sequence[int]) -> None:
+        super().__init__([*confirms])
+        self._pieces = list(zip(confirms, sizes, strict=True))
+
+    @property
+    def duplicates(self) -> tuple[int, ...]:
+        self.get()
+        found: list[int] = []
+        first = 0
+        for confirm, size in self._pieces:
+            found += [first + index for index in confirm.duplicates]
+            first += size
+        return tuple(found)
+
+
+def of_parts(confirms: Sequence[Confirm], sizes: Sequence[int]) -> Confirm:
+    """One confirm for all."""
+    if len(confirms) == 1:
+        return confirms[0]
+    return UniqueCountDown(confirms, sizes) if confirms else settled_confirm()

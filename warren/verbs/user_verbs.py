@@ -1,0 +1,229 @@
+"""What can be asked of a node about its users: who may log in, and do what; and about limits and parameters.
+
+Users, permissions and parameters come out as RabbitMQ's definitions JSON has them. They are kept, crash-safe, with the
+node's definitions. Nothing in this process asks for them: they are for whoever serves the node to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.parameters import LIMITS_COMPONENT, LIMITS_NAME
+from warren.actors.engines.permissions import Permissions, TopicPermissions
+from warren.actors.engines.vhost_metadata import VhostMetadata
+from warren.hosting.running_node import RunningNode
+from warren.verbs.steps import Steps
+
+T = TypeVar("T")
+
+
+class UserVerbs:
+    """Those verbs of a node."""
+
+    node: RunningNode
+
+    def _asked(self, work: Callable[[Definitions], T]) -> Steps[T]:
+        return self.node.change(lambda actor: work(actor.definitions))
+
+    def _define(self, work: Callable[[Definitions], T]) -> Steps[T]:
+        return self.node.change(lambda actor: actor.define(work))
+
+    # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def users(self) -> Steps[list[dict[str, Any]]]:
+        """All users, by name: ``name``, ``tags``, ``limits``, ``password_hash`` and ``hashing_algorithm``."""
+        return self._asked(lambda definitions: definitions.users.to_json()["users"])
+
+    def add_user(self, name: str, password: str | bytes, tags: Iterable[str] = ()) -> Steps[None]:
+        """Add a user, who may use no vhost yet. Raises :class:`PreconditionFailedError` where there is one.
+
+        ``tags``: ``administrator``, ``monitoring``, ``policymaker``, ``management``, or others.
+        """
+        kept = tuple(tags)
+        yield from self._define(lambda definitions: definitions.users.add(name, _as_bytes(password), kept))
+
+    def delete_user(self, name: str) -> Steps[None]:
+        """With all permissions; its connections are closed. Raises :class:`NotFoundError`, as others for users do."""
+        yield from self._define(lambda definitions: definitions.users.delete(name))
+
+    def change_password(self, name: str, password: str | bytes | None) -> Steps[None]:
+        """``None``: no password is right from now on."""
+        new = None if password is None else _as_bytes(password)
+        yield from self._define(lambda definitions: definitions.users.change_password(name, new))
+
+    def set_user_tags(self, name: str, tags: Iterable[str]) -> Steps[None]:
+        """In the place of those that the user had."""
+        kept = tuple(tags)
+        yield from self._define(lambda definitions: definitions.users.set_tags(name, kept))
+
+    def authenticate(self, name: str, password: str | bytes) -> Steps[dict[str, Any]]:
+        """The user's ``name`` and ``tags``. Raises :class:`AccessRefusedError` where the password is wrong.
+
+        The error does not tell whether there is such a user. An empty password is never right.
+        """
+        user = yield from self._asked(lambda definitions: definitions.users.authenticate(name, _as_bytes(password)))
+        return {"name": user.name, "tags": list(user.tags)}
+
+    def set_user_limits(self, name: str, limits: Mapping[str, int]) -> Steps[None]:
+        """``max-connections``, ``max-channels``: how many at a time; below 0: any number. Others stay."""
+        said = dict(limits)
+        yield from self._define(
+            lambda definitions: definitions.users.set_limits(name, {**definitions.users[name].limits, **said})
+        )
+
+    def clear_user_limits(self, name: str, *limits: str) -> Steps[None]:
+        """Those of these names; without any, all."""
+
+        def clear(definitions: Definitions) -> None:
+            had = definitions.users[name].limits
+            kept = {limit: value for limit, value in had.items() if limits and limit not in limits}
+            definitions.users.set_limits(name, kept)
+
+        yield from self._define(clear)
+
+    # ── permissions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def permissions(self, user: str | None = None, vhost: str | None = None) -> Steps[list[dict[str, str]]]:
+        """Who may do what where: ``user``, ``vhost``, ``configure``, ``write``, ``read``; of a user, of a vhost."""
+        return self._permissions("permissions", user, vhost)
+
+    def set_permissions(self, user: str, configure: str, write: str, read: str, *, vhost: str = "/") -> Steps[None]:
+        """Let a user use a vhost, with what the patterns match in it.
+
+        Each is a regular expression that is searched for in names of queues and exchanges: ``configure`` to declare and
+        delete, ``write`` to publish and bind, ``read`` to consume, get, purge and bind from. Raises
+        :class:`ArgumentsError` for what is none.
+        """
+        granted = Permissions(configure, write, read)
+        yield from self._define(lambda definitions: definitions.grant(user, vhost, granted))
+
+    def clear_permissions(self, user: str, *, vhost: str = "/") -> Steps[None]:
+        """Let a user use a vhost no more."""
+
+        def clear(definitions: Definitions) -> None:
+            definitions.users.clear_permissions(user, definitions.vhost(vhost).name)
+
+        yield from self._define(clear)
+
+    def topic_permissions(self, user: str | None = None, vhost: str | None = None) -> Steps[list[dict[str, str]]]:
+        """What routing keys are confined to: ``user``, ``vhost``, ``exchange``, ``write``, ``read``."""
+        return self._permissions("topic_permissions", user, vhost)
+
+    def set_topic_permissions(
+        self, user: str, exchange: str, write: str, read: str, *, vhost: str = "/"
+    ) -> Steps[None]:
+        """Confine the routing keys with which a user publishes to a topic exchange, and binds to it.
+
+        Regular expressions, in which ``{username}`` and ``{vhost}`` stand for the names. Without such permissions for
+        an exchange every key will do.
+        """
+        granted = TopicPermissions(write, read)
+        yield from self._define(lambda definitions: definitions.grant_topics(user, vhost, exchange, granted))
+
+    def clear_topic_permissions(self, user: str, exchange: str | None = None, *, vhost: str = "/") -> Steps[None]:
+        """For one exchange, or for all of the vhost."""
+
+        def clear(definitions: Definitions) -> None:
+            definitions.users.clear_topic_permissions(user, definitions.vhost(vhost).name, exchange)
+
+        yield from self._define(clear)
+
+    def _permissions(self, part: str, user: str | None, vhost: str | None) -> Steps[list[dict[str, str]]]:
+        def found(definitions: Definitions) -> list[dict[str, str]]:
+            if user is not None:
+                definitions.users[user]
+            if vhost is not None:
+                definitions.vhost(vhost)
+            items = definitions.users.to_json()[part]
+            return [item for item in items if user in (None, item["user"]) and vhost in (None, item["vhost"])]
+
+        return self._asked(found)
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost_metadata(self, vhost: str = "/") -> Steps[dict[str, Any]]:
+        """What is said of a vhost: ``description``, ``tags``, and ``default_queue_type`` where somebody said one."""
+        return self._asked(lambda definitions: definitions.metadata(vhost).to_json())
+
+    def set_vhost_metadata(
+        self,
+        vhost: str = "/",
+        *,
+        description: str | None = None,
+        tags: Iterable[str] | None = None,
+        default_queue_type: str | None = None,
+    ) -> Steps[None]:
+        """Say that of a vhost; what is ``None`` stays. It is kept for people and tools, and changes nothing else."""
+        new: dict[str, Any] = {
+            "description": description,
+            "tags": None if tags is None else tuple(tags),
+            "default_queue_type": default_queue_type,
+        }
+        changes = {name: value for name, value in new.items() if value is not None}
+
+        def describe(definitions: Definitions) -> None:
+            old: VhostMetadata = definitions.metadata(vhost)
+            definitions.describe_vhost(vhost, attrs.evolve(old, **changes))
+
+        yield from self._define(describe)
+
+    def vhost_limits(self, vhost: str = "/") -> Steps[dict[str, int]]:
+        """A vhost's ``max-connections`` and ``max-queues``, where they are set."""
+        return self._asked(lambda definitions: dict(definitions.parameters.vhost_limits(definitions.vhost(vhost).name)))
+
+    def set_vhost_limits(self, limits: Mapping[str, int], *, vhost: str = "/") -> Steps[None]:
+        """``max-connections``, ``max-queues``: how many there may be; below 0: any number. In the place of all before.
+
+        A queue too many is refused with :class:`PreconditionFailedError`.
+        """
+        yield from self.set_parameter(LIMITS_COMPONENT, LIMITS_NAME, dict(limits), vhost=vhost)
+
+    def clear_vhost_limits(self, *, vhost: str = "/") -> Steps[None]:
+        """All of them."""
+
+        def clear(definitions: Definitions) -> None:
+            if definitions.parameters.in_vhost(definitions.vhost(vhost).name, LIMITS_COMPONENT):
+                definitions.parameters.clear(vhost, LIMITS_COMPONENT, LIMITS_NAME)
+
+        yield from self._define(clear)
+
+    # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def parameters(self, vhost: str | None = None, component: str | None = None) -> Steps[list[dict[str, Any]]]:
+        """Runtime parameters: ``vhost``, ``component``, ``name``, ``value``. Limits of vhosts are among them."""
+        return self._asked(lambda definitions: definitions.parameters.in_vhost(vhost, component))
+
+    def set_parameter(self, component: str, name: str, value: Any, *, vhost: str = "/") -> Steps[None]:
+        """Keep a runtime parameter; ``value`` is JSON. Those of ``shovel``, ``federation`` and so on mean nothing here.
+
+        Raises :class:`AccessRefusedError` for policies, which are no parameters here.
+        """
+        yield from self._define(lambda definitions: definitions.set_parameter(vhost, component, name, value))
+
+    def clear_parameter(self, component: str, name: str, *, vhost: str = "/") -> Steps[None]:
+        """Raises :class:`NotFoundError`."""
+        yield from self._define(lambda definitions: definitions.parameters.clear(vhost, component, name))
+
+    def global_parameters(self) -> Steps[list[dict[str, Any]]]:
+        """The node's own: ``name``, ``value``. They mean nothing here."""
+        return self._asked(lambda definitions: definitions.parameters.of_node())
+
+    def set_global_parameter(self, name: str, value: Any) -> Steps[None]:
+        """Keep a global parameter; ``value`` is JSON."""
+        yield from self._define(lambda definitions: definitions.parameters.set_global(name, value))
+
+    def clear_global_parameter(self, name: str) -> Steps[None]:
+        """Raises :class:`NotFoundError`."""
+        yield from self._define(lambda definitions: definitions.parameters.clear_global(name))
+
+
+def _as_bytes(password: str | bytes) -> bytes:
+    try:
+        return password.encode("utf-8", "surrogateescape") if isinstance(password, str) else password
+    except UnicodeEncodeError as error:
+        raise ArgumentsError(f"a password cannot be that: {error.reason}") from None

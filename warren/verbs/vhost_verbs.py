@@ -1,0 +1,467 @@
+"""What can be asked of a vhost, and of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+import attrs
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.errors import PreconditionFailedError
+from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
+from warren.actors.future import Confirm, CountDown
+from warren.actors.node_actor import NodeActor
+from warren.actors.queue_entry import QueueEntry
+from warren.hosting.running_node import RunningNode, failed_queues
+from warren.values.messages import LATER, PublishArguments, as_body, publish_key
+from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.verbs.publishing import publishing, settled_confirm
+from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
+from warren.verbs.steps import Handle, Steps
+from warren.verbs.user_verbs import UserVerbs
+
+if TYPE_CHECKING:
+    from warren.actors.engines.definitions_json import Imported
+    from warren.values.retry import Retry
+    from warren.verbs.topic_verbs import TopicVerbs
+    from warren.verbs.transaction_verbs import TransactionVerbs
+
+
+class VhostVerbs:
+    """The verbs of one vhost; the owner of the exclusive queues that are declared through it."""
+
+    def __init__(self, node: RunningNode, name: str) -> None:
+        self.node = node
+        self.name = name
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+    def release(self) -> Steps[None]:
+        """Delete the exclusive queues that were declared through this object."""
+        yield from self.node.change(lambda actor: actor.release(self))
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool | None = None,
+        exclusive: bool | None = None,
+        auto_delete: bool | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        retry: Retry | None = None,
+        passive: bool = False,
+    ) -> Steps[QueueVerbs]:
+        """Get a queue, or declare it if it does not exist; ``passive``: only get it. The node names one that is "".
+
+        What is not given is as the queue has it. A new one is durable, and neither ``exclusive`` nor ``auto_delete``.
+        ``arguments`` and ``retry`` (:class:`warren.Retry`), what becomes of messages that come back, are one thing
+        here: if either is given, they are all the arguments that the queue has.
+
+        ``exclusive``: nobody else gets it, and it goes with its owner, which is this object (see :class:`Vhost`).
+        Raises :class:`PreconditionFailedError` if it exists and something that is given differs,
+        :class:`NotFoundError` if it is ``passive`` and does not exist, :class:`ResourceLockedError` if it is exclusive
+        to another owner.
+        """
+        properties = queue_properties(durable, exclusive, auto_delete, arguments, retry)
+        entry = yield from declare_queue(self.node, self.name, name, properties, owner=self, passive=passive)
+        return QueueVerbs(self.node, entry)
+
+    def delete_queue(
+        self, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
+    ) -> Steps[int]:
+        """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine.
+
+        ``force``: even one that failed, with whatever could still be read from its files.
+        """
+        return self._delete_queue(self.name, name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+    def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
+        return (
+            yield from self.node.change(
+                lambda actor: actor.delete_queue(
+                    vhost, name, owner=self, if_empty=if_empty, if_unused=if_unused, force=force
+                )
+            )
+        )
+
+    def all_queues(self) -> list[QueueVerbs]:
+        """Those that failed too."""
+        return [QueueVerbs(self.node, entry) for entry in list(self.node.vhost(self.name).queues.values())]
+
+    def failed_queues(self) -> dict[str, str]:
+        """The queues that cannot be used, and why."""
+        return failed_queues(self.node.vhost(self.name))
+
+    def queue_identity(self, name: str) -> object:
+        """What is another object for another queue of that name, as far as that is known. Raises
+        :class:`NotFoundError`, where that is known."""
+        [entry] = self.node.queues(self.name, [name])
+        return entry
+
+    # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
+
+    def exchange(
+        self,
+        name: str,
+        type: str | None = None,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[ExchangeVerbs]:
+        """Declare an exchange ("direct", "fanout", "topic", "headers"); without a ``type``: get the one that is there.
+
+        The default exchange is ``""``.
+        """
+        if type is None:
+            declaration = self.node.vhost(self.name).definitions.exchange(name)
+        else:
+            declaration = ExchangeDeclaration(
+                vhost=self.name,
+                name=name,
+                type=type,  # type: ignore[arg-type]
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments or {},
+            )
+            yield from self.node.change(lambda actor: actor.declare_exchange(declaration))
+        return ExchangeVerbs(self.node, declaration)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
+        """Delete an exchange with its bindings."""
+        yield from self.node.change(lambda actor: actor.delete_exchange(self.name, name, if_unused=if_unused))
+
+    def bind(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
+        binding = self._binding(destination, source, routing_key, arguments)
+        yield from self.node.change(lambda actor: actor.bind(binding, self))
+
+    def unbind(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        """Take a binding away."""
+        binding = self._binding(destination, source, routing_key, arguments)
+        yield from self.node.change(lambda actor: actor.unbind(binding, self))
+
+    def _binding(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str,
+        arguments: Mapping[str, Any] | None,
+    ) -> Binding:
+        return Binding(
+            vhost=self.name,
+            source=source if isinstance(source, str) else source.name,
+            destination=destination if isinstance(destination, str) else destination.name,
+            destination_type="exchange" if isinstance(destination, ExchangeHandle) else "queue",
+            routing_key=routing_key,
+            arguments=arguments or {},
+        )
+
+    # ── policies ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        apply_to: ApplyTo = "all",
+    ) -> Steps[None]:
+        """Set a policy, in place of one of that name: for queues and exchanges in whose names ``pattern`` is found.
+
+        ``definition``: queue arguments without their ``x-``, and ``alternate-exchange``. ``apply_to``: "queues",
+        "exchanges" or "all". Raises :class:`ArgumentsError` for a policy that cannot be.
+        """
+        yield from self._set_policy("policy", name, pattern, definition, priority, apply_to)
+
+    def clear_policy(self, name: str) -> Steps[None]:
+        """Take a policy away; raises :class:`NotFoundError` where there is none of that name."""
+        yield from self.node.change(lambda actor: actor.clear_policy("policy", self.name, name))
+
+    def policies(self) -> Steps[list[dict[str, Any]]]:
+        """The policies, under RabbitMQ's names; those with a higher priority last."""
+        return (yield from self.node.change(lambda actor: actor.policies("policy", self.name)))
+
+    def set_operator_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        apply_to: ApplyTo = "all",
+    ) -> Steps[None]:
+        """As :meth:`set_policy`, of the numbers and times that users' policies and arguments are not to exceed."""
+        yield from self._set_policy("operator_policy", name, pattern, definition, priority, apply_to)
+
+    def clear_operator_policy(self, name: str) -> Steps[None]:
+        """Take an operator policy away; raises :class:`NotFoundError` where there is none of that name."""
+        yield from self.node.change(lambda actor: actor.clear_policy("operator_policy", self.name, name))
+
+    def operator_policies(self) -> Steps[list[dict[str, Any]]]:
+        """As :meth:`policies`."""
+        return (yield from self.node.change(lambda actor: actor.policies("operator_policy", self.name)))
+
+    def _set_policy(  # noqa: PLR0917
+        self,
+        kind: PolicyKind,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        priority: int,
+        apply_to: ApplyTo,
+    ) -> Steps[None]:
+        policy = Policy(
+            kind=kind,
+            vhost=self.name,
+            name=name,
+            pattern=pattern,
+            definition=definition,
+            priority=priority,
+            apply_to=apply_to,
+        )
+        yield from self.node.change(lambda actor: actor.set_policy(policy))
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delayed(self, limit: int = 100, *, queue: str | None = None) -> Steps[list[tuple[int, bytes]]]:
+        """The messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
+        :class:`warren.DelayedMessage`, the first to come first; at most so many. ``queue``: those that were published
+        to this one itself."""
+        from warren.verbs.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
+
+        return waiting(self.node, self.name, limit, queue)
+
+    def cancel_delayed(self, message_id: str, *, queue: str | None = None) -> Steps[int]:
+        """Call back what waits under an id, before it comes; returns how many messages that were."""
+        from warren.verbs.delayed_verbs import cancel  # noqa: PLC0415 - as above
+
+        return cancel(self.node, self.name, message_id, queue)
+
+    def purge_delayed(self, queue: str) -> Steps[int]:
+        """Call back all that waits for a queue; returns how many messages that were."""
+        from warren.verbs.delayed_verbs import purge  # noqa: PLC0415 - as above
+
+        return purge(self.node, self.name, queue)
+
+    def publish_to(
+        self,
+        names: Iterable[str],
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        """Publish one message to several queues: a position in each, and one body in the store where it is large."""
+        found = list(names)
+        if not LATER.isdisjoint(properties):
+            queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, found)]
+            return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
+        key = publish_key(self.name, "", found, properties)
+        node = self.node
+        node.check_process()
+        sent: Confirm | None = yield publishing(
+            node,
+            lambda: [entry.actor for entry in node.queues(self.name, found)],
+            key,
+            [as_body(body)],
+            block=block,
+            timeout=timeout,
+        )
+        return settled_confirm() if sent is None else sent
+
+    def _publish_to_later(
+        self,
+        queues: Iterable[QueueVerbs],
+        body: bytes,
+        properties: Mapping[str, Any],
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        """The same with ``delay`` or ``at``: it waits for each queue by itself, with the same id."""
+        rest = {**properties, "message_id": properties.get("message_id") or self.node.new_message_id()}
+        confirms: list[Confirm] = []
+        for queue in queues:
+            confirms.append((yield from queue.publish(body, block=block, timeout=timeout, **rest)))
+        return CountDown([*confirms]) if confirms else settled_confirm()
+
+
+class NodeVerbs(UserVerbs, VhostVerbs):
+    """The verbs of a node, and of its vhost ``/``."""
+
+    def __init__(self, node: RunningNode) -> None:
+        super().__init__(node, "/")
+
+    def __str__(self) -> str:
+        return f"{self.node.path!r}{' (closed)' if self.node.closed else ''}"
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
+        """The verbs for a vhost, declared where it is missing; an owner of exclusive queues by itself."""
+        yield from self.node.change(lambda actor: actor.declare_vhost(name))
+        return VhostVerbs(self.node, name)
+
+    def vhosts(self) -> Steps[list[str]]:
+        """The names of those that there are."""
+        return (yield from self.node.change(lambda actor: actor.definitions.vhosts()))
+
+    def delete_vhost(self, name: str) -> Steps[None]:
+        """With everything in it."""
+        yield from self.node.change(lambda actor: actor.delete_vhost(name))
+
+    def delete_queue(
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
+        vhost: str | None = None,
+    ) -> Steps[int]:
+        """As in any vhost; ``vhost``: another one than ``/``."""
+        where = self.name if vhost is None else vhost
+        return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+    def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
+        """What is declared, of the whole node (users, too) or of one vhost, as RabbitMQ's definitions JSON."""
+        return self.node.definitions(vhost)
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
+        """Declare what RabbitMQ's definitions JSON has; an error lists what is in the way, before anything is declared.
+
+        A long document is declared in slices, and other changes may come between two of them. If one fails, as on a
+        full disk, the slices before it stay.
+        """
+        from warren.actors.engines.definitions_json import Imported  # noqa: PLC0415 - seldom asked for
+
+        slices = yield from self.node.change(lambda actor: actor.definitions.importing(document, vhost))
+        done: list[Imported] = []
+        while (part := (yield from self.node.change(lambda actor: actor.import_slice(slices)))) is not None:
+            done.append(part)
+        return Imported.join(done)
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
+        """Declare a topic, or get the one that is there; it has at least so many queues (4 where it is new).
+
+        Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` where the topics' files cannot
+        be opened.
+        """
+        from warren.actors.engines.topics.names import check_user_topic  # noqa: PLC0415 - many programs have no topic
+        from warren.verbs.topic_verbs import TopicVerbs  # noqa: PLC0415
+
+        check_user_topic(name)
+        otherwise = self.node.config.topics.default_topic_queue_nums
+        yield from self.node.change(lambda actor: _declare_topic(actor, name, queues, otherwise))
+        return TopicVerbs(self.node, name)
+
+    def topics(self) -> Steps[dict[str, int]]:
+        """The topics that there are, those of retries and dead letters too, and how many queues each has."""
+        running = yield from self.node.change(lambda actor: actor.topics)
+        return {} if running is None else running.table.topics
+
+    def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
+        """Messages that were prepared and neither committed nor rolled back, those of before a restart too."""
+        from warren.verbs.transaction_verbs import pending_transactions  # noqa: PLC0415 - as in topic()
+
+        return pending_transactions(self.node)
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def memory(self) -> Steps[dict[str, Any]]:
+        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        return self.node.memory()
+
+    def stats(self) -> Steps[dict[str, Any]]:
+        """Of every vhost the queues' :meth:`Queue.stats`, those that failed, and the stores; :meth:`memory`; and the
+        topics (:mod:`warren.hosting.topic_stats`), ``None`` where there never was one."""
+        return self.node.stats()
+
+
+class VhostHandle(Handle[VhostVerbs]):
+    """What is known of a vhost without asking anybody."""
+
+    made_by = "node.vhost(name)"
+
+    @property
+    def name(self) -> str:
+        return self._verbs.name
+
+    @property
+    def failed_queues(self) -> dict[str, str]:
+        """The queues that cannot be used, and why."""
+        return self._verbs.failed_queues()
+
+
+def queue_properties(
+    durable: bool | None,
+    exclusive: bool | None,
+    auto_delete: bool | None,
+    arguments: Mapping[str, Any] | None,
+    retry: Retry | None,
+) -> dict[str, Any]:
+    """The fields of a :class:`QueueDeclaration` that are given."""
+    if retry is not None:
+        arguments = {**retry.arguments, **(arguments or {})}
+    given = {
+        "durable": False if exclusive else durable,  # it ends with its owner, and so before a restart
+        "exclusive": exclusive,
+        "auto_delete": auto_delete,
+        "arguments": arguments,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def declare_queue(
+    node: RunningNode, vhost: str, name: str, properties: Mapping[str, Any], *, owner: object, passive: bool
+) -> Steps[QueueEntry]:
+    """Get a queue, or declare it with these properties if it does not exist and this is not ``passive``."""
+    if passive:
+        return (yield from node.change(lambda actor: actor.use_queue(vhost, name, owner)))
+    name = name or node.new_queue_name()
+    return (yield from node.change(lambda actor: _declare_queue(actor, vhost, name, properties, owner)))
+
+
+def _declare_queue(actor: NodeActor, vhost: str, name: str, properties: Mapping[str, Any], owner: object) -> QueueEntry:
+    definitions = actor.vhost(vhost).definitions
+    if not definitions.has("queue", name):
+        return actor.declare_queue(QueueDeclaration(vhost=vhost, name=name, **properties), owner)
+    existing = definitions.queue(name)
+    declaration = existing if existing.is_stream else attrs.evolve(existing, **properties)
+    differences = existing.all_differences(declaration)
+    if differences and existing.exclusive == declaration.exclusive:
+        actor.use_queue(vhost, name, owner)  # another owner's is locked, whatever differs
+        raise PreconditionFailedError(
+            f"{existing} exists and differs: {', '.join(differences)}; passive=True gets it as it is"
+        )
+    return actor.declare_queue(declaration, owner)
+
+
+def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
+    """See that a topic is there, with at least so many queues (``None``: whatever it has, ``otherwise`` if new)."""
+    known = None if actor.topics is None else actor.topics.table.queues(name)
+    if known is None or (queues is not None and queues > known):
+        actor.declare_topic(name, otherwise if queues is None else queues)
