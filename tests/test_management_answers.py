@@ -20,8 +20,10 @@ from tests.support.management_tools import Api
 from warren import management, metrics
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.queue_turn import PART_MESSAGES
+from warren.hosting.running_node import RunningNode
 from warren.management import http, lists, mending, messages
 from warren.management.http import json_response
+from warren.verbs.steps import run
 
 QUEUE = "/queues/%2F/large"
 
@@ -169,6 +171,23 @@ def test_metrics_are_sent_in_pieces(node: warren.Node, monkeypatch: pytest.Monke
     assert answer.headers["transfer-encoding"] == "chunked"
     assert 'rabbitmq_queue_messages_ready{queue="large",vhost="/"} 1.0' in answer.text
     assert answer.text.endswith("\n")
+
+
+def test_a_scrape_asks_no_queue_again(node: warren.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each queue was asked for the sums, and again for its own numbers."""
+    node.queue("one").publish(b"x").wait()
+    stats, known = RunningNode.stats, list[Any]()
+
+    def noted(running: RunningNode, asked: Any = None) -> Any:
+        known.append(asked)
+        return stats(running, asked)
+
+    monkeypatch.setattr(RunningNode, "stats", noted)
+    with management.serve(node, port=0) as server:
+        httpx.get(f"{server.url}metrics/per-object")
+    assert known[0]["/", "one"]["messages_ready"] == 1
+    answer = run(stats(node._running, {("/", "one"): {"messages_ready": 7}}))
+    assert answer["vhosts"]["/"]["queues"]["one"] == {"messages_ready": 7, "messages_delayed": 0}
 
 
 def test_pythons_garbage_is_not_collected_during_an_import(node: warren.Node, monkeypatch: pytest.MonkeyPatch) -> None:

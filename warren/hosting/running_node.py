@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import attrs
@@ -317,16 +317,19 @@ class RunningNode:
         """What a queue accounts for in memory."""
         return self._context.allocated.by_owner.get(actor.actor_urn, 0)
 
-    def stats(self) -> Steps[dict[str, Any]]:
+    def stats(self, asked: Mapping[tuple[str, str], Mapping[str, Any]] | None = None) -> Steps[dict[str, Any]]:
         """Of every vhost the queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
-        :meth:`memory`; and the topics (:mod:`warren.hosting.topic_stats`), ``None`` where there never was one."""
+        :meth:`memory`; and the topics (:mod:`warren.hosting.topic_stats`), ``None`` if there never was one.
+
+        ``asked``: the stats of queues, by vhost and name, that were asked just now.
+        """
         memory = yield from self.memory()
         streams: dict[str, dict[str, Any]] = {}
         for stream in self.actor.streams:
             with contextlib.suppress(WarrenError):
                 of_vhost = streams.setdefault(stream.declaration.vhost, {})
                 of_vhost[stream.declaration.name] = yield from self.stream_stats(stream)
-        found: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams))
+        found: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams, asked or {}))
         return found
 
     def stream_stats(self, stream: Stream) -> Steps[dict[str, Any]]:
@@ -335,14 +338,19 @@ class RunningNode:
         found: dict[str, Any] = yield Reading(stream.stats)
         return found
 
-    def _stats(self, memory: dict[str, Any], streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    def _stats(
+        self,
+        memory: dict[str, Any],
+        streams: dict[str, dict[str, Any]],
+        asked: Mapping[tuple[str, str], Mapping[str, Any]],
+    ) -> dict[str, Any]:
         vhosts: dict[str, Any] = {}
         for name, running in list(self.actor.vhosts.items()):
             queues: dict[str, Any] = {}
             for queue, entry in list(running.queues.items()):
                 with contextlib.suppress(WarrenError):
-                    queues[queue] = call(entry.actor, entry.actor.stats).get()
-                    queues[queue]["messages_delayed"] = running.waiting_of_queue(queue)
+                    stats = asked.get((name, queue)) or call(entry.actor, entry.actor.stats).get()
+                    queues[queue] = {**stats, "messages_delayed": running.waiting_of_queue(queue)}
             try:
                 stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
             except WarrenError:
