@@ -35,7 +35,7 @@ class Ledger(Protocol):
 @contextmanager
 def opened(directory: Path) -> Iterator[warren.Node]:
     with warren.open(directory, sync="os", **SETTINGS) as node:
-        assert node.failed_queues == {}
+        assert node.failed_queues == {}, node.failed_queues
         yield node
 
 
