@@ -69,6 +69,9 @@ _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
 
+_MOST_IN_LINE: Final = 100
+"""Consumers of one queue on one channel whose messages are sent in order. Each batch costs a look at all of them."""
+
 _OUTCOMES: Final = frozenset(("ack", "requeue", "failed", "reject", "retry"))
 
 _CONSUMED: Final = 0
@@ -98,24 +101,31 @@ class _Line:
     __slots__ = ("consumers", "current")
 
     def __init__(self) -> None:
-        self.consumers: list[ServerConsumer] = []
+        self.consumers: dict[ServerConsumer, None] = {}
         self.current: ServerConsumer | None = None
         """The one whose batch is being sent, or was sent last."""
 
     def prepare(self, deliveries: Deliveries) -> None:
         """Get ready for another consumer, before its queue knows of it."""
-        for one in self.consumers:
-            one.deliveries.in_order = deliveries.in_order = True
-            self.current = self.current or one
+        first = next(iter(self.consumers), None)
+        if first is not None:
+            first.deliveries.in_order = deliveries.in_order = True
+            self.current = self.current or first
 
     def remove(self, consumer: ServerConsumer) -> None:
         """Let a consumer go; what is left of its batch is not sent."""
-        self.consumers.remove(consumer)
+        del self.consumers[consumer]
         if self.current is consumer:
             self.current = None
 
-    def advance(self) -> ServerConsumer | None:
-        """The consumer whose batch comes next, when the last one has been sent. Raises what ended the deliveries."""
+    def advance(self, arrived: ServerConsumer) -> ServerConsumer | None:
+        """The consumer whose batch comes next, when the last one has been sent. Raises what ended the deliveries.
+
+        Among more than :data:`_MOST_IN_LINE` consumers that is ``arrived``, in whatever order.
+        """
+        if len(self.consumers) > _MOST_IN_LINE:
+            self.current = arrived
+            return arrived
         for _ in range(2):  # the second pass sees everything that came before the batch that the first one found
             heads = [(tag, one) for one in self.consumers if (tag := one.deliveries.peek_tag()) is not None]
             self.current = min(heads, key=operator.itemgetter(0))[1] if heads else None
@@ -346,7 +356,7 @@ class ChannelConsumers:
             line=_Line() if credit is not None else self._lines.setdefault(through, _Line()),
             credit=credit,
         )
-        consumer.line.consumers.append(consumer)
+        consumer.line.consumers[consumer] = None
         self.by_tag[tag] = consumer
         consumer.begins = functools.partial(self._begin, consumer, answer=not method.nowait)
         channel.in_line(consumer.begins)
@@ -406,7 +416,7 @@ class ChannelConsumers:
                 connection.flush()
                 continue
             try:
-                next_one = line.advance() if consumer.deliveries.in_order else consumer
+                next_one = line.advance(consumer) if consumer.deliveries.in_order else consumer
                 delivered = None if next_one is None else next_one.deliveries.take_now()
             except WarrenError:
                 consumer.gone = True
