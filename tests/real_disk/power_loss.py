@@ -17,6 +17,8 @@ import attrs
 from tests.real_disk.write_log import Record
 
 SECTOR, BLOCK = 512, 4096
+_SUPERBLOCK = 1024
+"""Where ext4 has its superblock: in the first block, or in the second one if blocks have 1024 bytes."""
 _JOURNAL_MAGIC = b"\xc0\x3b\x39\x98"
 
 
@@ -89,7 +91,7 @@ def kept(records: Sequence[Record], rng: random.Random) -> list[tuple[int, memor
 def _written_at_once(record: Record) -> bool:
     """Whether it has a superblock, of ext4's or of its journal's: of 1024 bytes, which ext4 needs whole."""
     assert record.data is not None
-    return record.offset == 0 or any(
+    return record.offset <= _SUPERBLOCK < record.offset + len(record.data) or any(
         record.data[at : at + 4] == _JOURNAL_MAGIC and record.data[at + 7] in (3, 4)
         for at in range(0, len(record.data) - 7, 1024)
     )
