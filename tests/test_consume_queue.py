@@ -563,11 +563,11 @@ def test_a_file_of_another_size_is_refused_unless_short_ones_may_be_lengthened()
     files = written(raw(*messages(0, 5)))
     handle = files.open_append(f"{PLACE}/{file_name(100)}")
     handle.append(raw(*messages(5, 7)))
-    with pytest.raises(DataError, match="40 bytes long"):
+    with pytest.raises(DataError, match="wrong file length: 40 bytes"):
         open_queue(files)
     assert recovered(files, lengthen=True).max_offset == 7
     handle.truncate(140)
-    with pytest.raises(DataError, match="140 bytes long"):
+    with pytest.raises(DataError, match="wrong file length: 140 bytes"):
         open_queue(files, lengthen=True)
 
 

@@ -323,5 +323,5 @@ def test_the_keywords_that_type_checkers_know_are_the_settings() -> None:
     assert list(SettingKeywords.__annotations__) == [field.name for part in parts for field in attrs.fields(part)]
     for opening in (warren.open, warren.aio.open, Config.of):
         assert inspect.signature(opening).parameters["settings"].annotation == "Unpack[SettingKeywords]"
-    assert (warren.open.__module__, warren.open.__qualname__) == ("warren.node", "open")
+    assert (warren.open.__module__, warren.open.__qualname__) == ("warren.handles.node", "open")
     assert (warren.aio.open.__module__, warren.aio.open.__qualname__) == ("warren.aio.node", "open")

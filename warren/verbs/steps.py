@@ -152,7 +152,8 @@ class Handle(ProcessBound, Generic[V]):
 
     def __repr__(self) -> str:
         kind = type(self)
-        return f"<{kind.__module__.rpartition('.')[0]}.{kind.__name__} {self._verbs}>"
+        package = kind.__module__.rpartition(".")[0].removesuffix(".handles")  # as it is imported from
+        return f"<{package}.{kind.__name__} {self._verbs}>"
 
 
 class NamedHandle(Handle[V]):
