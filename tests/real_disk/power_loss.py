@@ -91,7 +91,7 @@ def kept(records: Sequence[Record], rng: random.Random) -> list[tuple[int, memor
 def _written_at_once(record: Record) -> bool:
     """Whether it has a superblock, of ext4's or of its journal's: of 1024 bytes, which ext4 needs whole."""
     assert record.data is not None
-    return record.offset <= _SUPERBLOCK < record.offset + len(record.data) or any(
+    return record.offset <= _SUPERBLOCK <= record.offset + len(record.data) - 1024 or any(
         record.data[at : at + 4] == _JOURNAL_MAGIC and record.data[at + 7] in (3, 4)
         for at in range(0, len(record.data) - 7, 1024)
     )
