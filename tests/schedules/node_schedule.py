@@ -35,7 +35,7 @@ from warren.storage.memory import MemoryFileSystem
 from warren.testing import Machine
 
 _ACTORS: Final = str(Path(warren.actors.pool.__file__).parent)
-_USERS: Final = str(Path(warren.__file__).parent)
+_USERS: Final = str(Path(warren.__file__).parent / "handles")
 TRACED: Final = (
     *(f"{_ACTORS}/{name}" for name in ("pool", "inbox", "future", "gate", "front_end", "queue_", "early", "deliver")),
     *(f"{_ACTORS}/{name}" for name in ("admission", "store_actor", "timer", "shared", "node_", "vhost", "delay")),

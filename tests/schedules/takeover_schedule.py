@@ -45,7 +45,7 @@ TRACED: Final = (
     ),
     *(f"{_ACTORS}/{name}" for name in ("leading", "node_socket", "loop_thread")),
     *(f"{_WARREN}/server/{name}" for name in ("server.py", "directory_socket")),
-    f"{_WARREN}/running_node",
+    f"{_WARREN}/hosting/running_node",
 )
 STEPS: Final = (500, 2000, 6000, 12_000)
 """Within so many steps somebody dies."""
@@ -132,7 +132,7 @@ class TakeoverSchedule:
         for name in ("leading", "loop_thread"):
             replace(undo, f"warren.actors.{name}", "threading", doubles)
         for name in (
-            *("actors.leading", "client.shared_directory", "client.sending", "client.remote", "consumer"),
+            *("actors.leading", "client.shared_directory", "client.sending", "client.remote", "handles.consumer"),
             "storage.lock_file",
         ):
             replace(undo, f"warren.{name}", "time", time)
