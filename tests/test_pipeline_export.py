@@ -29,7 +29,7 @@ from warren.queue_index.record_format import BODY, segment_publish_head
 from warren.salvage.export import Selection
 from warren.salvage.names import to_json
 from warren.storage.errors import WarrenError
-from warren.values.where import WhereError
+from warren.where import WhereError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

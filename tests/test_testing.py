@@ -24,7 +24,7 @@ from warren import aio
 from warren.durable_queue import DurableQueue
 from warren.errors import BlockedError, ClosedError, PublishRefusedError, QueueDownError, SettingsError
 from warren.testing import GIB, QueueMessages, TestNode
-from warren.values.where import WhereError
+from warren.where import WhereError
 
 
 @pytest.fixture

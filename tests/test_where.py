@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.properties import Properties
-from warren.values.where import MAX_DEPTH, RECORD_FIELDS, Moment, WhereError, compile_where
+from warren.where import MAX_DEPTH, RECORD_FIELDS, Moment, WhereError, compile_where
 
 
 @attrs.frozen

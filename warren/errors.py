@@ -51,9 +51,9 @@ from warren.storage.errors import (
     StorageError,
     WarrenError,
 )
-from warren.values.where import WhereError
 from warren.verbs.exchange_verbs import UnroutableError
 from warren.verbs.mending import NotMovedError
+from warren.where import WhereError
 
 __all__ = [
     "AccessRefusedError",

@@ -66,7 +66,7 @@ def _found(  # noqa: PLR0917
 def _test_of_topic(where: str | None) -> Test:
     if where is None:
         return lambda _: True
-    from warren.values.where import RECORD_FIELDS, compile_where  # noqa: PLC0415 - few look by conditions
+    from warren.where import RECORD_FIELDS, compile_where  # noqa: PLC0415 - few look by conditions
 
     return compile_where(where, RECORD_FIELDS)
 

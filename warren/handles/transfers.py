@@ -48,7 +48,7 @@ def export_messages(
     ``path``: a directory that no node or broker has open, or an archive of one. ``queues``: only those. ``where``: a
     condition as in SQL. ``format``: "jsonl", "csv", "parquet" or "bodies"; as ``out`` ends, else "jsonl". ``text``:
     bodies that are UTF-8 as text. ``out`` has its name when all is written. Raises :class:`DataError`,
-    :class:`StorageError`, and :class:`~warren.values.where.WhereError` for what is no condition.
+    :class:`StorageError`, and :class:`~warren.where.WhereError` for what is no condition.
     """
     from warren.commands.exporting import opened_writer  # noqa: PLC0415 - programs that export nothing
     from warren.salvage.export import Selection, export_to  # noqa: PLC0415

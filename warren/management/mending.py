@@ -16,10 +16,10 @@ from warren.management.queues import find, find_classic
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage
-from warren.values.where import WhereError
 from warren.verbs.mending import NotMovedError, Walk
 from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Place
 from warren.verbs.queue_verbs import QueueVerbs
+from warren.where import WhereError
 
 if TYPE_CHECKING:
     from warren.actors.streams import Stream

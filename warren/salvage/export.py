@@ -31,7 +31,7 @@ from warren.storage.errors import WarrenError
 if TYPE_CHECKING:
     from warren.salvage.rocketmq.selecting import SavedRecord
     from warren.salvage.selecting import SavedMessage
-    from warren.values.where import Where
+    from warren.where import Where
 
 BATCH_BYTES: Final = 1 << 17
 """Of messages, about, that are turned into lines together."""
@@ -49,16 +49,16 @@ class Selection:
     include_acked: bool = False
     orphans: bool = False
     where: str | None = None
-    """A condition (:mod:`warren.values.where`) on the fields of :data:`warren.salvage.selecting.SAVED_FIELDS`."""
+    """A condition (:mod:`warren.where`) on the fields of :data:`warren.salvage.selecting.SAVED_FIELDS`."""
     limit: int | None = None
     """At most so many messages."""
 
     def condition(self) -> Where[SavedMessage] | None:
-        """What ``where`` says; raises :class:`warren.values.where.WhereError`."""
+        """What ``where`` says; raises :class:`warren.where.WhereError`."""
         if self.where is None:
             return None
         from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - few exports have one
-        from warren.values.where import compile_where  # noqa: PLC0415 - as above
+        from warren.where import compile_where  # noqa: PLC0415 - as above
 
         return compile_where(self.where, SAVED_FIELDS)
 
@@ -66,12 +66,12 @@ class Selection:
         """The same for messages of queues, and for records of topics.
 
         Where one kind has no such fields as the condition asks for, none of that kind is wanted; raises
-        :class:`warren.values.where.WhereError` where neither has.
+        :class:`warren.where.WhereError` where neither has.
         """
         if self.where is None:
             return None, None
         from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - as above
-        from warren.values.where import RECORD_FIELDS, WhereError, compile_where  # noqa: PLC0415 - as above
+        from warren.where import RECORD_FIELDS, WhereError, compile_where  # noqa: PLC0415 - as above
 
         found: list[Where[Any]] = []
         refused: list[WhereError] = []
@@ -117,7 +117,7 @@ def export_to(
 
     ``passed`` is told again and again how many messages of the queues were looked at, wanted or not. Raises
     :class:`WarrenError` where the selection names a vhost or a queue that is not there, and
-    :class:`warren.values.where.WhereError`.
+    :class:`warren.where.WhereError`.
     """
     by_node(source.path, {"": source}, selection)
     vhosts = _chosen_vhosts(source, selection)
@@ -240,7 +240,7 @@ class Exporter:
     def of(
         cls, selection: Selection, writer: MessageWriter, report: Report, passed: Callable[[int], object]
     ) -> Exporter:
-        """Of what is wanted; raises :class:`warren.values.where.WhereError`."""
+        """Of what is wanted; raises :class:`warren.where.WhereError`."""
         return cls(writer, report, where=selection.condition(), limit=selection.limit, passed=passed)
 
     @property

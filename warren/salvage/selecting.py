@@ -1,4 +1,4 @@
-"""Which of a broker's messages are wanted: a condition (:mod:`warren.values.where`) on what an export says of each.
+"""Which of a broker's messages are wanted: a condition (:mod:`warren.where`) on what an export says of each.
 
 A uniform batch is asked once where the condition looks at nothing that differs in it; else, and in a mixed batch, every
 message is asked.
@@ -13,7 +13,7 @@ from typing import Any, Final
 from warren.queue_index.properties import Properties, decode_properties
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import MessageBatch, MessageRow, UniformBatch
-from warren.values.where import MESSAGE_FIELDS, Getter, Moment, Where
+from warren.where import MESSAGE_FIELDS, Getter, Moment, Where
 
 
 class SavedMessage:

@@ -26,7 +26,7 @@ from warren.shovel.letter import Letter, Position
 from warren.shovel.places import SourceQueue
 from warren.shovel.progress import Progress, Reach
 from warren.storage.errors import MessageError
-from warren.values.where import Where, compile_where
+from warren.where import Where, compile_where
 
 OnFinding = Callable[[Finding], None]
 _DELIVERY_MODE_PERSISTENT = 2
@@ -37,7 +37,7 @@ class Chosen:
     """Which messages of a file are wanted, and where they go."""
 
     where: str | None = None
-    """A condition (:mod:`warren.values.where`)."""
+    """A condition (:mod:`warren.where`)."""
     vhost: bytes | None = None
     """Only those of this vhost."""
     into: bytes | None = None

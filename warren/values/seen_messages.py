@@ -10,7 +10,7 @@ import attrs
 
 from warren.actors.engines.watched_turn import EVENTS, Event, QueueLog, SeenMessage
 from warren.actors.message_log import MessageLog
-from warren.values.where import compile_where
+from warren.where import compile_where
 
 Test = Callable[[SeenMessage], bool]
 _SHOWN: Final = 20
@@ -24,7 +24,7 @@ class Such(TypedDict, total=False):
     headers: Mapping[str, Any] | None
     """These, beside others."""
     where: str | Test | None
-    """A condition (:mod:`warren.values.where`), such as ``"headers['try'] > 1 AND size < 100"``, or a function."""
+    """A condition (:mod:`warren.where`), such as ``"headers['try'] > 1 AND size < 100"``, or a function."""
 
 
 @attrs.frozen(eq=False, repr=False)

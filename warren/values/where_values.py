@@ -1,4 +1,4 @@
-"""What conditions (:mod:`warren.values.where`) compare: numbers, text and times, whatever kind of value a field has.
+"""What conditions (:mod:`warren.where`) compare: numbers, text and times, whatever kind of value a field has.
 
 Text and a number are compared as numbers where the text is one, a time with a date as ISO 8601 writes it (UTC where it
 says no zone) and with seconds since 1970; other values of different kinds cannot be compared, nor can what is missing.

@@ -76,12 +76,12 @@ class BrowsedDelivery(ReceivedMessage):
 
 
 Where: TypeAlias = str | Callable[[BrowsedDelivery], bool]
-"""Which messages: a condition (:mod:`warren.values.where`), or a function of a message."""
+"""Which messages: a condition (:mod:`warren.where`), or a function of a message."""
 
 
 @functools.lru_cache(maxsize=16)
 def _condition(text: str) -> Callable[[BrowsedDelivery], bool]:
-    from warren.values.where import MESSAGE_FIELDS, Moment, compile_where  # noqa: PLC0415 - few look by conditions
+    from warren.where import MESSAGE_FIELDS, Moment, compile_where  # noqa: PLC0415 - few look by conditions
 
     fields: dict[str, Callable[[BrowsedDelivery], Any]] = {
         **MESSAGE_FIELDS,
@@ -95,7 +95,7 @@ def _condition(text: str) -> Callable[[BrowsedDelivery], bool]:
 
 def test_of(where: Where | None) -> Callable[[BrowsedDelivery], bool]:
     """Whether a message is meant. One that cannot be read is not, where anything is said. Raises
-    :class:`~warren.values.where.WhereError`."""
+    :class:`~warren.where.WhereError`."""
     if where is None:
         return lambda _: True
     if isinstance(where, str):

@@ -1,4 +1,4 @@
-"""Which records of a CommitLog are wanted: a condition (:mod:`warren.values.where`) on them, and how many at most."""
+"""Which records of a CommitLog are wanted: a condition (:mod:`warren.where`) on them, and how many at most."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 import attrs
 
 from warren.msg_store.commit_log_format import Record, decode_properties
-from warren.values.where import RECORD_FIELDS, Where, compile_where
+from warren.where import RECORD_FIELDS, Where, compile_where
 
 
 class SavedRecord:
@@ -44,7 +44,7 @@ class WantedRecords:
 
     @classmethod
     def of(cls, where: str | None, limit: int | None) -> WantedRecords:
-        """Raises :class:`warren.values.where.WhereError`."""
+        """Raises :class:`warren.where.WhereError`."""
         return cls(None if where is None else compile_where(where, RECORD_FIELDS), limit)
 
     @property
