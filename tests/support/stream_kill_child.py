@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,10 +69,14 @@ def descendants(process_id: int) -> list[int]:
     return found
 
 
-def _children(process_id: int) -> Iterator[int]:
-    for task in Path(f"/proc/{process_id}/task").glob("*"):
-        with suppress(OSError):
-            yield from map(int, (task / "children").read_text().split())
+def _children(process_id: int) -> list[int]:
+    """None of a process that has just ended."""
+    children: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{process_id}/task").iterdir():
+            with suppress(OSError):
+                children += map(int, (task / "children").read_text().split())
+    return children
 
 
 def is_python(process_id: int) -> bool:
