@@ -60,24 +60,15 @@ class CallError(Method):
         self.details = details or {}
 
 
-class Refused(Method):
-    """Server → client: the error behind the ``basic.nack`` or ``channel.close`` that follows on the channel.
+class Refused(CallError):
+    """Server → client: the error of the ``basic.nack`` or ``channel.close`` that follows on the channel.
 
-    Those have no room for its class. The fields are those of :class:`CallError`.
+    These have no field for its class.
     """
 
-    __slots__: ClassVar[list[str]] = ["details", "text", "type"]
     frame_id: ClassVar[int] = 16
     index: ClassVar[int] = _CLASS << 16 | 16
     name: ClassVar[str] = "Warren.Refused"
-    _type = "shortstr"
-    _text = "longstr"
-    _details = "table"
-
-    def __init__(self, type: str = "", text: str = "", details: Mapping[str, Any] | None = None) -> None:
-        self.type = type
-        self.text = text
-        self.details = details or {}
 
 
 class Arrived(Method):

@@ -72,7 +72,7 @@ def _public_name(kind: type[BaseException]) -> str:
     return next(names, kind.__name__)
 
 
-def error_of(said: CallError | Refused) -> Exception:
+def error_of(said: CallError) -> Exception:
     """The error that was raised in the host."""
     from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
 

@@ -157,7 +157,8 @@ class RemoteVhost:
         timeout: float | None,
         is_delayed: bool = False,
     ) -> Steps[Confirm]:
-        """Hand messages over once there is room. Raises :class:`BlockedError` for who may not wait so long.
+        """Hand messages over once there is room. Raises :class:`BlockedError` if that takes longer than
+        ``timeout``, or at once without ``block``.
 
         ``is_delayed``: they come later, and are refused on a full disk instead of waiting for room.
         """

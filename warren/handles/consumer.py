@@ -1,4 +1,4 @@
-"""Consumers and what they get, for threads. What a consumer asks for is told in :mod:`warren.verbs.consumer_verbs`."""
+"""Consumers and their deliveries, for threads; on top of :mod:`warren.verbs.consumer_verbs`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Queue: a thread's handle on one queue of a node. Safe to share between threads; hold on to it as long as you like.
 
-What its verbs ask for is told in :mod:`warren.verbs.queue_verbs`.
+The verbs are those of :mod:`warren.verbs.queue_verbs`.
 """
 
 from __future__ import annotations

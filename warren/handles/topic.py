@@ -1,6 +1,6 @@
 """Topic: a thread's handle on one topic of a node. Safe to share between threads; hold on to it as long as you like.
 
-What its verbs ask for is told in :mod:`warren.verbs.topic_verbs`.
+The verbs are those of :mod:`warren.verbs.topic_verbs`.
 """
 
 from __future__ import annotations
