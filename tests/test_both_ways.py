@@ -205,7 +205,7 @@ async def test_handles_on_the_same_thing_are_equal(node: Any) -> None:
 async def test_a_consumer_says_whose_it_is(node: Any) -> None:
     queue = await done(node.queue("q"))
     async with entered(queue.consume(tag="mine")) as consumer:
-        assert repr(consumer) == f"<{type(node).__module__.rpartition('.')[0]}.Consumer 'mine' of 'q'>"
+        assert repr(consumer) == f"{repr(node).partition('.Node')[0]}.Consumer 'mine' of 'q'>"
     assert repr(consumer).endswith("Consumer 'mine' of 'q' (closed)>")
 
 

@@ -39,10 +39,9 @@ def published(**arguments: Any) -> tuple[str, dict[str, Any]]:
 def test_consumers_of_a_deleted_queue_are_cancelled_in_the_order_of_their_tags(port: int) -> None:
     link = Link(port)
     channel = link.open_channel(1)
-    link.write(encode_method(1, c.Queue.Declare(queue="q")))
-    for tag in ("b", "c", "a"):
-        link.write(encode_method(1, c.Basic.Consume(queue="q", consumer_tag=tag)))
-    link.write(encode_method(1, c.Queue.Delete(queue="q")))
+    consumes = [c.Basic.Consume(queue="q", consumer_tag=tag) for tag in ("b", "c", "a")]
+    methods = [c.Queue.Declare(queue="q"), *consumes, c.Queue.Delete(queue="q")]
+    link.write(b"".join(encode_method(1, method) for method in methods))
     while len(channel.came) < 8:
         link.read()
     link.close()
