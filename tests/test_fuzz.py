@@ -69,10 +69,13 @@ def test_a_target_is_held_to_its_bounds() -> None:
 
 SECONDS = times(2, nightly=6)
 _EXECUTED = re.compile(r"number_of_executed_units: (\d+)")
+FUZZED = TARGETS if EFFORT == "nightly" else ["erlang-term"]
+BY_THIRDS = [pytest.param(name, marks=pytest.mark.xdist_group(f"fuzz {at % 3}")) for at, name in enumerate(FUZZED)]
+"""A minute each, most of it imports: three worker processes share them."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TARGETS if EFFORT == "nightly" else ["erlang-term"])
+@pytest.mark.parametrize("name", BY_THIRDS)
 def test_a_fuzzer_that_watches_branches_finds_nothing(name: str, tmp_path: Path, tried: Count) -> None:
     pytest.importorskip("atheris", reason="atheris is not installed: pip install 'warrenmq[fuzz]'")
     command = [sys.executable, "-m", "tests.fuzz", name, "--seconds", str(SECONDS), "--crashes", str(tmp_path)]
