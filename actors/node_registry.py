@@ -50,6 +50,18 @@ T = TypeVar("T")
 VHOSTS_DIRECTORY = "msg_stores/vhosts"
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make many objects that stay, without Python looking through all that there are again and again meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class NodeRegistry(NodePart):
     """Vhosts, queues, exchanges and bindings of one node."""
 
@@ -419,12 +431,9 @@ class NodeRegistry(NodePart):
         """As RabbitMQ's JSON."""
         return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
 
+    @_uncollected()
     def import_slice(self, slices: Iterator[Imported]) -> Imported | None:
         """Do the next step of :meth:`Definitions.importing`, all of it or nothing; ``None`` after the last one."""
-        with _uncollected():
-            return self._import_slice(slices)
-
-    def _import_slice(self, slices: Iterator[Imported]) -> Imported | None:
         imported = next(slices, None)
         if imported is None:
             return None
@@ -447,15 +456,3 @@ class NodeRegistry(NodePart):
         for declared in declarations:
             self.definitions.vhost(declared.vhost).check_targets(declared)
         return imported
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Make many objects that stay, without Python looking through all that there are again and again meanwhile."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

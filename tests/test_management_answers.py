@@ -204,3 +204,15 @@ def test_pythons_garbage_is_not_collected_during_an_import(node: warren.Node, mo
         node.import_definitions({"bindings": [{"vhost": "/", "source": "nowhere", "destination": "q"}]})
     assert seen == [False, False]
     assert gc.isenabled()
+
+
+def test_an_import_with_an_unknown_vhost_is_refused_by_its_name(node: warren.Node, api: Api) -> None:
+    queue = {"name": "q", "durable": True, "arguments": {}}
+    for unknown in ("nowhere", ["no", "name"]):
+        document = {"queues": [queue | {"vhost": "/"}, queue | {"vhost": unknown}]}
+        answer = api.ask("POST", "/definitions", document)
+        assert (answer.status, answer.document["reason"]) == (400, ["no_such_vhost", unknown])
+    assert not node.queues()
+    document = {"vhosts": [{"name": "nowhere"}], "queues": [queue | {"vhost": "nowhere"}]}
+    assert api.ask("POST", "/definitions", document).status == 204
+    assert [found.name for found in node.vhost("nowhere").queues()] == ["q"]

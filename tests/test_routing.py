@@ -565,6 +565,20 @@ def test_the_first_message_that_an_alternate_exchange_loses_is_logged(caplog: py
     )
 
 
+def test_the_first_message_lost_by_what_is_declared_anew_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    definitions = Definitions()
+    vhost = definitions.vhost("/")
+    exchange, queue = ExchangeDeclaration(vhost="/", name="e"), QueueDeclaration(vhost="/", name="q")
+    for _ in range(2):
+        definitions.declare_exchange(exchange)
+        definitions.declare_queue(queue)
+        for subject in (exchange, queue) * 2:
+            vhost.missing_targets.note_drop(subject, "nowhere", "key")
+        definitions.delete_exchange("/", "e")
+        definitions.delete_queue("/", "q")
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [str(exchange), str(queue)] * 2
+
+
 def test_a_missing_alternate_exchange_is_logged_when_it_is_declared_or_imported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -24,7 +24,7 @@ from pika.exceptions import (
 
 import warren
 import warren.aio
-from tests.support.server_tools import Served, served
+from tests.support.server_tools import Served, events_until, served
 from tests.support.waiting import wait_until
 from warren.actors.engines.users import Users
 from warren.server import ServerSettings
@@ -125,8 +125,7 @@ def test_a_message_that_cannot_be_read_keeps_those_behind_it_from_nobody(tmp_pat
     with served(tmp_path / "node") as here, here.channel() as channel:
         got: list[bytes] = []
         channel.basic_consume("q", lambda channel, method, properties, body: got.append(body), auto_ack=True)
-        while len(got) < 4:
-            channel.connection.process_data_events(time_limit=10)
+        events_until(channel.connection, lambda: len(got) >= 4)
         assert got == [b"0", b"2", b"3", b"4"]
 
 
@@ -143,8 +142,8 @@ def test_a_limit_of_the_whole_channel_is_of_all_its_consumers_together(here: Ser
         for settled in range(1, 11):
             channel.connection.process_data_events(time_limit=0.05)
             assert len(got) <= settled + 2
-            while len(got) < min(settled + 2, 10):
-                channel.connection.process_data_events(time_limit=10)
+            due = min(settled + 2, 10)
+            events_until(channel.connection, lambda due=due: len(got) >= due)
             channel.basic_ack(settled)
         assert sorted(queue for queue, _ in got) == ["one"] * 5 + ["two"] * 5
         assert [tag for _, tag in got] == list(range(1, 11))
@@ -226,8 +225,7 @@ def test_a_consumer_is_told_that_its_queue_was_deleted(here: Served) -> None:
         channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
         tag = channel.basic_consume("going", lambda *_: None)
         here.node.queue("going", durable=False).delete()
-        while not cancelled:
-            connection.process_data_events(time_limit=5)
+        events_until(connection, lambda: cancelled)
         assert cancelled == [tag]
 
 
@@ -267,8 +265,7 @@ def test_a_reply_goes_straight_to_who_asked(here: Served) -> None:
         assert request.reply_to.startswith("amq.rabbitmq.reply-to.")
         assert answerer.queue_declare(request.reply_to, passive=True).method.consumer_count == 1
         answerer.basic_publish("", request.reply_to, b"4", pika.BasicProperties(correlation_id=request.correlation_id))
-        while not replies:
-            asking.process_data_events(time_limit=5)
+        events_until(asking, lambda: replies)
         assert replies == [("7", b"4")]
         answerer.basic_publish("", "requests", b"", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
         with pytest.raises(ChannelClosedByBroker, match="fast reply consumer does not exist"):

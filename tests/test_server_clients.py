@@ -14,7 +14,7 @@ from pamqp.base import Frame as Method
 from pika import spec
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.support.server_tools import Served, served
+from tests.support.server_tools import Served, events_until, served
 from warren.amqp.connection import Connection
 from warren.amqp.methods import encode_method
 from warren.amqp.received import Event
@@ -40,8 +40,7 @@ def test_who_deletes_a_queue_that_it_consumes_is_answered_before_its_consumer_is
         channel.basic_consume("going", lambda *_: None)
         channel._impl.add_callback(lambda _: said.append("deleted"), [spec.Queue.DeleteOk])
         channel.queue_delete("going")
-        while len(said) < 2:
-            connection.process_data_events(time_limit=5)
+        events_until(connection, lambda: len(said) >= 2)
         assert said == ["deleted", "cancelled"]
 
 

@@ -16,7 +16,7 @@ from pamqp import commands as c
 from pika.exceptions import AMQPConnectionError, AMQPHeartbeatTimeout, ChannelClosedByBroker, StreamLostError
 
 from benchmarks.amqp_client import Client
-from tests.support.server_tools import GUEST, Served, served
+from tests.support.server_tools import GUEST, Served, events_until, served
 from warren.amqp.methods import method_of
 from warren.management import ManagementSettings
 from warren.server import ServerSettings
@@ -117,8 +117,7 @@ def test_delayed_messages_of_a_client_wait_for_the_end_of_a_full_disk(here: Serv
         gate.note_full_disk(is_full=True)
         gate.set(frozenset({"disk"}))
         channel.basic_publish("later", "q", b"held", pika.BasicProperties(headers={"x-delay": 3_600_000}))
-        while not told:
-            connection.process_data_events(time_limit=10)
+        events_until(connection, lambda: told)
         assert here.node.delayed() == []
         gate.note_full_disk(is_full=False)
         gate.set(frozenset())
@@ -136,15 +135,13 @@ def test_publishers_are_held_and_told_while_an_alarm_is_set(here: Served) -> Non
         channel.queue_declare("q", durable=True)
         gate.set(frozenset({"disk"}))
         channel.basic_publish("", "q", b"held", PERSISTENT)
-        while not told:
-            connection.process_data_events(time_limit=10)
+        events_until(connection, lambda: told)
         assert told == ["low on disk"]
         assert len(here.node.queue("q")) == 0
         with here.channel() as other:  # who publishes nothing goes on
             assert other.queue_declare("q", passive=True).method.message_count == 0
         gate.set(frozenset())
-        while len(told) < 2:
-            connection.process_data_events(time_limit=10)
+        events_until(connection, lambda: len(told) >= 2)
         assert told[1] == "unblocked"
         assert channel.queue_declare("q", passive=True).method.message_count == 1
 

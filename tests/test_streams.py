@@ -17,7 +17,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError
 
-from tests.support.server_tools import Served, served
+from tests.support.server_tools import Served, events_until, served
 from tests.support.stream_calls import RECORDED, STREAM, Consumer, answers, publish
 from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
 from warren.actors.engines.stream_arguments import StreamLimits, period_ms
@@ -211,11 +211,10 @@ def test_many_messages_at_once(here: Served) -> None:
         consumer = consume(channel, prefetch=500)
         got: list[bytes] = []
         while len(got) < len(bodies):
-            connection.process_data_events(1)
-            if consumer.got:
-                got += [body for _, _, body in consumer.got]
-                channel.basic_ack(consumer.got[-1][0].delivery_tag, multiple=True)
-                consumer.got.clear()
+            events_until(connection, lambda: consumer.got)
+            got += [body for _, _, body in consumer.got]
+            channel.basic_ack(consumer.got[-1][0].delivery_tag, multiple=True)
+            consumer.got.clear()
         assert got == bodies
 
 
@@ -284,16 +283,13 @@ def test_a_channel_has_consumers_of_queues_and_of_streams(here: Served) -> None:
         assert bodies_of(stream, 1) == [b"e0"]
         jobs: list[tuple[int, bytes]] = []
         channel.basic_consume("jobs", lambda _, method, __, body: jobs.append((method.delivery_tag, body)))
-        while len(jobs) < 1:
-            channel.connection.process_data_events(0.05)
+        events_until(channel.connection, lambda: len(jobs) >= 1)
         channel.basic_ack(0, multiple=True)
         assert bodies_of(stream, 2) == [b"e0", b"e1"]
-        while len(jobs) < 2:
-            channel.connection.process_data_events(0.05)
+        events_until(channel.connection, lambda: len(jobs) >= 2)
         assert [body for _, body in jobs] == [b"j0", b"j1"]
         channel.basic_nack(jobs[1][0])
-        while len(jobs) < 3:
-            channel.connection.process_data_events(0.05)
+        events_until(channel.connection, lambda: len(jobs) >= 3)
         assert jobs[2][1] == b"j1"
 
 
@@ -327,8 +323,7 @@ def test_a_consumer_that_waits_for_acks_is_told_that_its_stream_is_gone(here: Se
         cancelled: list[str] = []
         channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
         other.queue_delete("events")
-        while not cancelled:
-            connection.process_data_events(0.05)
+        events_until(connection, lambda: cancelled)
         assert cancelled == [consumer.tag]
         channel.basic_ack(1)
         assert channel.queue_declare("jobs").method.message_count == 0, "the channel goes on"
@@ -561,8 +556,7 @@ def test_a_consumer_that_is_behind_goes_on_with_the_first_that_is_there(tmp_path
         assert consumer.wait(1) == [(1, 0, b"0")]
         publish(channel, "events", [os.urandom(8 << 10) for _ in range(40)])
         log = here.server.node.topics_now().store.commit_log
-        while log.min_offset == 0:
-            channel.connection.process_data_events(0.02)
+        events_until(channel.connection, lambda: log.min_offset > 0)
         channel.basic_ack(1)
         consumer.wait(2)
         offset = int(consumer.got[1][1].headers["x-stream-offset"])

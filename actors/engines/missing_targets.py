@@ -36,11 +36,15 @@ class MissingTargets:
 
         ``dead_letters``: arguments that may name one.
         """
-        self._logged.pop(str(subject), None)
+        self.forget(subject)
         if dead_letters is not None and not self._has_target(dead_letters):
             self._warn(subject, "dead letters", dead_letters.dead_letter_target)
         if alternate is not None and not self._has("exchange", alternate):
             self._warn(subject, "messages without a destination", f"exchange '{alternate}'")
+
+    def forget(self, subject: object) -> None:
+        """``subject`` is declared or deleted: the next message of it that is dropped is logged again."""
+        self._logged.pop(str(subject), None)
 
     def _has_target(self, arguments: QueueArguments) -> bool:
         exchange, key = arguments.dead_letter_exchange, arguments.dead_letter_routing_key

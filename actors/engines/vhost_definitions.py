@@ -195,6 +195,7 @@ class VhostDefinitions:
     def _drop_queue(self, declaration: QueueDeclaration) -> None:
         del self._queues[declaration.name]
         self.routing.remove_queue(declaration.name)
+        self.missing_targets.forget(declaration)
         self._notes.undo.append(lambda: self._put_queue(declaration))
 
     # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -238,6 +239,7 @@ class VhostDefinitions:
         del self._exchanges[declaration.name]
         del self._by_source[declaration.name]
         self.routing.remove_exchange(declaration.name)
+        self.missing_targets.forget(declaration)
         self._notes.undo.append(lambda: self._put_exchange(declaration))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removed:

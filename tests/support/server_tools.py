@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pika
-from pika.adapters.blocking_connection import BlockingChannel
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 import warren
+from tests.support.waiting import wait_until
 from warren.server import Server, ServerSettings
 
 GUEST = pika.PlainCredentials("guest", "guest")
@@ -54,3 +55,12 @@ def served(path: Path, settings: ServerSettings | None = None, **node_settings: 
     """A server on a free port."""
     with warren.open(path, **node_settings) as node:
         yield Served(node, node.serve(settings, port=0))
+
+
+def events_until(connection: BlockingConnection, condition: Callable[[], object]) -> None:
+    """Handle what the server sends until ``condition`` holds."""
+
+    def holds() -> object:
+        return condition() or connection.process_data_events(time_limit=0.05) or condition()
+
+    wait_until(holds, "the server sends what is awaited", interval_s=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from warren.actors.engines.definitions_json import BROKER_VERSION
@@ -44,16 +45,28 @@ async def import_definitions(call: Call) -> Any:
     vhost = call.parts.get("vhost")
     if vhost is not None and vhost not in call.vhosts:
         raise not_found("vhost_not_found")
-    known = [*call.vhosts, *(one.get("name") for one in _items(document, "vhosts"))]
-    for part in ("queues", "exchanges", "bindings", "permissions", "policies") if vhost is None else ():
-        for one in _items(document, part):
-            if (where := one.get("vhost")) is not None and where not in known:
-                raise bad_request(["no_such_vhost", where])
+    if vhost is None:
+        vhosts = call.vhosts
+        unknown = await bridge.in_thread(lambda: _unknown_vhost(document, vhosts))
+        if unknown is not None:
+            raise bad_request(["no_such_vhost", unknown])
     try:
         await call.managed.run(NodeVerbs(call.managed.node).import_definitions(document, vhost))
     except RefusedError as error:
         raise bad_request(str(error)) from error
     return Done()
+
+
+def _unknown_vhost(document: dict[str, Any], vhosts: Iterable[str]) -> Any:
+    """The first vhost that a definition names and that neither the node nor the document has."""
+    known = [*vhosts, *(item.get("name") for item in _items(document, "vhosts"))]
+    names = frozenset(name for name in known if isinstance(name, str))
+    for part in ("queues", "exchanges", "bindings", "permissions", "policies"):
+        for item in _items(document, part):
+            name = item.get("vhost")
+            if name is not None and not (isinstance(name, str) and name in names):
+                return name
+    return None
 
 
 def _items(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
