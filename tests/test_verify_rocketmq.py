@@ -252,6 +252,13 @@ def item(number: int) -> int:
     return 40 + 7 * 4 + 20 * number
 
 
+UNDER_ANOTHER_NAME: Found = {
+    ("wrong entry", "consumequeue/order-events/1/00000000000000000600", 140),
+    ("leftover message without entry", LOG, 21479),
+    ("leftover gap in the index", LOG, 21479),
+    ("leftover wrong key hash", "index/20261120210543730", 1200),
+}
+"""The last message of a store that crashed: its entry was written for it."""
 SPOILT: dict[str, tuple[str, list[Spoil], Found]] = {
     "an entry that points between messages": (
         "index-rollover-collide",
@@ -267,6 +274,16 @@ SPOILT: dict[str, tuple[str, list[Spoil], Found]] = {
         "index-rollover-collide",
         [long(QUEUE, 20, 5770)],
         {("wrong entry", QUEUE, 20), ("message without entry", "commitlog/00000000000000000000", 127)},
+    ),
+    "a message under another topic's name": (
+        "crash-recovery",
+        [write(LOG, 22324, b"other")],
+        UNDER_ANOTHER_NAME,
+    ),
+    "a message under a name that no topic has": (
+        "crash-recovery",
+        [write(LOG, 22324, b"ord\xf3\0")],
+        UNDER_ANOTHER_NAME | {("impossible topic", LOG, 21479)},
     ),
     "an entry with another size": ("index-rollover-collide", [integer(QUEUE, 28, 131)], {("wrong size", QUEUE, 20)}),
     "an entry with another tags code": (

@@ -81,6 +81,11 @@ def check_user_topic(topic: str) -> None:
         raise TopicNameError(f"the topic {topic!r} is the store's own")
 
 
+def has_topic_characters(topic: str) -> bool:
+    """Whether a topic's name has none but the characters that RocketMQ allows in one."""
+    return _ALLOWED.fullmatch(topic) is not None
+
+
 def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
@@ -111,7 +116,7 @@ def group_of(topic: str) -> str | None:
 
 
 def _check(what: str, name: str, most: int) -> None:
-    if _ALLOWED.fullmatch(name) is None:
+    if not has_topic_characters(name):
         raise TopicNameError(f"a {what} cannot be called {name!r:.200}: letters, digits, %, |, _ and - are allowed")
     if len(name) > most:
         raise TopicNameError(f"a {what} cannot be called {name!r:.200}: {len(name)} characters, {most} at most")

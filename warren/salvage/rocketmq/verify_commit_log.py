@@ -20,6 +20,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from warren.actors.engines.topics.names import has_topic_characters
 from warren.actors.engines.topics.store_recovery import reading_start
 from warren.msg_store.commit_log_format import (
     MAGIC_AT,
@@ -224,6 +225,12 @@ class VerifiedCommitLog:
             position, said = int(columns.positions[row]), int(columns.physical_offsets[row])
             found = self.finding("wrong physical offset", position, f"the record lies at {position}, and says {said}")
             yield from self._runs.add((found.path, said - position), self._walked + row, found)
+        for number, topic in enumerate(columns.topics):
+            if not has_topic_characters(topic):
+                for row in np.flatnonzero(columns.topic_of == number).tolist():
+                    detail = f"the record names the topic {topic!r}, which RocketMQ does not allow"
+                    found = self.finding("impossible topic", int(columns.positions[row]), detail)
+                    yield from self._runs.add((found.path, topic), self._walked + row, found)
         self._walked += len(columns.positions)
         yield columns
 

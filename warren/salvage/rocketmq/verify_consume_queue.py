@@ -272,15 +272,24 @@ class VerifiedQueue:
                 yield from self._entry("entry that points nowhere", number, detail, self.log.severity(offset))
             else:
                 there = f"message {record.queue_offset} of {record.topic}/{record.queue_id}"
-                yield from self._entry("wrong entry", number, f"it points at {offset}, where {there} is")
+                is_its = (record.queue_offset, record.size) == (number, size)  # but for the record's topic or queue
+                detail = f"it points at {offset}, where {there} is"
+                yield from self._entry("wrong entry", number, detail, may_be_torn=not is_its)
 
     def _entry(
-        self, kind: str, number: int, detail: str, severity: Severity = "damage", count: int = 1
+        self,
+        kind: str,
+        number: int,
+        detail: str,
+        severity: Severity = "damage",
+        count: int = 1,
+        *,
+        may_be_torn: bool = True,
     ) -> Iterator[Finding]:
         at = number * ENTRY_BYTES
         index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
         file = self.files[index]
-        if self._may_be_torn(number):
+        if may_be_torn and self._may_be_torn(number):
             severity = "leftover"
         found = finding(kind, severity, file.path, at - file.base, f"entry {number}: {detail}")
         yield from self._runs.add("entry", number, found, count)
