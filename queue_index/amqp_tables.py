@@ -252,6 +252,11 @@ def write_table(table: Table, depth_left: int = MAX_DEPTH) -> bytes:
     return _counted(b"".join(parts))
 
 
+def write_value(value: Value) -> Written:
+    """A value of a table, for a table that is written later; raises as :func:`write_table` does."""
+    return Written(b"".join(_parts_of_value(value, MAX_DEPTH)))
+
+
 def write_short_string(value: str | bytes) -> bytes:
     """At most 255 bytes behind their number; raises as :func:`write_table` does."""
     if type(value) is str:

@@ -37,6 +37,7 @@ class Asker(Protocol):
 
 
 _BUILTINS: Final = frozenset(("ValueError", "TypeError", "KeyError", "LookupError", "TimeoutError"))
+_PLAIN: Final = frozenset((bool, int, float, bytes, type(None)))
 _PAIRS: Final = "\0pairs"
 _NAME: Final = "\0name"
 _SIZE: Final = np.dtype(">u4")
@@ -94,6 +95,8 @@ def error_of(said: CallError) -> Exception:
 
 def plain(value: Any) -> Any:
     """A result as a field table can have it: values of attrs as tables, sets and ranges as lists."""
+    if type(value) in _PLAIN:
+        return value
     if attrs.has(type(value)):
         fields = (field for field in attrs.fields(type(value)) if field.init)
         return {field.alias: plain(getattr(value, field.name)) for field in fields}

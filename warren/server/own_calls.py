@@ -22,6 +22,7 @@ from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log import Appended
 from warren.msg_store.commit_log_format import encode
 from warren.msg_store.packed_records import PackedRecords
+from warren.queue_index.amqp_tables import write_value
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail, browsed_to_send
@@ -131,16 +132,24 @@ async def _answer_when(calls: OwnCalls, waits: Generator[Any, Any, Any] | Corout
 
 
 def _answer(found: Any) -> Method | Later:
-    return found if isinstance(found, Later) else CallOk({"result": plain(found)})
+    return found if isinstance(found, (Later, CallOk)) else CallOk({"result": plain(found)})
 
 
-def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+def _written(found: Any) -> CallOk:
+    """The answer, encoded: for a thread, where it may be long."""
+    return CallOk({"result": write_value(plain(found))})
+
+
+async def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> CallOk:
     """A verb of a node, or of a vhost, whose arguments and answer are plain values."""
     of = NodeVerbs(channel.node) if hasattr(NodeVerbs, verb) and vhost == "/" else VhostVerbs(channel.node, vhost)
     found = None if verb.startswith("_") else getattr(type(of), verb, None)
     if not inspect.isfunction(found):
         raise NotFoundError(f"no verb '{verb}'")
-    return found(of, *arguments, **keywords)
+    result = found(of, *arguments, **keywords)
+    if isinstance(result, Generator):
+        result = await bridge.run(result)
+    return await bridge.in_thread(lambda: _written(result))
 
 
 def _queue(channel: ServerChannel, name: str) -> QueueVerbs:
@@ -154,6 +163,11 @@ def _declaration(entry: QueueEntry) -> dict[str, Any]:
 def _declare_queue(channel: ServerChannel, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
     owner = channel.connection
     return _declaration((yield from declare_queue(channel.node, vhost, name, properties, owner=owner, passive=passive)))
+
+
+def _queues(channel: ServerChannel, vhost: str) -> Any:
+    entries, owners = list(channel.node.vhost(vhost).queues.values()), (None, channel.connection)
+    return bridge.in_thread(lambda: _written([_declaration(entry) for entry in entries if entry.owner in owners]))
 
 
 def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
@@ -298,11 +312,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queue": _declare_queue,
-    "vhost.queues": lambda channel, vhost: [
-        _declaration(entry)
-        for entry in list(channel.node.vhost(vhost).queues.values())
-        if entry.owner in (None, channel.connection)
-    ],
+    "vhost.queues": _queues,
     "vhost.delete_queue": lambda channel, vhost, name, **how: VhostVerbs(channel.node, vhost).delete_queue(name, **how),
     "node.declare_vhost": lambda channel, name: channel.node.change(lambda actor: actor.declare_vhost(name)),
     "node.import_definitions": lambda channel, document, vhost: NodeVerbs(channel.node).import_definitions(
