@@ -1,5 +1,7 @@
 """Fuzz one target with atheris: ``python -m tests.fuzz TARGET --seconds N``; without a target, tell which there are.
 
+Several with commas between them are fuzzed one after the other, so long each.
+
 What stops the fuzzer (an exception that is none of warren's, 20 seconds for one input, a gigabyte of memory) ends the
 run with a code other than 0; the input is kept in ``--crashes`` (by default ./fuzz-crashes). Give such a file behind
 the target to run it alone. The last line says how many inputs were tried.
@@ -15,7 +17,10 @@ import resource
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from tests.fuzz.target import Target
 
 RSS_LIMIT_MB: Final = 1024
 TIMEOUT_S: Final = 20
@@ -31,13 +36,26 @@ def main() -> None:
         sys.exit("atheris is needed: pip install 'warrenmq[fuzz]' (Linux, CPython 3.11 to 3.13)")
     with atheris.instrument_imports(include=["warren"]):
         from tests.fuzz.table import TARGETS
-    if arguments.target not in TARGETS:
+    names = arguments.target.split(",")
+    if not TARGETS.keys() >= set(names):
         sys.exit("\n".join(("these can be fuzzed:", *TARGETS)))
-    target = TARGETS[arguments.target]
     if arguments.inputs:
         for path in arguments.inputs:
-            print(f"{path}: {'read' if target.run_bounded(Path(path).read_bytes()) else 'refused'}")
+            print(f"{path}: {'read' if TARGETS[names[0]].run_bounded(Path(path).read_bytes()) else 'refused'}")
         return
+    for name in names:
+        TARGETS[name].seeds()  # some are unpacked to where all forks find them
+    for name in names[:-1]:  # atheris ends its process
+        if not (child := os.fork()):
+            _fuzz(TARGETS[name], arguments)
+        if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            sys.exit(f"{name}: the fuzzer ended with {code}")
+    _fuzz(TARGETS[names[-1]], arguments)
+
+
+def _fuzz(target: Target, arguments: argparse.Namespace) -> NoReturn:
+    import atheris
+
     with tempfile.TemporaryDirectory(prefix="warren-corpus-") as corpus:
         for number, seed in enumerate(target.seeds()):
             Path(corpus, f"seed-{number}").write_bytes(seed)
@@ -63,6 +81,7 @@ def main() -> None:
         )
         atheris.Setup([sys.argv[0], *options, corpus], read)
         atheris.Fuzz()
+    raise AssertionError("atheris ends the process")
 
 
 def _arguments() -> argparse.Namespace:
