@@ -1,7 +1,8 @@
 """Clocks: what time it is, and being woken at a time.
 
 Everything in the actors that has to do with time goes through a :class:`Clock`: the system's, or one that a test or a
-simulation drives by hand. A clock knows one alarm at a time, the timer actor's next (:mod:`warren.actors.timer`).
+simulation drives by hand. A clock knows one alarm at a time, the timer actor's next
+(:mod:`warren.actors.runtime.timer`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from warren.actors.interrupts import uninterrupted
+from warren.actors.runtime.interrupts import uninterrupted
 
 NS = 1_000_000_000
 

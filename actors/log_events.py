@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from warren.actors.interrupts import uninterrupted
+from warren.actors.runtime.interrupts import uninterrupted
 from warren.storage.errors import DataError
 
 EVENTS: Final[Mapping[str, str]] = {

@@ -1,8 +1,8 @@
 """What actors tell each other: who, whom, and what comes back.
 
 *Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. Whoever has an actor asks it by a
-:class:`~warren.actors.inbox.Call`. :class:`~warren.actors.inbox.Control` messages overtake data. Single publishes and
-acks reach a queue as pending batches (:mod:`warren.actors.handing_over`), not as messages.
+:class:`~warren.actors.runtime.inbox.Call`. :class:`~warren.actors.runtime.inbox.Control` messages overtake data. Single
+publishes and acks reach a queue as pending batches (:mod:`warren.actors.queue.intake`), not as messages.
 
 Nobody compares messages, so they have no ``__eq__``: making one for each class would take time in every import.
 """
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from pykka import ActorRef
 
-from warren.actors.engines.consumers import Consumer
-from warren.actors.inbox import Control
-from warren.queue_index.message_format import Envelope
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.runtime.inbox import Control
+from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import NoRoomError
 from warren.storage.pieces import Whole
 
 if TYPE_CHECKING:
-    from warren.actors.deliveries import Deliveries
-    from warren.actors.future import Future
+    from warren.actors.queue.deliveries import Deliveries
+    from warren.actors.runtime.future import Future
 
 # ── timer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,7 +63,7 @@ class Publish:
     priority: int
     confirm: Future
     reserved_bytes: int = 0
-    """What is on the way for it (:mod:`warren.actors.gate`)."""
+    """What is on the way for it (:mod:`warren.actors.node.gate`)."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -216,7 +216,8 @@ class SampleMemory(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class QueueSampled:
-    """Queue → recorder. Tell. How it stands (:func:`warren.actors.sampling.sample_queue`), what came since it last said
+    """Queue → recorder. Tell. How it stands (:func:`warren.actors.queue.sampling.sample_queue`), what came since it
+    last said
     so.
 
     ``step``: whose message it answers; ``None``: its last word. ``turns``: how many it has had in all.

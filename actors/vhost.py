@@ -16,13 +16,13 @@ from collections.abc import Callable
 import attrs
 
 from warren.actors.vhost_files import VhostFiles
-from warren.msg_store.message_store import MessageStore
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.msg_ids import MsgIds
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.properties import Properties, encode_properties
-from warren.queue_index.state import Clock
-from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.state import Clock
+from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import FileSystem
 from warren.storage.settings import Settings

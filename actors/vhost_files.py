@@ -26,12 +26,12 @@ from typing import Final
 
 import attrs
 
-from warren.msg_store.message_store import MessageStore
-from warren.queue_index import directory as names
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
-from warren.queue_index.state import Clock
-from warren.queue_index.variable_queue import QueueFiles
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.queue_index.index import directory as names
+from warren.queue_index.index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.state import Clock
+from warren.queue_index.queue.variable_queue import QueueFiles
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError, StorageError, shortly
 from warren.storage.filesystem import FileSystem, Lock, sync_directories_above, write_file
 from warren.storage.lock_file import LOCK_FILE, lock_part

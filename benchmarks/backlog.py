@@ -21,7 +21,7 @@ from benchmarks.figures import Bar, Figure, Memory, Spread
 from benchmarks.measure import Tick
 from benchmarks.scenarios import BATCH, PERSISTENT, open_vhost
 from warren.actors.vhost import Vhost
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.filesystem import RealFileSystem
 
 SIZE = 128

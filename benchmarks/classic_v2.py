@@ -14,9 +14,9 @@ from typing import Final
 from benchmarks.backlog import SIZE
 from benchmarks.bodies import bodies_of_sizes
 from benchmarks.scenarios import BATCH, PERSISTENT
-from warren.queue_index import directory as names
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.message_format import MSG_ID_BYTES, encode_many
+from warren.queue_index.index import directory as names
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.message.message_format import MSG_ID_BYTES, encode_many
 
 QUEUE: Final = b"bench"
 VHOST: Final = b"/"

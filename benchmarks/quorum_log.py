@@ -21,9 +21,9 @@ from typing import Final
 import attrs
 
 from benchmarks.scenarios import PERSISTENT
-from warren.queue_index.message_format import encode_message
-from warren.queue_index.quorum.segment_format import encode_segment
-from warren.queue_index.quorum.wal_format import WAL_HEADER, encode_record
+from warren.queue_index.message.message_format import encode_message
+from warren.salvage.quorum.ra.segment_format import encode_segment
+from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
 
 NODE: Final = b"rabbit@bench"
 UID: Final = b"2F_BENBENCHMARKLOG"

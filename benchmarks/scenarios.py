@@ -17,8 +17,8 @@ from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
 from warren.actors.vhost import Vhost
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.filesystem import FileSystem
 from warren.storage.settings import Settings
 

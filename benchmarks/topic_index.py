@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.figures import Bar, Figure, Spread
 from benchmarks.measure import Tick, seconds_of
-from warren.queue_index.key_index import KeyIndex
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.filesystem import File, RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 

@@ -16,9 +16,9 @@ from benchmarks.bodies import bodies_of_sizes, mixed_sizes
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
 from benchmarks.scenarios import BATCH
-from warren.msg_store.commit_log import Batch, CommitLog
-from warren.msg_store.commit_log_format import Host
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.commit_log import Batch, CommitLog
+from warren.msg_store.commit_log.commit_log_format import Host
+from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.storage.filesystem import FileSystem
 from warren.storage.topic_settings import TopicSettings
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import warren
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.engine import open_vhost
 from warren.testing import QueueMessages, SeenMessage, TestNode
 

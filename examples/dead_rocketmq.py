@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import warren
 from warren.actors.engines.topics.names import group_of, is_system_topic
-from warren.msg_store.commit_log_format import Record, decode_properties
+from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.reading import queue_messages
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq

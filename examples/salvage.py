@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from warren.queue_index.message_format import decode_message
+from warren.queue_index.message.message_format import decode_message
 from warren.salvage.names import shown, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source

@@ -4,7 +4,7 @@ The bytes (everything big-endian)::
 
     flags u16            bit 15: content_type … bit 2: cluster_id; bits 1 and 0 mean nothing
     each one that is set, in the order of the flags:
-        headers                     a table (:mod:`warren.queue_index.amqp_tables`)
+        headers                     a table (:mod:`warren.queue_index.message.amqp_tables`)
         delivery_mode, priority     u8
         timestamp                   u64, seconds
         the others                  u8 length · bytes
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.queue_index.amqp_tables import (
+from warren.queue_index.message.amqp_tables import (
     Table,
     Written,
     checked_integer,
@@ -225,7 +225,8 @@ def _property_from_term(name: str, value: Term) -> Any:
 def to_json(properties: Properties) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """What JSON can say of the properties: those that are set, without headers; and the headers or ``None``.
 
-    ``timestamp`` is a number of seconds; see :func:`warren.queue_index.amqp_tables.value_to_json` for the other values.
+    ``timestamp`` is a number of seconds; for other values see
+    :func:`warren.queue_index.message.amqp_tables.value_to_json`.
     """
     plain = {name: getattr(properties, name) for name in NAMES if name != "headers"}
     headers = None if properties.headers is None else table_to_json(properties.headers)

@@ -16,8 +16,8 @@ import warren
 import warren.aio
 from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
-from warren.actors.engines.backing import Backing
-from warren.actors.pool import PooledActor
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.runtime.pool import PooledActor
 from warren.values.messages import publish_key
 
 

@@ -18,15 +18,15 @@ import warren
 import warren.aio
 from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
-from warren.actors import topic_messages as tm
-from warren.actors.dispatch_actor import Arrivals
 from warren.actors.engines.topics.errors import (
     MemberError,
     TopicError,
     TopicNameError,
 )
-from warren.actors.groups_actor import GroupsActor
-from warren.actors.pool import PooledActor
+from warren.actors.runtime.pool import PooledActor
+from warren.actors.topics import topic_messages as tm
+from warren.actors.topics.dispatch_actor import Arrivals
+from warren.actors.topics.groups_actor import GroupsActor
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
 from warren.verbs.reader_verbs import ReaderVerbs

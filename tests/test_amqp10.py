@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.queue_index import amqp10
-from warren.queue_index.amqp10 import (
+from warren.queue_index.message import amqp10
+from warren.queue_index.message.amqp10 import (
     MAX_DEPTH,
     MOST_EMPTY_ELEMENTS,
     NULL,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.properties import (
     Properties,
     decode_properties,

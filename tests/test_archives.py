@@ -24,9 +24,9 @@ import zstandard
 from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import GOLDEN, PROJECT
 from tests.support.shovel_tools import complaint, shovel
-from warren.salvage import over_ssh
-from warren.salvage.archive import unpack
-from warren.salvage.over_ssh import RemoteDirectory
+from warren.salvage.archives import over_ssh
+from warren.salvage.archives.archive import unpack
+from warren.salvage.archives.over_ssh import RemoteDirectory
 from warren.storage.errors import DataError, StorageError
 
 SOUND = GOLDEN / "02-crash-small-mixed.tar.gz"

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.index_tools import SETTINGS, Bodies, msg_id, queue_files
 from tests.support.runtime_tools import hand_node
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.browsing import Browsed
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.browsing import Browsed
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.counted import CountedFileSystem
 
 ENVELOPE = Envelope(b"/", b"", (b"q",), b"", True)

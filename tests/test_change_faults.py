@@ -12,8 +12,8 @@ import pytest
 import warren
 from tests.support.node_changes import CHANGES, looked_at, prepare
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node
-from warren.actors.engines.changes import Change
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.changes import Change
+from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.errors import ArgumentsError
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.memory import MemoryFileSystem

@@ -20,10 +20,10 @@ from tests.support.classic_v2_tools import (
 )
 from tests.support.effort import times
 from tests.support.vhost_on_disk import ENTRIES as V1_ENTRIES
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.record_format import ACK, DELIVER
-from warren.salvage.classic_converting import ClassicConvertingDirectory
-from warren.salvage.classic_v2 import ClassicV2Directory
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.record_format import ACK, DELIVER
+from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
+from warren.salvage.classic.classic_v2 import ClassicV2Directory
 from warren.salvage.inspect import inspect_source
 from warren.salvage.queue_directory import IndexColumns
 from warren.salvage.source import open_source

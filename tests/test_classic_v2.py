@@ -25,14 +25,14 @@ from tests.support.rabbitmq_golden import (
     name_of,
     numbers,
 )
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.message_format import decode_message
-from warren.salvage.classic_v1 import ClassicV1Directory
-from warren.salvage.classic_v2 import ClassicV2Directory
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.message.message_format import decode_message
+from warren.salvage.classic.classic_v1 import ClassicV1Directory
+from warren.salvage.classic.classic_v2 import ClassicV2Directory
+from warren.salvage.classic.segment_v2 import read_message
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
-from warren.salvage.segment_v2 import read_message
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 from warren.salvage.vhost import STORES

@@ -111,14 +111,14 @@ def test_inspecting_queues_imports_what_reads_their_format(data: Path) -> None:
     code, libraries, modules = imported("inspect", "--json", data)
     assert code == 0
     assert libraries <= BASE | FORMATS | {"pamqp"}
-    assert "warren.salvage.classic_v1" in modules
+    assert "warren.salvage.classic.classic_v1" in modules
     others = (
-        "warren.salvage.classic_v2",
-        "warren.salvage.quorum",
+        "warren.salvage.classic.classic_v2",
+        "warren.salvage.quorum.quorum_directory",
         "warren.salvage.rocketmq.store",
         "warren.handles.node",
     )
-    assert not modules & {*others, "warren.queue_index.variable_queue", "warren.salvage.export"}
+    assert not modules & {*others, "warren.queue_index.queue.variable_queue", "warren.salvage.export"}
 
 
 def test_inspecting_draws_with_rich_and_with_nothing_else(data: Path) -> None:

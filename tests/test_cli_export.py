@@ -24,11 +24,11 @@ from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_messag
 from warren import cli
 from warren.commands.exporting import opened_writer
 from warren.commands.running import EXIT_BROKEN_PIPE
-from warren.queue_index import directory as disk
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.message_format import decode_message
-from warren.queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
-from warren.salvage.archive import unpack
+from warren.queue_index.index import directory as disk
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
+from warren.queue_index.message.message_format import decode_message
+from warren.salvage.archives.archive import unpack
 from warren.salvage.envelopes import MAX_TEMPLATES, Envelopes
 from warren.salvage.rocketmq import progress
 from warren.storage.errors import MessageError

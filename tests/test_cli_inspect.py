@@ -18,8 +18,8 @@ import pytest
 
 from tests.support.cli_tools import warren
 from warren import cli
-from warren.queue_index import directory as disk
-from warren.salvage.archive import unpack
+from warren.queue_index.index import directory as disk
+from warren.salvage.archives.archive import unpack
 from warren.storage.errors import DataError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import warren as runtime
 from tests.support.waiting import wait_until
 from warren import cli
-from warren.queue_index.directory import queue_directory_name, vhost_directory_name
+from warren.queue_index.index.directory import queue_directory_name, vhost_directory_name
 
 
 def warren(*arguments: str | Path, stdin: str | None = None) -> Result:

@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 import warren as runtime
 from tests.support.waiting import wait_until
 from warren import cli, errors
-from warren.actors.node_socket import SOCKET_NAME
+from warren.actors.node.node_socket import SOCKET_NAME
 from warren.commands.running import EXIT_BROKEN_PIPE
 from warren.commands.sending import Published
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
 CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"

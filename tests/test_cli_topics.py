@@ -22,8 +22,8 @@ import typer.main
 from tests.support import rocketmq_golden as golden
 from warren import cli
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Host, Record
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import Host, Record
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import index_names, open_rocketmq
@@ -717,7 +717,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_a_nodes_directory_with_queues_and_topics_is_reported_as_both(tmp_path: Path) -> None:
-    from warren.salvage.archive import unpack
+    from warren.salvage.archives.archive import unpack
 
     (tmp_path / "msg_stores").mkdir()
     unpack(str(golden.GOLDEN.parent / "12-crash-torn-journal.tar.gz"), str(tmp_path / "msg_stores"))

@@ -17,17 +17,18 @@ import warren as embedded
 from tests.support.cli_tools import warren
 from tests.support.effort import times
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
-from warren.msg_store.rdq_format import encode_record
-from warren.queue_index import directory as disk
-from warren.queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
-from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
-from warren.salvage import message_runs, queue_reader
-from warren.salvage.archive import unpack
-from warren.salvage.classic_directory import UNCOUNTED
+from warren.msg_store.rdq.rdq_format import encode_record
+from warren.queue_index.index import directory as disk
+from warren.queue_index.index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
+from warren.queue_index.index.recovery_terms import RecoveryTerms, encode_recovery_terms
+from warren.salvage import queue_reader
+from warren.salvage.archives.archive import unpack
+from warren.salvage.classic import message_runs
+from warren.salvage.classic.classic_directory import UNCOUNTED
+from warren.salvage.classic.needed_body import Reference
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.inspect_tables import tables
-from warren.salvage.needed_body import Reference
 from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.salvage.source import open_source
 from warren.salvage.verify import Account, verify_source

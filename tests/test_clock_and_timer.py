@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.runtime_tools import forget_actors
 from warren.actors.clock import NS, HandClock, SystemClock
 from warren.actors.messages import CancelTimers, StartTimer
-from warren.actors.pool import HandPool, Pool, PooledActor
-from warren.actors.timer import TimerActor, Timers, tell
+from warren.actors.runtime.pool import HandPool, Pool, PooledActor
+from warren.actors.runtime.timer import TimerActor, Timers, tell
 
 # ── the plain object ────────────────────────────────────────────────────────────────────────────────────────────────
 

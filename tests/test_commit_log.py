@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import times
 from tests.support.rocketmq_golden import SCENARIOS, directory, overlay, records, settings
-from warren.msg_store.commit_log import (
+from warren.msg_store.commit_log.commit_log import (
     Batch,
     Blank,
     CommitLog,
@@ -24,9 +24,9 @@ from warren.msg_store.commit_log import (
     PropertiesSizeExceededError,
     Record,
 )
-from warren.msg_store.commit_log_expiry import expired_files
-from warren.msg_store.commit_log_flush import FlushTimer
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log.commit_log_expiry import expired_files
+from warren.msg_store.commit_log.commit_log_flush import FlushTimer
+from warren.msg_store.commit_log.commit_log_format import (
     COMMIT,
     PREPARED,
     ROLLBACK,
@@ -35,7 +35,7 @@ from warren.msg_store.commit_log_format import (
     encode,
     header_bytes,
 )
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.storage.mapped_files import file_name

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.effort import times
-from warren.msg_store.commit_log import Batch, Blank, CommitLog, Failure, Record
-from warren.msg_store.commit_log_format import Host, decode, encode, header_bytes
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.commit_log import Batch, Blank, CommitLog, Failure, Record
+from warren.msg_store.commit_log.commit_log_format import Host, decode, encode, header_bytes
+from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.storage.errors import StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem

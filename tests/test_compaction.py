@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from warren.msg_store import compaction
-from warren.msg_store.message_store import MessageStore
-from warren.msg_store.rdq_format import encode_record, scan
-from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.rdq import compaction
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.rdq_format import encode_record, scan
+from warren.msg_store.rdq.store_reader import StoreReader
 from warren.storage.errors import DiskFullError, StorageError
 from warren.storage.faults import FaultRules
 from warren.storage.memory import MemoryFileSystem

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rocketmq_golden import FILES, SCENARIOS, answers, directory, manifest, overlay, records, settings
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import FILLER, encode
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import FILLER, encode
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.filesystem import FileSystem

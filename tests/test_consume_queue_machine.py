@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.effort import times
-from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 

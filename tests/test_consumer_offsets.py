@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rocketmq_golden import SCENARIOS, directory, manifest
-from warren.queue_index.config_file import ConfigFile
-from warren.queue_index.consumer_offsets import ConsumerOffsets, Position
-from warren.queue_index.consumer_offsets_format import (
+from warren.queue_index.index.config_file import ConfigFile
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets, Position
+from warren.queue_index.topics.consumer_offsets_format import (
     OffsetTable,
     OffsetTextError,
     decode_consumer_offsets,

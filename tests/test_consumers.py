@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from warren.actors.engines.consumers import Consumer, Consumers
-from warren.actors.engines.delivery_tags import DeliveryTags
 from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
+from warren.actors.engines.queue.consumers import Consumer, Consumers
+from warren.actors.engines.queue.delivery_tags import DeliveryTags
 
 
 def served(consumers: Consumers, count: int) -> list[str]:

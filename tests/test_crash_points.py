@@ -22,7 +22,7 @@ from tests.crash_points.search import BrokenPromiseError, Search, check_state, h
 from tests.crash_points.workloads import WORKLOADS
 from tests.support.effort import EFFORT, new_seed, times
 from tests.support.tried import Count, Tried
-from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.actors.engines.unique_keys import UniqueKeys
 from warren.storage.memory import Directory, MemoryFileSystem
 

@@ -54,11 +54,11 @@ from tests.support.vhost_life import (
     stops,
 )
 from warren.actors.vhost import Vhost
-from warren.queue_index.directory import queue_directory_name
-from warren.queue_index.entries import journal_entries
-from warren.queue_index.facts import ACKED, DELIVERED, PUBLISHED
-from warren.queue_index.record_format import JOURNAL, parse
-from warren.queue_index.segment_file import read_segment
+from warren.queue_index.index.directory import queue_directory_name
+from warren.queue_index.index.entries import journal_entries
+from warren.queue_index.index.facts import ACKED, DELIVERED, PUBLISHED
+from warren.queue_index.index.record_format import JOURNAL, parse
+from warren.queue_index.index.segment_file import read_segment
 from warren.storage.errors import DataError, DiskFullError, StorageError, WarrenError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.memory import MemoryFileSystem

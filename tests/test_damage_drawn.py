@@ -32,10 +32,10 @@ from tests.support.effort import EFFORT, new_seed, times
 from tests.support.rabbitmq_golden import PROJECT
 from tests.support.refusing_files import RefusingFileSystem
 from tests.support.tried import Count, Tried
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.index_v2_format import Entries
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.index_v2_format import Entries
 from warren.salvage import source
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 
 FEW = 1
 

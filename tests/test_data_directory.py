@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import warren
 from warren.cli import app
 from warren.hosting.data_directory import Kind, kind_of
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
 

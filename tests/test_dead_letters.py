@@ -8,10 +8,10 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import hand_node
-from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason, death_headers, is_cycle
-from warren.actors.engines.effects import DeadLetter
-from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
-from warren.queue_index.message_format import Message, decode_message, encode_message
+from warren.actors.engines.queue.dead_letters import DeadLetterBuilder, Reason, death_headers, is_cycle
+from warren.actors.engines.queue.effects import DeadLetter
+from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message.message_format import Message, decode_message, encode_message
 from warren.queue_index.properties import Properties, decode_properties
 
 

@@ -14,13 +14,13 @@ import pytest
 from tests.support.broker import Broker, requires_broker
 from tests.support.differential_sides import without_times
 from tests.support.process_tools import Bench
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.backing import Backing
-from warren.actors.engines.dead_letters import is_cycle
-from warren.actors.engines.queue_process import QueueProcess
-from warren.queue_index.message_format import Envelope
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.dead_letters import is_cycle
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
-from warren.queue_index.variable_queue import QueueFiles
+from warren.queue_index.queue.variable_queue import QueueFiles
 
 pytestmark = requires_broker
 

@@ -19,10 +19,15 @@ from tests.support.broker import Broker, Message
 from tests.support.effort import every, times
 from tests.support.runtime_tools import hand_node
 from warren import Node
-from warren.actors.engines import definitions_file
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import SLICE, Definitions
-from warren.actors.engines.definitions_json import DefinitionsError
+from warren.actors.engines.declared import definitions_file
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import SLICE, Definitions
+from warren.actors.engines.declared.definitions_json import DefinitionsError
+from warren.actors.engines.declared.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
+from warren.actors.engines.declared.permissions import Permissions, TopicPermissions
+from warren.actors.engines.declared.policies import Policy, PolicyKind
+from warren.actors.engines.declared.vhost_definitions import Removed
+from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
@@ -31,11 +36,6 @@ from warren.actors.engines.errors import (
     RefusedError,
     ResourceLockedError,
 )
-from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
-from warren.actors.engines.permissions import Permissions, TopicPermissions
-from warren.actors.engines.policies import Policy, PolicyKind
-from warren.actors.engines.vhost_definitions import Removed
-from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import RealFileSystem

@@ -23,7 +23,7 @@ from tests.support.management_tools import Api
 from tests.support.runtime_tools import hand_node
 from tests.support.server_tools import served
 from warren import cli, management
-from warren.actors.handing_over import QueueGoneError
+from warren.actors.queue.intake import QueueGoneError
 from warren.errors import MessageError
 from warren.handles.node import Node
 from warren.management import ManagementSettings

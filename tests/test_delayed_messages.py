@@ -14,13 +14,13 @@ from tests.support.effort import every
 from tests.support.runtime_tools import HandNode, actor_of, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
-from warren.actors.delay_output import ON_THE_WAY, TURN_MESSAGES, DelayOutput, _Outcome
+from warren.actors.delays.delay_output import ON_THE_WAY, TURN_MESSAGES, DelayOutput, _Outcome
 from warren.actors.engines.delays.delay_log import DueMessage
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.future import Future
-from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
-from warren.actors.node_errors import DelaysDownError
-from warren.actors.queue_actor import QueueActor
+from warren.actors.node.node_errors import DelaysDownError
+from warren.actors.queue.intake import PublishRefusedError, QueueDownError, QueueGoneError
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Future
 from warren.storage.errors import DiskFullError, MessageError, WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem

@@ -10,7 +10,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import HandNode, hand_node, queue_path
-from warren.actors.deliveries import BUFFER
+from warren.actors.queue.deliveries import BUFFER
 from warren.handles.consumer import Delivery
 from warren.storage.errors import MessageError
 
@@ -211,7 +211,7 @@ def test_what_went_past_the_queue_and_was_not_taken_goes_back_when_its_consumer_
 
 def test_consumers_of_an_empty_queue_cost_its_turns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn gave each of them room: twelve thousand of one client took a hundred seconds to come."""
-    from warren.actors.engines.queue_process import QueueProcess
+    from warren.actors.engines.queue.queue_process import QueueProcess
 
     given: list[str] = []
     set_room = QueueProcess.set_room

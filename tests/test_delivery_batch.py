@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warren
-from warren.queue_index.amqp_tables import LongString, Timestamp
+from warren.queue_index.message.amqp_tables import LongString, Timestamp
+from warren.queue_index.message.properties_of_many import decode_columns, decode_many
 from warren.queue_index.properties import NAMES, Properties, decode_properties, encode_properties
-from warren.queue_index.properties_of_many import decode_columns, decode_many
 from warren.storage.errors import MessageError
 
 # ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,8 +33,8 @@ from examples.demo.summary import Check, Summary
 from tests.support.effort import times
 from warren.cli import app
 from warren.engine import vhost_path
-from warren.queue_index.directory import queue_directory_name
-from warren.queue_index.message_format import encode_many
+from warren.queue_index.index.directory import queue_directory_name
+from warren.queue_index.message.message_format import encode_many
 from warren.storage.errors import DirectoryLockedError
 
 if TYPE_CHECKING:

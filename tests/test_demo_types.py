@@ -19,7 +19,7 @@ from examples.demo.publisher import Plan
 from examples.demo.queue_types import TypesPlayed, compare, play
 from examples.demo.screen import Screen
 from warren.commands.demo import ARCHIVE, EXPORTED, QueueSaid, load_oracle, read_lines
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.salvage.source import Source, open_source
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,9 +13,9 @@ import warren
 from tests.support.runtime_tools import BIG, HandNode, actor_of, bodies, hand_node
 from tests.support.striking import struck_at
 from warren import Consumer, Delivery, Queue
-from warren.actors.early_deliveries import MOST_EARLY
-from warren.actors.handing_over import SettleKey
 from warren.actors.messages import SetDurationTarget
+from warren.actors.queue.early_deliveries import MOST_EARLY
+from warren.actors.queue.intake import SettleKey
 from warren.errors import DirectoryLostError, DiskFullError, QueueDownError, StorageError, UnknownTagError
 
 
@@ -438,7 +438,9 @@ def test_what_comes_and_goes_is_counted() -> None:
 # ── interrupts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("module", ["actors/queue_front_end.py", "actors/early_deliveries.py", "actors/inbox.py"])
+@pytest.mark.parametrize(
+    "module", ["actors/queue/queue_front_end.py", "actors/queue/early_deliveries.py", "actors/runtime/inbox.py"]
+)
 def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(module: str) -> None:
     scene, queue = about_to_sync()
     line, struck = 0, True

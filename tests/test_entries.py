@@ -16,9 +16,9 @@ from tests.support.index_tools import (
     segment_publish,
     segment_short,
 )
-from warren.queue_index.entries import Finding, SegmentEntries, journal_entries, segment_entries
-from warren.queue_index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
-from warren.queue_index.record_format import JOURNAL, SEGMENT, parse
+from warren.queue_index.index.entries import Finding, SegmentEntries, journal_entries, segment_entries
+from warren.queue_index.index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
+from warren.queue_index.index.record_format import JOURNAL, SEGMENT, parse
 
 P, D, A = PUBLISHED, DELIVERED, ACKED
 ACTIONS = (P, D, A)

@@ -19,7 +19,7 @@ from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import GOLDEN
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren import engine
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
 from warren.salvage.export import Selection, count_chosen
 from warren.salvage.source import open_source

@@ -18,10 +18,10 @@ from tests.support.rabbitmq_golden import GOLDEN
 from tests.support.refusing_files import RefusingFileSystem
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.commands.findings import LINES
-from warren.queue_index.record_format import DELIVER, JOURNAL
+from warren.queue_index.index.record_format import DELIVER, JOURNAL
 from warren.salvage import source
-from warren.salvage.archive import unpack
-from warren.salvage.queue_index_file import QueueIndexFile
+from warren.salvage.archives.archive import unpack
+from warren.salvage.classic.queue_index_file import QueueIndexFile
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.filesystem import RealFileSystem
 

@@ -12,7 +12,7 @@ import pytest
 import warren
 from tests.support.runtime_tools import BIG, HandNode, bodies, hand_node, queue_path, store_path
 from warren import Queue, Topic
-from warren.actors.node_context import BlockedError
+from warren.actors.node.node_context import BlockedError
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.memory import MemoryFileSystem
 

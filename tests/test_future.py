@@ -10,7 +10,7 @@ import pytest
 from pykka import Timeout
 
 from tests.support.waiting import together
-from warren.actors.future import Confirm, CountDown, Future
+from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.storage.errors import WarrenError
 
 

@@ -15,9 +15,9 @@ import pytest
 import warren
 import warren.aio
 from tests.support.runtime_tools import HandNode, forget_actors, hand_node
-from warren.actors.admission import Admission
-from warren.actors.gate import Reservation
-from warren.actors.node_context import BlockedError
+from warren.actors.node.admission import Admission
+from warren.actors.node.gate import Reservation
+from warren.actors.node.node_context import BlockedError
 
 MIB = 1 << 20
 KB_100 = bytes(100_000)

@@ -19,9 +19,9 @@ from tests.support.rabbitmq_golden import (
     name_of,
     numbers,
 )
-from warren.queue_index.facts import ACKED, DELIVERED
-from warren.queue_index.message_format import decode_message
-from warren.salvage.classic_v1 import ClassicV1Directory
+from warren.queue_index.index.facts import ACKED, DELIVERED
+from warren.queue_index.message.message_format import decode_message
+from warren.salvage.classic.classic_v1 import ClassicV1Directory
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import to_text
 from warren.salvage.source import open_source

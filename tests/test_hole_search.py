@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
-from warren.msg_store.hole_search import WINDOW_BYTES, search
-from warren.msg_store.rdq_format import HEADER, OVERHEAD_BYTES, encode_record, path_of
-from warren.msg_store.store_reader import StoreReader
-from warren.salvage.classic_directory import UNCOUNTED
+from warren.msg_store.rdq.hole_search import WINDOW_BYTES, search
+from warren.msg_store.rdq.rdq_format import HEADER, OVERHEAD_BYTES, encode_record, path_of
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.salvage.classic.classic_directory import UNCOUNTED
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
@@ -272,7 +272,7 @@ def test_the_youngest_file_counts_where_two_have_it() -> None:
 
 
 def test_a_search_while_others_are_read_does_not_mix_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.msg_store.store_reader.AHEAD_BYTES", 1)
+    monkeypatch.setattr("warren.msg_store.rdq.store_reader.AHEAD_BYTES", 1)
     store = StoreReader.open(store_of(record(5) + record(6) + bytes(30) + record(1) + bytes(30) + record(2)), DIRECTORY)
     reading = store.read_each(ids([5, 6]))
     assert next(reading) == body(5)

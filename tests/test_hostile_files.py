@@ -21,7 +21,7 @@ from tests.support.hostile import KINDS, ROOTS, bounded, export, one_of_each, re
 from tests.support.rabbitmq_golden import GOLDEN
 from warren.commands.inspect import inspect
 from warren.commands.verify import verify
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import MISSING_BODY, Finding
 from warren.salvage.source import open_source

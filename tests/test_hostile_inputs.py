@@ -22,20 +22,20 @@ from tests.fuzz.parsers import PATH, in_memory
 from tests.fuzz.target import ends_within
 from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import GOLDEN
-from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_log import DelayLog
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.commands.output import print_text
 from warren.logs import TextFormatter
-from warren.msg_store import clean_stop
-from warren.queue_index.consumer_offsets_format import OffsetTextError, decode_local_offsets
-from warren.queue_index.directory import parse_vhost_config
-from warren.queue_index.quorum.log import QuorumLog
-from warren.queue_index.quorum.segment_format import encode_segment
-from warren.queue_index.quorum.segment_table import DAMAGED_TABLE
-from warren.queue_index.quorum.wal_columns import WalEntries
-from warren.salvage.archive import unpack
+from warren.msg_store.rdq import clean_stop
+from warren.queue_index.index.directory import parse_vhost_config
+from warren.queue_index.topics.consumer_offsets_format import OffsetTextError, decode_local_offsets
+from warren.salvage.archives.archive import unpack
+from warren.salvage.quorum.ra.log import QuorumLog
+from warren.salvage.quorum.ra.segment_format import encode_segment
+from warren.salvage.quorum.ra.segment_table import DAMAGED_TABLE
+from warren.salvage.quorum.ra.wal_columns import WalEntries
 from warren.shovel.errors import ShovelError
 from warren.shovel.exported_rows import check_types, row_of_line
 from warren.shovel.progress import Progress

@@ -15,12 +15,12 @@ from hypothesis.stateful import invariant
 from tests.support.effort import times
 from tests.support.index_tools import PATH, VHOST, Bodies, body, msg_id, queue_files, run_of
 from tests.support.vhost_machine import NAMES, DefaultProfile, RabbitProfile, machine_settings
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.confirms import Confirms
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.pending_acks import PendingAcks
-from warren.queue_index.run_queue import RunQueue
-from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.confirms import Confirms
+from warren.queue_index.queue.pending_acks import PendingAcks
+from warren.queue_index.queue.run_queue import RunQueue
+from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings

@@ -21,7 +21,7 @@ from tests.support.exported_messages import BODIES, NAMES, PROPERTIES, field, fo
 from tests.support.rabbitmq_golden import PROJECT
 from tests.support.shovel_tools import complaint, shovel
 from warren import engine
-from warren.queue_index.message_format import Envelope, encode_message
+from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import decode_properties
 from warren.salvage.csv_rows import MESSAGE_COLUMNS, CsvRows
 from warren.salvage.envelopes import Envelopes

@@ -50,7 +50,7 @@ EXTRAS = {
     "prometheus": ("warren.metrics",),
     "pytest": ("warren.pytest_plugin",),
     "server": ("warren.server", "warren.management"),
-    "zstd": ("warren.salvage.archive_streams",),
+    "zstd": ("warren.salvage.archives.archive_streams",),
 }
 """Optional dependencies, and who may import them."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warren.actors.inbox import Inbox, PendingBatch
+from warren.actors.runtime.inbox import Inbox, PendingBatch
 
 WAIT_S = 60
 

@@ -36,10 +36,10 @@ from tests.support.index_tools import (
     unacked,
 )
 from tests.support.index_tools import term as term_of
-from warren.queue_index.message_format import Envelope, encode_message
-from warren.queue_index.queue_index import QueueIndex
-from warren.queue_index.recovery import DirtyRecovery, open_clean
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.index.queue_index import QueueIndex
+from warren.queue_index.index.recovery import DirtyRecovery, open_clean
+from warren.queue_index.message.message_format import Envelope, encode_message
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.errors import DataError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFile, MemoryFileSystem

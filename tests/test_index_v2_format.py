@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from warren.queue_index import directory as disk
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.directory import segment_number_v2
+from warren.queue_index.index import directory as disk
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.directory import segment_number_v2
 from warren.storage.errors import DataError
 
 NUMBERS = st.integers(0, v2.MAX_POSITION // v2.MAX_ENTRIES - 1)

@@ -18,10 +18,10 @@ import pytest
 
 from tests.support.broker import Broker, Message
 from warren.actors.vhost import Vhost
-from warren.queue_index.directory import vhost_directory_name
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.index.directory import vhost_directory_name
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import RABBITMQ_3_10
 

@@ -29,10 +29,10 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.effort import new_seed
 from tests.support.format_workloads import CONVERTED, DEAD_KEY, QUORUM, Workload, churn
-from warren.queue_index.amqp_tables import value_to_json
+from warren.queue_index.message.amqp_tables import value_to_json
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum import QuorumDirectory
+from warren.salvage.quorum.quorum_directory import QuorumDirectory
 from warren.salvage.source import open_source
 
 pytestmark = pytest.mark.broker

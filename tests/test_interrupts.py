@@ -15,10 +15,10 @@ import pytest
 from tests.support.pool_tools import Do, Say, Scribe
 from tests.support.runtime_tools import forget_actors, hand_node
 from tests.support.striking import struck_at
-from warren.actors.future import Confirm
-from warren.actors.inbox import Inbox, PendingBatch
-from warren.actors.interrupts import uninterrupted
-from warren.actors.pool import HandPool
+from warren.actors.runtime.future import Confirm
+from warren.actors.runtime.inbox import Inbox, PendingBatch
+from warren.actors.runtime.interrupts import uninterrupted
+from warren.actors.runtime.pool import HandPool
 from warren.storage.memory import MemoryFileSystem, MemoryLock
 from warren.verbs.steps import run
 
@@ -220,7 +220,7 @@ def test_an_interrupt_while_something_is_handed_over_keeps_nothing_from_its_turn
     while was_struck:
         line += 1
         actor = scribe(pool)
-        was_struck = struck_at(line, "actors/inbox.py", lambda actor=actor: put(actor.actor_inbox))  # type: ignore[misc]
+        was_struck = struck_at(line, "actors/runtime/inbox.py", lambda actor=actor: put(actor.actor_inbox))  # type: ignore[misc]
         actor.actor_inbox.gather("key", b"next", _Batch, 1)
         pool.run()
         heard = [item for entry in actor.heard for item in (entry if isinstance(entry, list) else [entry])]

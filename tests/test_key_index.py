@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.support import rocketmq_golden as golden
 from tests.support.effort import times
 from tests.support.index_model import IndexModel, Message, Names, load, put
-from warren.queue_index.index_file import IndexFile
-from warren.queue_index.index_file_format import Layout
-from warren.queue_index.index_recovery import recover
-from warren.queue_index.key_index import KeyIndex
+from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file_format import Layout
+from warren.queue_index.topics.index_recovery import recover
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.faults import SimulatedCrash
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.java_hash import index_hash

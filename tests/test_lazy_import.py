@@ -81,7 +81,11 @@ print(len(ours), sum(one.__module__.startswith("warren.") for one in classes), *
 """
 """The last line: modules of ours, classes that attrs made for them, all modules by name."""
 
-TOPICS = {"warren.actors.running_topics", "warren.actors.streams", "warren.msg_store.commit_log"}
+TOPICS = {
+    "warren.actors.topics.running_topics",
+    "warren.actors.topics.streams",
+    "warren.msg_store.commit_log.commit_log",
+}
 UNPUBLISHED = TOPICS | {"psutil", "asyncio", "ssl", "typer", "zlib_ng", "pamqp", "tomllib", "warren.top.snapshots"}
 PUBLISH = """
 import sys, warren

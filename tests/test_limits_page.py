@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from warren.actors import status_server
-from warren.actors.engines import texts
+from warren.actors.engines.declared import texts
+from warren.actors.node import status_server
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX
 from warren.management import http_protocol
 from warren.management.settings import ManagementSettings
-from warren.queue_index import amqp_tables
+from warren.queue_index.message import amqp_tables
 from warren.server import share
 from warren.server.channel import MAX_WAITING_EVENTS
 from warren.server.settings import ServerSettings

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from warren.queue_index.consumer_offsets_format import (
+from warren.queue_index.topics.consumer_offsets_format import (
     LocalOffsetTable,
     OffsetTextError,
     decode_local_offsets,
     encode_local_offsets,
 )
-from warren.queue_index.local_offsets import LocalOffsets
+from warren.queue_index.topics.local_offsets import LocalOffsets
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 

@@ -10,7 +10,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, hand_node
-from warren.actors.commit_log_actor import DISPATCH_DELAY_MS
+from warren.actors.topics.commit_log_actor import DISPATCH_DELAY_MS
 from warren.storage.errors import DirectoryLostError, WarrenError
 
 WAYS: dict[str, Callable[[HandNode], object]] = {

@@ -215,7 +215,7 @@ def test_sessions_end_by_time_and_are_bounded() -> None:
 
 
 def _user(name: str) -> Any:
-    from warren.actors.engines.users import User
+    from warren.actors.engines.declared.users import User
 
     return User(name, b"")
 

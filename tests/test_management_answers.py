@@ -18,8 +18,8 @@ from prometheus_client import generate_latest
 import warren
 from tests.support.management_tools import Api
 from warren import management, metrics
-from warren.actors.engines.definitions import Definitions
-from warren.actors.engines.queue_turn import PART_MESSAGES
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.queue.queue_turn import PART_MESSAGES
 from warren.hosting.running_node import RunningNode
 from warren.management import http, lists, mending, messages
 from warren.management.http import json_response

@@ -18,10 +18,10 @@ from tests.support.runtime_tools import HandNode, Machine, actor_of, forget_acto
 from warren.actors import messages as m
 from warren.actors.clock import NS, HandClock
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.memory_monitor_actor import MemoryMonitorActor
-from warren.actors.node_context import NodeContext
-from warren.actors.pool import HandPool, Pool, PooledActor
-from warren.actors.timer import TimerActor
+from warren.actors.node.memory_monitor_actor import MemoryMonitorActor
+from warren.actors.node.node_context import NodeContext
+from warren.actors.runtime.pool import HandPool, Pool, PooledActor
+from warren.actors.runtime.timer import TimerActor
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
 from warren.testing import GIB

@@ -13,9 +13,9 @@ import pytest
 import warren
 from tests.support.both_ways import both_ways, done, listed
 from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
-from warren.actors.handing_over import PublishKey
+from warren.actors.queue.intake import PublishKey
 from warren.errors import ArgumentsError, NotFoundError, NotMovedError, QueueDownError, WhereError
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.message.message_format import Envelope
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 from warren.verbs.mending import IDS

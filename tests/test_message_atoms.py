@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.quorum_entries import basic_message
-from warren.queue_index.message_format import (
+from warren.queue_index.message.message_format import (
     Envelope,
     decode_message,
     encode_message,

@@ -18,17 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.classic_v2_tools import V2QueueOnDisk, msg_id
-from warren.queue_index import amqp10
-from warren.queue_index.amqp10 import NULL, encode_section
-from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
-from warren.queue_index.message_format import Message, decode_message, properties_size
+from warren.queue_index.index.terms import bodies_of
+from warren.queue_index.message import amqp10
+from warren.queue_index.message.amqp10 import NULL, encode_section
+from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message.message_format import Message, decode_message, properties_size
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
-from warren.queue_index.run import IN_RAM, Batch, Run
-from warren.queue_index.terms import bodies_of
-from warren.salvage.classic_directory import UNCOUNTED
+from warren.queue_index.queue.run import IN_RAM, Batch, Run
+from warren.salvage.classic.classic_directory import UNCOUNTED
+from warren.salvage.classic.needed_body import contents_of
 from warren.salvage.envelopes import Envelopes
 from warren.salvage.export import Selection, export_source
-from warren.salvage.needed_body import contents_of
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 from warren.shovel.letter import from_term

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import times
-from warren.queue_index.message_format import (
+from warren.queue_index.message.message_format import (
     MAX_FRAGMENT_BYTES,
     Envelope,
     Message,

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from warren.msg_store import body_reader, clean_stop
-from warren.msg_store.body_reader import BodyReader, ReadHandles
-from warren.msg_store.locations import Location, Locations, pack
-from warren.msg_store.message_store import MessageStore
-from warren.msg_store.rdq_format import encode_record
-from warren.msg_store.store_reader import StoreReader
-from warren.msg_store.write_buffer import WriteBuffer
+from warren.msg_store.rdq import body_reader, clean_stop
+from warren.msg_store.rdq.body_reader import BodyReader, ReadHandles
+from warren.msg_store.rdq.locations import Location, Locations, pack
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.rdq_format import encode_record
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.msg_store.rdq.write_buffer import WriteBuffer
 from warren.storage.errors import DataError, DiskFullError, StorageError, UnknownMessageError
 from warren.storage.faults import FaultRules
 from warren.storage.filesystem import RealFileSystem

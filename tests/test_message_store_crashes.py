@@ -12,10 +12,10 @@ from tests.crash_points.losses import SECTOR_BYTES
 from tests.support.effort import every, times
 from tests.support.runtime_tools import hand_node
 from tests.support.store_life import DIRECTORY, SETTINGS, Life, Promises, body, key, recover, small_pieces
-from warren.msg_store.message_store import MessageStore
-from warren.msg_store.rdq_format import HEADER, OVERHEAD_BYTES, encode_record
-from warren.msg_store.store_reader import StoreReader
-from warren.queue_index.msg_ids import MsgIds, numbered_id
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.rdq_format import HEADER, OVERHEAD_BYTES, encode_record
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.queue_index.message.msg_ids import MsgIds, numbered_id
 from warren.storage.errors import DataError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.effort import times
-from warren.msg_store.message_store import MessageStore
-from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.store_reader import StoreReader
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Pieces, Whole
 from warren.storage.settings import Settings

@@ -8,7 +8,13 @@ import json
 import pytest
 
 from tests.support.quorum_entries import basic_message, p_basic
-from warren.queue_index.message_format import Envelope, decode_message, encode_message, locate_body, locate_parts
+from warren.queue_index.message.message_format import (
+    Envelope,
+    decode_message,
+    encode_message,
+    locate_body,
+    locate_parts,
+)
 from warren.queue_index.properties import Properties, encode_properties
 from warren.salvage.envelopes import Envelopes
 from warren.salvage.export import Exporter

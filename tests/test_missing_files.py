@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from tests.support.rabbitmq_golden import QUORUM, V1, V2, archives, name_of
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source

@@ -58,7 +58,7 @@ def test_topics_that_go_down_while_no_module_can_be_read_come_up_again() -> None
     """What keeps them down and tries them again is itself a module that is first used then."""
     hand = hand_node(sync="always", **SMALL)
     hand.node.topic("t", queues=1).append(b"1").wait()
-    with unreadable("warren.actors.kept_down") as finder:
+    with unreadable("warren.actors.node.failed_parts") as finder:
         bring_topics_down(hand)
         hand.advance(5)
         assert finder.asked > 1
@@ -72,7 +72,7 @@ def test_a_queue_that_goes_down_for_a_module_that_cannot_be_read_comes_up_again(
     hand = hand_node(sync="always")
     queue = hand.node.queue("q")
     queue.publish(b"1").wait()
-    with unreadable("warren.queue_index.losses") as finder:
+    with unreadable("warren.queue_index.index.scan_losses") as finder:
         hand.files.fail("append", "*/journal.jif")
         with pytest.raises(WarrenError):
             queue.publish(b"2").wait()

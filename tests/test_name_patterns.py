@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warren.actors.engines.declared.name_patterns import NamePattern, _Automaton, _parsed, _Part
+from warren.actors.engines.declared.permissions import Permissions
+from warren.actors.engines.declared.policies import Policy
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.name_patterns import NamePattern, _Automaton, _parsed, _Part
-from warren.actors.engines.permissions import Permissions
-from warren.actors.engines.policies import Policy
 
 
 def found(pattern: str, name: str) -> bool:

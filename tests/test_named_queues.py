@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cli_tools import warren
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
-from warren.queue_index import directory as disk
+from warren.queue_index.index import directory as disk
 from warren.salvage import source
 from warren.storage.filesystem import RealFileSystem
 

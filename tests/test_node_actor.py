@@ -12,10 +12,10 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import BIG, DATA, bodies, hand_node, queue_path, store_path
-from warren.actors.handing_over import QueueDownError
-from warren.actors.node_actor import NodeActor
-from warren.actors.node_errors import UnsavedError
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_errors import UnsavedError
+from warren.actors.queue.intake import QueueDownError
+from warren.actors.queue.queue_entry import QueueEntry
 from warren.storage.errors import StorageError, WarrenError
 from warren.verbs.steps import run
 

@@ -15,9 +15,9 @@ import warren.aio
 from tests.support.node_changes import CHANGES, looked_at, prepare
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
-from warren.actors.handing_over import QueueDownError
-from warren.actors.node_errors import ForeignDirectoryError, VhostDownError
-from warren.queue_index import directory as names
+from warren.actors.node.node_errors import ForeignDirectoryError, VhostDownError
+from warren.actors.queue.intake import QueueDownError
+from warren.queue_index.index import directory as names
 from warren.storage.errors import DataError, DirectoryLockedError, WarrenError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import write_file

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import warren
 from tests.support.index_tools import Bodies, msg_id, queue_files
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.content_columns import contents_of_columns
-from warren.queue_index.contents import contents_of
-from warren.queue_index.message_format import Envelope, content_of, decode_message
+from warren.queue_index.message.content_columns import contents_of_columns
+from warren.queue_index.message.contents import contents_of
+from warren.queue_index.message.message_format import Envelope, content_of, decode_message
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.counted import CountedFileSystem
 from warren.storage.errors import MessageError
 from warren.storage.settings import Settings

@@ -8,8 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import rocketmq_golden as golden
-from warren.msg_store.commit_log_format import BORN_HOST_V6, STORE_HOST_V6, Host, Record, RecordError, decode, encode
-from warren.msg_store.packed_records import PackedRecords, pack_unchecked, packed, packed_again, sound_records
+from warren.msg_store.commit_log.commit_log_format import (
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    Host,
+    Record,
+    RecordError,
+    decode,
+    encode,
+)
+from warren.msg_store.commit_log.packed_records import (
+    PackedRecords,
+    pack_unchecked,
+    packed,
+    packed_again,
+    sound_records,
+)
 
 HOSTS = [Host(bytes((10, 1, 2, 3)), 50123), Host(bytes(range(16)), 1)]
 

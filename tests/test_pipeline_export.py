@@ -22,10 +22,10 @@ from tests.support.effort import times
 from tests.support.pipeline_exports import expected_lines, exported, lines, on_one_machine
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
 from tests.support.vhost_on_disk import VhostOnDisk
-from warren.msg_store.commit_log_format import MESSAGE_MAGIC, decode
+from warren.msg_store.commit_log.commit_log_format import MESSAGE_MAGIC, decode
 from warren.pipeline.jobs import export_plan
 from warren.pipeline.jobs.export import record_rows, rows
-from warren.queue_index.record_format import BODY, segment_publish_head
+from warren.queue_index.index.record_format import BODY, segment_publish_head
 from warren.salvage.export import Selection
 from warren.salvage.names import to_json
 from warren.storage.errors import WarrenError

@@ -25,7 +25,7 @@ from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
-from warren.queue_index import index_v2_format as v2
+from warren.queue_index.index import index_v2_format as v2
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import as_text, split_level, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem

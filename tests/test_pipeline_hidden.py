@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 from tests.support.pipeline_tools import Row, check_messages, read_rows
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.cli import app
-from warren.msg_store import hole_search, store_reader
-from warren.msg_store.rdq_format import HEADER, encode_record
+from warren.msg_store.rdq import hole_search, store_reader
+from warren.msg_store.rdq.rdq_format import HEADER, encode_record
 from warren.pipeline.jobs import compact, verify_parts
 from warren.pipeline.jobs.spreading import Numbered
-from warren.salvage.classic_directory import UNCOUNTED
+from warren.salvage.classic.classic_directory import UNCOUNTED
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File
 from warren.tables import bodies

@@ -28,11 +28,11 @@ from pyspark.sql.types import StructType
 from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, noted, rabbitmq_node, read_batches, read_rows
 from tests.support.vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
-from warren.msg_store.rdq_format import encode_record, scan
+from warren.msg_store.rdq.rdq_format import encode_record, scan
 from warren.pipeline.schemas import as_spark
 from warren.pipeline.source import WarrenSource
-from warren.queue_index import directory as disk
-from warren.queue_index.message_format import decode_message
+from warren.queue_index.index import directory as disk
+from warren.queue_index.message.message_format import decode_message
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import split_level, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem

@@ -19,9 +19,9 @@ from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
 from tests.support.topic_log import RECORD
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.cli import app
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, encode, header_bytes
-from warren.msg_store.record_finder import RecordFinder
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, encode, header_bytes
+from warren.msg_store.commit_log.record_finder import RecordFinder
 from warren.pipeline.jobs.rebuild import RebuiltNode, folder_names, rebuild, run
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding

@@ -28,10 +28,10 @@ from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, noted, rabbitmq_node, read_rows, rocketmq_node
 from tests.support.topic_log import RECORD
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Host, Record, decode_properties, encode, encode_blank
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_search import RecordSearch
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import Host, Record, decode_properties, encode, encode_blank
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_search import RecordSearch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import load
 from warren.pipeline.jobs.surveys import survey_node

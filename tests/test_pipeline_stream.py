@@ -21,14 +21,14 @@ from tests.support import pipeline_tools
 from tests.support.effort import times
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log.commit_log import Batch
 from warren.pipeline import stream_reader
 from warren.pipeline.live_store import LiveStore, View
 from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
-from warren.queue_index.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.store import open_rocketmq
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem

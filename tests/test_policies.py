@@ -13,13 +13,13 @@ import warren
 from tests.support.both_ways import both_ways, done
 from tests.support.process_tools import Bench, flat
 from tests.support.runtime_tools import HandNode, bodies, hand_node
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.declared.policies import AppliedPolicies, Policy
+from warren.actors.engines.declared.queue_arguments import effective
+from warren.actors.engines.declared.vhost_definitions import VhostDefinitions
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
-from warren.actors.engines.policies import AppliedPolicies, Policy
-from warren.actors.engines.queue_arguments import effective
-from warren.actors.engines.vhost_definitions import VhostDefinitions
 from warren.errors import UnsavedError
 
 

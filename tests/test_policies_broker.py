@@ -14,9 +14,9 @@ import pytest
 import warren
 from tests.support.broker import Broker
 from tests.support.waiting import wait_until
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.policies import Policy
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.policies import Policy
 
 pytestmark = pytest.mark.broker
 

@@ -16,9 +16,9 @@ from pykka._envelope import Envelope
 from tests.support.pool_tools import Do, Say, Scribe
 from tests.support.runtime_tools import forget_actors
 from tests.support.waiting import together, wait_until
-from warren.actors.future import Confirm, CountDown, Future
-from warren.actors.inbox import Control, PendingBatch
-from warren.actors.pool import TURN_ENTRIES, ActorStoppedError, Asked, HandPool, Pool, PooledActor, ThreadPool
+from warren.actors.runtime.future import Confirm, CountDown, Future
+from warren.actors.runtime.inbox import Control, PendingBatch
+from warren.actors.runtime.pool import TURN_ENTRIES, ActorStoppedError, Asked, HandPool, Pool, PooledActor, ThreadPool
 from warren.storage.errors import DataError, StorageError, WarrenError
 
 

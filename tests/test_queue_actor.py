@@ -13,10 +13,10 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, Machine, actor_of, bodies, hand_node
-from warren.actors.handing_over import PublishRefusedError, QueueGoneError, SettleKey
-from warren.actors.inbox import ControlCall
-from warren.actors.queue_output import IDLE_BYTES
-from warren.queue_index.acking import tag_ranges
+from warren.actors.queue.intake import PublishRefusedError, QueueGoneError, SettleKey
+from warren.actors.queue.queue_output import IDLE_BYTES
+from warren.actors.runtime.inbox import ControlCall
+from warren.queue_index.queue.acking import tag_ranges
 from warren.storage.errors import WarrenError
 
 LIMIT = Machine().total_memory_bytes * 2 // 5

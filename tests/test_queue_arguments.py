@@ -10,7 +10,7 @@ import pika  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.broker import Broker, requires_broker
-from warren.actors.engines.arguments import MAX_PERIOD_MS, QueueDeclaration
+from warren.actors.engines.declared.arguments import MAX_PERIOD_MS, QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError
 
 GOOD: list[dict[str, Any]] = [

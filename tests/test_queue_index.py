@@ -35,13 +35,13 @@ from tests.support.index_tools import (
     segment_short,
     unacked,
 )
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.queue_index import QueueIndex
-from warren.queue_index.record_matrix import RecordMatrix
-from warren.queue_index.run import Run
-from warren.queue_index.segment_file import read_segment
-from warren.queue_index.segment_journal import SegmentJournal
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.index.queue_index import QueueIndex
+from warren.queue_index.index.record_matrix import RecordMatrix
+from warren.queue_index.index.segment_file import read_segment
+from warren.queue_index.index.segment_journal import SegmentJournal
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.run import Run
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem

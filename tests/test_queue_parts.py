@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.index_tools import DELIVERING, Bodies, msg_id, queue_files
-from warren.queue_index import directory as names
-from warren.queue_index.confirms import Confirms
-from warren.queue_index.credit import CreditFlow, UnlimitedCredit
-from warren.queue_index.delta import Delta
-from warren.queue_index.message_format import Envelope, decode_message, encode_many, locate_addresses
+from warren.queue_index.index import directory as names
+from warren.queue_index.index.terms import bodies_of, properties_of
+from warren.queue_index.message.message_format import Envelope, decode_message, encode_many, locate_addresses
 from warren.queue_index.properties import encode_properties
-from warren.queue_index.rates import Rates, moving_average
-from warren.queue_index.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run
-from warren.queue_index.terms import bodies_of, properties_of
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.confirms import Confirms
+from warren.queue_index.queue.credit import CreditFlow, UnlimitedCredit
+from warren.queue_index.queue.delta import Delta
+from warren.queue_index.queue.rates import Rates, moving_average
+from warren.queue_index.queue.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.errors import DataError, MessageError, SettingsError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import PROFILES, RABBITMQ_3_10, Settings

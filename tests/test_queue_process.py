@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from tests.support.process_tools import START_US, Bench, envelope
-from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.effects import Delivered
 from warren.queue_index.properties import Properties
 from warren.storage.settings import Settings
 

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.effort import times
 from tests.support.process_tools import Bench, envelope
 from tests.support.users_queue import EITHER, Entry, Taker, UsersQueue, body_of, place
-from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.effects import Delivered, Effects
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
-from warren.actors.looking import browse, wanted_of
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.effects import Delivered, Effects
+from warren.actors.queue.inspecting import browse, wanted_of
 from warren.storage.settings import Settings
 
 CHANNELS = ["red", "blue"]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.support.process_tools import START_US, Bench, envelope
-from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
-from warren.actors.engines.effects import DeadLetterBatch, Delivered
 from warren.actors.engines.full_disk import FIRST_WAIT_NS, MAX_WAIT_NS
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue_turn import BUFFER, QueueTurn
-from warren.actors.engines.sync_group import MAX_DELAY_MS, SyncGroup
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.effects import DeadLetterBatch, Delivered
+from warren.actors.engines.queue.queue_turn import BUFFER, QueueTurn
+from warren.actors.engines.queue.sync_group import MAX_DELAY_MS, SyncGroup
 from warren.storage.errors import NoRoomError
 
 MS_NS = 1_000_000

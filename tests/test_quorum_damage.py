@@ -30,12 +30,12 @@ from tests.support.quorum_logs import (
     usr,
 )
 from tests.support.quorum_tools import OPENING, QuorumNode
-from warren.queue_index.quorum.commands import Decoded
-from warren.queue_index.quorum.config import read_config
-from warren.queue_index.quorum.damaged_entries import UNKNOWN
-from warren.queue_index.quorum.decoding import EntryDecoder
-from warren.queue_index.quorum.log import LogEntry, QuorumLog
-from warren.queue_index.quorum.replay import replay
+from warren.salvage.quorum.fifo.commands import Decoded
+from warren.salvage.quorum.fifo.damaged_entries import UNKNOWN
+from warren.salvage.quorum.fifo.decoding import EntryDecoder
+from warren.salvage.quorum.fifo.replay import replay
+from warren.salvage.quorum.ra.config import read_config
+from warren.salvage.quorum.ra.log import LogEntry, QuorumLog
 from warren.storage.erlang_terms import Atom, Term
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem

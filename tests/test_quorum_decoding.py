@@ -31,9 +31,9 @@ from tests.support.quorum_entries import (
     usr,
 )
 from tests.support.rabbitmq_golden import QUORUM, archives, name_of
-from warren.queue_index.message_format import decode_message
-from warren.queue_index.quorum import decoding, entry_shapes
-from warren.queue_index.quorum.commands import (
+from warren.queue_index.message.message_format import decode_message
+from warren.salvage.quorum.fifo import decoding, entry_shapes
+from warren.salvage.quorum.fifo.commands import (
     AssignDeferred,
     Cancel,
     Checkout,
@@ -62,7 +62,7 @@ from warren.queue_index.quorum.commands import (
     Unknown,
     UpdateConfig,
 )
-from warren.queue_index.quorum.decoding import EntryDecoder, decode_entry
+from warren.salvage.quorum.fifo.decoding import EntryDecoder, decode_entry
 from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, pid_key
 from warren.storage.errors import TermError
 

@@ -22,13 +22,13 @@ from tests.support.effort import times
 from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text, wal_bytes
 from tests.support.rabbitmq_golden import QUORUM, archives, name_of
 from tests.support.refusing_files import RefusingFileSystem
-from warren.queue_index.quorum.config import parse_config, read_config
-from warren.queue_index.quorum.file_names import NAMES_FILE
-from warren.queue_index.quorum.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
-from warren.queue_index.quorum.node_tables import read_uids
-from warren.queue_index.quorum.segment_format import SEGMENT_HEADER
-from warren.queue_index.quorum.snapshot_format import encode_indexes, parse_indexes
-from warren.queue_index.quorum.wal_format import WAL_HEADER, encode_record
+from warren.salvage.quorum.ra.config import parse_config, read_config
+from warren.salvage.quorum.ra.file_names import NAMES_FILE
+from warren.salvage.quorum.ra.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
+from warren.salvage.quorum.ra.node_tables import read_uids
+from warren.salvage.quorum.ra.segment_format import SEGMENT_HEADER
+from warren.salvage.quorum.ra.snapshot_format import encode_indexes, parse_indexes
+from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
 from warren.storage.erlang_terms import Atom, encode
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File

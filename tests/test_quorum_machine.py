@@ -18,7 +18,7 @@ from tests.support.quorum_machine_tools import (
     subscribed,
 )
 from tests.support.quorum_state import state_term
-from warren.queue_index.quorum.commands import (
+from warren.salvage.quorum.fifo.commands import (
     Cancel,
     Checkout,
     ConsumerTimeout,
@@ -43,7 +43,7 @@ from warren.queue_index.quorum.commands import (
     Unknown,
     UpdateConfig,
 )
-from warren.queue_index.quorum.machine import QuorumMachine
+from warren.salvage.quorum.fifo.machine import QuorumMachine
 from warren.storage.erlang_terms import Atom, ImproperList, Term
 from warren.storage.errors import TermError
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.effort import times
 from tests.support.quorum_machine_tools import NODE, OTHER_NODE, again, body, pid, settings
-from warren.queue_index.quorum.commands import (
+from warren.salvage.quorum.fifo.commands import (
     Cancel,
     Checkout,
     Command,
@@ -31,7 +31,7 @@ from warren.queue_index.quorum.commands import (
     Settle,
     UpdateConfig,
 )
-from warren.queue_index.quorum.machine import QuorumMachine
+from warren.salvage.quorum.fifo.machine import QuorumMachine
 from warren.storage.erlang_terms import Atom, Term
 
 PROCESSES = {number: (NODE, OTHER_NODE)[number % 2] for number in range(1, 5)}

@@ -28,10 +28,10 @@ from tests.support.quorum_logs import (
 )
 from tests.support.quorum_state import state_term
 from tests.support.quorum_tools import OPENING, QuorumNode, Record
-from warren.queue_index.quorum.node_tables import read_uids
-from warren.salvage import quorum_node
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
+from warren.salvage.quorum import node as quorum_node
+from warren.salvage.quorum.ra.node_tables import read_uids
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 from warren.storage.erlang_terms import Atom, Opaque, encode
@@ -347,7 +347,7 @@ def test_a_directory_that_was_renamed_keeps_its_config(data: Path) -> None:
 
 def test_a_live_message_whose_entry_is_gone_is_a_missing_body(data: Path, node: QuorumNode) -> None:
     """Below a snapshot only bodies are missed."""
-    from warren.queue_index.quorum.machine import QuorumMachine
+    from warren.salvage.quorum.fifo.machine import QuorumMachine
 
     with open_source(str(data)) as source:
         (queue,) = source.vhosts[0].queues

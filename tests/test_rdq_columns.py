@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
-from warren.msg_store.rdq_format import Record, encode_record, scan
+from warren.msg_store.rdq.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
+from warren.msg_store.rdq.rdq_format import Record, encode_record, scan
 from warren.storage.filesystem import File
 from warren.storage.memory import MemoryFileSystem
 

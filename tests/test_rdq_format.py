@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.msg_store import rdq_format
-from warren.msg_store.rdq_format import (
+from warren.msg_store.rdq import rdq_format
+from warren.msg_store.rdq.rdq_format import (
     EndReason,
     Record,
     decode_record,

@@ -12,7 +12,7 @@ import warren
 from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
 from tests.support.striking import struck_at
 from warren import Delivery, Queue
-from warren.actors.engines.read_ahead import MOST_AHEAD
+from warren.actors.engines.queue.read_ahead import MOST_AHEAD
 from warren.actors.messages import SetDurationTarget
 
 
@@ -291,7 +291,7 @@ def test_it_is_used_as_far_as_expiry_of_the_queue_goes() -> None:
     scene.node.close()
 
 
-@pytest.mark.parametrize("module", ["actors/queue_front_end.py", "actors/engines/read_ahead.py"])
+@pytest.mark.parametrize("module", ["actors/queue/queue_front_end.py", "actors/engines/queue/read_ahead.py"])
 def test_ctrl_c_while_a_message_goes_out_loses_none_and_brings_none_twice(module: str) -> None:
     line, struck = 0, True
     while struck:

@@ -11,8 +11,8 @@ import pytest
 import warren
 from tests.support.both_ways import both_ways, both_ways_by_hand, done, entered, listed, some, up_to
 from tests.support.runtime_tools import HandNode
-from warren.actors.dispatch_actor import DispatchActor
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from warren.actors.topics.dispatch_actor import DispatchActor
 from warren.storage.errors import DataError
 
 SMALL: dict[str, Any] = {

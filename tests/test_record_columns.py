@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.support.effort import times
 from tests.support.rocketmq_golden import SCENARIOS, Json, directory, manifest, records
 from tests.support.rocketmq_golden import settings as golden_settings
-from warren.msg_store import record_scan
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log import record_scan
+from warren.msg_store.commit_log.commit_log_format import (
     BORN_HOST_V6,
     MESSAGE_MAGIC_V2,
     MESSAGE_MAGICS,
@@ -37,9 +37,9 @@ from warren.msg_store.commit_log_format import (
     header_bytes,
     peek,
 )
-from warren.msg_store.record_check import Failure, RecordHeader, check, delay_level
-from warren.msg_store.record_columns import RecordColumns
-from warren.msg_store.record_scan import read_columns
+from warren.msg_store.commit_log.record_check import Failure, RecordHeader, check, delay_level
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_scan import read_columns
 from warren.storage.java_hash import index_hash, java_hash
 
 V4 = Host(bytes((10, 1, 2, 3)), 10911)

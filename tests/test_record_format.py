@@ -21,8 +21,8 @@ from tests.support.index_tools import (
     segment_short,
     term,
 )
-from warren.queue_index import record_format
-from warren.queue_index.record_format import (
+from warren.queue_index.index import record_format
+from warren.queue_index.index.record_format import (
     ACK,
     DELIVER,
     JOURNAL,

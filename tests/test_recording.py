@@ -24,9 +24,9 @@ import warren
 from tests.support.effort import times
 from tests.support.runtime_tools import BIG, HandNode, hand_node
 from warren import Config
-from warren.actors.inbox import Inbox
-from warren.actors.queue_actor import QueueActor
-from warren.actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.sampling import NODE_COLUMNS, QUEUE_COLUMNS
+from warren.actors.runtime.inbox import Inbox
 from warren.recording import RecordedNode, RecordFile, node_path, read_record, rescue
 from warren.recording.parquet_log import JOURNAL, ParquetLog, read
 from warren.storage.errors import DataError, SettingsError

@@ -21,8 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import times
-from warren.queue_index.dets_format import TableObject, encode_table, read_table, slot_of, slots_for, surviving_terms
-from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
+from warren.queue_index.index.dets_format import (
+    TableObject,
+    encode_table,
+    read_table,
+    slot_of,
+    slots_for,
+    surviving_terms,
+)
+from warren.queue_index.index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from warren.storage.erlang_hash import phash2_characters
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import DataError

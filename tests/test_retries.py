@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.process_tools import RETURNED, START_US, Bench
-from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.effects import Delivered
+from warren.actors.engines.declared.queue_arguments import EffectiveArguments
+from warren.actors.engines.declared.retry_policy import RetryPolicy
 from warren.actors.engines.errors import ArgumentsError, UnknownTagError
-from warren.actors.engines.queue_arguments import EffectiveArguments
-from warren.actors.engines.retries import COUNT, MIN_LOG_BYTES, RECORD
-from warren.actors.engines.retry_policy import RetryPolicy
-from warren.queue_index.fetching import FetchedAgain
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.retries import COUNT, MIN_LOG_BYTES, RECORD
+from warren.queue_index.queue.fetching import FetchedAgain
 from warren.storage.record_log import RecordLog
 from warren.values.retry import Retry
 

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.effort import times
 from tests.support.process_tools import Bench
-from warren.actors.engines.retry_policy import OF_FAILURES, RetryPolicy
-from warren.queue_index.fetching import FetchedAgain
+from warren.actors.engines.declared.retry_policy import OF_FAILURES, RetryPolicy
+from warren.queue_index.queue.fetching import FetchedAgain
 from warren.storage.settings import Settings
 
 CHANNELS = ["red", "blue"]

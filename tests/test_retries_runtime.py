@@ -16,7 +16,7 @@ import warren
 from tests.support.both_ways import both_ways, both_ways_by_hand, done, entered
 from tests.support.runtime_tools import DATA, HandNode, hand_node
 from tests.support.server_tools import served
-from warren.queue_index import directory as names
+from warren.queue_index.index import directory as names
 from warren.storage.faults import SimulatedCrash
 
 PATIENCE_S = 30.0

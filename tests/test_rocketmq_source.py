@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.support import rocketmq_golden as golden
 from tests.support.effort import times
-from warren.queue_index.index_file_format import Layout
-from warren.queue_index.key_index import KeyIndex
-from warren.salvage.archive import unpack
+from warren.queue_index.topics.index_file_format import Layout
+from warren.queue_index.topics.key_index import KeyIndex
+from warren.salvage.archives.archive import unpack
 from warren.salvage.rocketmq.inference import index_division, infer, mapped_file_size
 from warren.salvage.rocketmq.reading import scan_records
 from warren.salvage.rocketmq.store import index_names, open_rocketmq

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pika import BasicProperties  # type: ignore[import-untyped]
 
 from tests.support.broker import Broker
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.exchanges import BUILTIN_EXCHANGES, TRACE_EXCHANGE, Binding, ExchangeDeclaration
+from warren.actors.engines.declared.matching import TopicMatcher, topic_words
+from warren.actors.engines.declared.routing import CACHED_QUEUES, CACHED_ROUTES, RoutingTable, carbon_copies
 from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
-from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, TRACE_EXCHANGE, Binding, ExchangeDeclaration
-from warren.actors.engines.matching import TopicMatcher, topic_words
-from warren.actors.engines.routing import CACHED_QUEUES, CACHED_ROUTES, RoutingTable, carbon_copies
 from warren.testing import TestNode
 
 

@@ -18,7 +18,7 @@ from warren import durable_queue
 from warren.cli import app
 from warren.hosting import running_broker
 from warren.hosting.running_broker import refuse_running_broker
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.effort import times
 from tests.support.index_tools import SIZE, msg_id, number_of, run_of, term
-from warren.queue_index.acking import tag_ranges
-from warren.queue_index.pending_acks import PendingAcks
-from warren.queue_index.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, UnencodedTerms, open_batch
-from warren.queue_index.run_queue import RunQueue
+from warren.queue_index.queue.acking import tag_ranges
+from warren.queue_index.queue.pending_acks import PendingAcks
+from warren.queue_index.queue.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, UnencodedTerms, open_batch
+from warren.queue_index.queue.run_queue import RunQueue
 
 SEGMENT = 100
 

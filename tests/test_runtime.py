@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.runtime_tools import HandNode, hand_node
 from warren import Queue
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.errors import InvalidValueError, PublishRefusedError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem

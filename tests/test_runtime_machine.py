@@ -26,8 +26,8 @@ from tests.support.runtime_tools import HandNode, Machine, hand_node
 from tests.support.users_queue import Taker
 from warren import Consumer, Delivery, Queue
 from warren.actors.clock import HandClock
-from warren.actors.future import Confirm
-from warren.actors.looking import BrowsedMessage
+from warren.actors.queue.inspecting import BrowsedMessage
+from warren.actors.runtime.future import Confirm
 from warren.errors import PublishRefusedError
 from warren.storage.errors import WarrenError
 from warren.storage.faults import SimulatedCrash

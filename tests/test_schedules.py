@@ -24,7 +24,7 @@ from tests.schedules.strategies import Choices, Chosen, Priorities, Uniform
 from tests.support.effort import EFFORT, new_seed, times
 from tests.support.runtime_tools import hand_node
 from tests.support.tried import Count, Tried
-from warren.actors.future import Future
+from warren.actors.runtime.future import Future
 
 
 def test_no_order_of_a_nodes_threads_breaks_a_promise(tried: Count) -> None:
@@ -86,7 +86,7 @@ def test_a_failure_is_told_with_its_seed_and_an_order_of_few_choices() -> None:
 
 
 def test_a_confirm_that_nobody_gives_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warren.actors.queue_actor import QueueActor
+    from warren.actors.queue.queue_actor import QueueActor
 
     monkeypatch.setattr(QueueActor, "confirmed", lambda actor, token: None)
     assert any("nobody can go on" in outcome(drawn_schedule(seed)) for seed in range(10))

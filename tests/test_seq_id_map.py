@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warren.actors.engines.seq_id_map import SeqIdMap
+from warren.actors.engines.queue.seq_id_map import SeqIdMap
 
 LEVELS = st.integers(0, 1)
 PARTS = st.builds(

@@ -26,7 +26,7 @@ import warren
 import warren.aio
 from tests.support.server_tools import Served, events_until, served
 from tests.support.waiting import wait_until
-from warren.actors.engines.users import Users
+from warren.actors.engines.declared.users import Users
 from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials

@@ -27,7 +27,7 @@ from tests.support.sharing_tools import Member, hang_up, host_of, link_of
 from tests.support.strangers import is_dropped
 from tests.support.waiting import together, wait_until
 from warren import cli
-from warren.actors.node_socket import SOCKET_NAME
+from warren.actors.node.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State

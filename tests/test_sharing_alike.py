@@ -13,7 +13,7 @@ import pytest
 import warren
 from tests.support.sharing_tools import Member
 from tests.support.waiting import wait_until
-from warren.actors.handing_over import QueueGoneError
+from warren.actors.queue.intake import QueueGoneError
 from warren.client.calls import error_of, refusal_of
 from warren.errors import (
     BlockedError,
@@ -23,7 +23,7 @@ from warren.errors import (
     VhostDownError,
     WarrenError,
 )
-from warren.queue_index.directory import VHOST_NAME_FILE
+from warren.queue_index.index.directory import VHOST_NAME_FILE
 from warren.storage.errors import NoRoomError
 
 LONG_S = 60.0

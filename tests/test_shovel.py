@@ -31,9 +31,9 @@ from tests.support.shovel_tools import (
 )
 from warren import cli, engine
 from warren import open as open_node
-from warren.queue_index.message_format import Envelope, encode_message
+from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.shovel.address import Address
 from warren.shovel.broker_source import _Acks
 from warren.shovel.errors import RefusedError, ShovelError

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 from warren import engine
 from warren import open as open_node
 from warren.errors import BrokerRunningError
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
 
 pytestmark = pytest.mark.broker

@@ -29,7 +29,7 @@ from tests.support.shovel_tools import (
     shovel,
     shovel_and_die,
 )
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.shovel.copying import CopySource
 from warren.shovel.errors import RefusedError
 from warren.shovel.letter import Letter

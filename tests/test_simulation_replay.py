@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import times
 from tests.support.runtime_tools import BIG, HandNode, Machine, hand_node
-from warren.actors.node_actor import Probes
+from warren.actors.node.node_actor import Probes
 from warren.handles.queue import Queue
 from warren.recording import RecordedNode, node_path, read_record
 from warren.simulation import ConsumerSpec, Disk, Result, Scenario, ScenarioError, simulate

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.simulation import ConsumerSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate

@@ -29,7 +29,7 @@ from tests.support.pipeline_tools import (
 )
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
 from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
-from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.sql.dataset import TableDataset
 from warren.sql.directories import Directories
@@ -218,7 +218,7 @@ def test_queues_that_no_row_can_be_of_are_not_opened(place: Path, opened: list[s
 
 
 def warren_queue_directory(name: bytes) -> str:
-    from warren.queue_index import directory as disk
+    from warren.queue_index.index import directory as disk
 
     return disk.queue_directory_name(b"/", name)
 

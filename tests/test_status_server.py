@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.strangers import is_dropped
-from warren.actors import status_server
-from warren.actors.node_socket import MAX_SOCKET_PATH_BYTES, SOCKET_NAME, find_socket, short_path
-from warren.actors.status_server import MAX_REQUEST_BYTES, MAX_VISITORS, StatusServer, answer
+from warren.actors.node import status_server
+from warren.actors.node.node_socket import MAX_SOCKET_PATH_BYTES, SOCKET_NAME, find_socket, short_path
+from warren.actors.node.status_server import MAX_REQUEST_BYTES, MAX_VISITORS, StatusServer, answer
 from warren.storage.errors import StorageError, WarrenError
 
 

@@ -18,14 +18,14 @@ from warren.actors import messages as m
 from warren.actors.clock import HandClock
 from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.gate import Gate
-from warren.actors.inbox import Call
-from warren.actors.node_context import NodeContext
-from warren.actors.pool import ActorStoppedError, HandPool, Pool, PooledActor
-from warren.actors.store_actor import MessageStoreActor, RemoteStore
-from warren.actors.timer import TimerActor
-from warren.msg_store.message_store import MessageStore, StoreStatus
-from warren.queue_index.body_store import StoreClient
+from warren.actors.node.gate import Gate
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.runtime.inbox import Call
+from warren.actors.runtime.pool import ActorStoppedError, HandPool, Pool, PooledActor
+from warren.actors.runtime.timer import TimerActor
+from warren.msg_store.rdq.message_store import MessageStore, StoreStatus
+from warren.queue_index.queue.body_store import StoreClient
 from warren.storage.errors import StorageError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings

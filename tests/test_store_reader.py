@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.msg_store.rdq_format import encode_record, path_of
-from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.rdq.rdq_format import encode_record, path_of
+from warren.msg_store.rdq.store_reader import StoreReader
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.memory import MemoryFileSystem
 

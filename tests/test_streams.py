@@ -19,15 +19,15 @@ from pika.exceptions import ChannelClosedByBroker, NackError
 
 from tests.support.server_tools import Served, events_until, served
 from tests.support.stream_calls import RECORDED, STREAM, Consumer, answers, publish
+from warren.actors.engines.declared.stream_arguments import StreamLimits, period_ms
+from warren.actors.engines.declared.users import Users
 from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
-from warren.actors.engines.stream_arguments import StreamLimits, period_ms
 from warren.actors.engines.topics.names import check_topic_name, stream_topic
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention, hold
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.actors.engines.users import Users
 from warren.ctl.listing import list_queues
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Host
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import Host
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.server.stream_consumer import with_offset
 from warren.storage.memory import MemoryFileSystem

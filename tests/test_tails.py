@@ -18,7 +18,7 @@ import warren.aio
 from tests.support.runtime_tools import BIG, HandNode, actor_of, hand_node
 from tests.support.sharing_tools import Member, hang_up, host_of, next_host
 from tests.support.waiting import wait_until
-from warren.actors.tails import AHEAD
+from warren.actors.queue.tails import AHEAD
 from warren.errors import NotFoundError
 from warren.handles.node import Node
 from warren.handles.queue import BrowsedDelivery, Queue

@@ -18,7 +18,7 @@ from tests.schedules.takeover_schedule import again, drawn_schedule
 from tests.support.effort import EFFORT, new_seed, times
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
-from warren.actors.node_socket import SOCKET_NAME
+from warren.actors.node.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY
 from warren.amqp.states import Side

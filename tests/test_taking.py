@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from tests.support.index_tools import DELIVERING, SETTINGS, Bodies, msg_id, queue_files
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.counted import CountedFileSystem
 from warren.storage.settings import Settings
 

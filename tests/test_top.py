@@ -26,9 +26,9 @@ from typer.testing import CliRunner, Result
 import warren
 from tests.support.runtime_tools import HandNode, hand_node
 from warren import cli
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.node_socket import SOCKET_NAME
-from warren.salvage.archive import unpack
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.node.node_socket import SOCKET_NAME
+from warren.salvage.archives.archive import unpack
 from warren.storage.errors import WarrenError
 from warren.top import command
 from warren.top.attached import Attached, NotAttachedError

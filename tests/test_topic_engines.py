@@ -11,7 +11,7 @@ from warren.actors.engines.topics import names
 from warren.actors.engines.topics.errors import QueueRangeError, TopicNameError
 from warren.actors.engines.topics.record_copies import copy_of, merged, real_place, with_properties
 from warren.actors.engines.topics.routing import TURN_MESSAGES, Part, Router, queue_of_key, queues_of_keys
-from warren.msg_store.commit_log_format import RecordError, decode_properties
+from warren.msg_store.commit_log.commit_log_format import RecordError, decode_properties
 from warren.storage.java_hash import java_hash
 
 # ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,8 +18,8 @@ import pytest
 
 from tests.support.rocketmq_golden import SCENARIOS, Json, directory, manifest, records, settings, unpacked
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import Batch, CommitLog, MessageIllegalError
-from warren.msg_store.commit_log_format import Host
+from warren.msg_store.commit_log.commit_log import Batch, CommitLog, MessageIllegalError
+from warren.msg_store.commit_log.commit_log_format import Host
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 

@@ -20,8 +20,8 @@ from warren.actors.engines.topics.schedule import (
     level_of_delay,
     to_scheduled,
 )
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import COMMIT, Record, RecordError, decode_properties
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import COMMIT, Record, RecordError, decode_properties
 from warren.storage.topic_settings import TopicSettings
 
 SETTINGS = TopicSettings()

@@ -11,8 +11,8 @@ import pytest
 from tests.support import rocketmq_golden as golden
 from warren.actors.engines.topics.reading import read_records
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import MESSAGE_MAGIC_V2, Host, encode, header_bytes
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import MESSAGE_MAGIC_V2, Host, encode, header_bytes
 from warren.storage.errors import DataError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.topic_settings import TopicSettings

@@ -15,7 +15,7 @@ from warren.actors.engines.topics.errors import TopicNameError, TransactionError
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC
 from warren.actors.engines.topics.record_copies import with_properties
 from warren.actors.engines.topics.transactions import Half, PendingTransactions, committed, decision, named_by, prepare
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log.commit_log_format import (
     COMMIT,
     PREPARED,
     TRANSACTION_MASK,

@@ -25,13 +25,13 @@ from warren.actors.engines.topics.errors import (
     TransactionError,
 )
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
-from warren.actors.node_actor import Probes
-from warren.actors.node_context import BlockedError
-from warren.actors.node_errors import TopicsDownError
-from warren.actors.pool import ActorStoppedError
-from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
-from warren.queue_index.consume_queue_format import ENTRY_BYTES
-from warren.queue_index.key_index import KeyIndex
+from warren.actors.node.node_actor import Probes
+from warren.actors.node.node_context import BlockedError
+from warren.actors.node.node_errors import TopicsDownError
+from warren.actors.runtime.pool import ActorStoppedError
+from warren.msg_store.commit_log.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.errors import DirectoryLockedError, DiskFullError, MessageError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.java_hash import index_hash
@@ -1107,7 +1107,7 @@ def test_damaged_settings_of_the_topics_take_them_down_alone(name: str) -> None:
 def warren_actors(hand: HandNode) -> list[Any]:
     from pykka import ActorRegistry
 
-    from warren.actors.inbox import Inbox
+    from warren.actors.runtime.inbox import Inbox
 
     owners = [ref.actor_inbox.owner for ref in ActorRegistry.get_all() if isinstance(ref.actor_inbox, Inbox)]
     return [owner for owner in owners if owner is not None and owner._pool is hand.pool]  # type: ignore[attr-defined]
@@ -1167,7 +1167,7 @@ def test_an_append_that_races_the_end_fails_or_is_there() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     running = hand.node._running.topics_now()
-    from warren.actors.inbox import Call
+    from warren.actors.runtime.inbox import Call
 
     closing = running.log.actor_ref.ask(Call(running.log.close), block=False)
     late = [topic.append(b"late"), topic.append_many([b"late"])]

@@ -20,7 +20,7 @@ from tests.support.server_tools import served
 from warren import Queue
 from warren.errors import ArgumentsError, DiskFullError, MessageError, PreconditionFailedError, PublishRefusedError
 from warren.handles.node import Node
-from warren.queue_index import directory as names
+from warren.queue_index.index import directory as names
 from warren.storage.faults import FaultRules
 from warren.storage.memory import MemoryFileSystem
 

@@ -20,7 +20,7 @@ from tests.support.effort import times
 from tests.support.runtime_tools import HandNode, hand_node
 from warren import Delivery, Queue
 from warren.actors.clock import HandClock
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.storage.memory import MemoryFileSystem
 
 SMALL: dict[str, Any] = {

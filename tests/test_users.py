@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from warren.actors.engines.declared.permissions import permissions_of, topic_permissions_of
+from warren.actors.engines.declared.users import Users
 from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
     NotFoundError,
     PreconditionFailedError,
 )
-from warren.actors.engines.permissions import permissions_of, topic_permissions_of
-from warren.actors.engines.users import Users
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 import warren
 from tests.support.broker import Broker
 from tests.support.runtime_tools import hand_node
+from warren.actors.engines.declared.permissions import Permissions, permissions_of, topic_permissions_of
+from warren.actors.engines.declared.users import Users
 from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, PreconditionFailedError
-from warren.actors.engines.permissions import Permissions, permissions_of, topic_permissions_of
-from warren.actors.engines.users import Users
 
 pytestmark = pytest.mark.broker
 

@@ -21,7 +21,7 @@ from tests.support.vhost_machine import (
     machine_settings,
 )
 from warren.actors.vhost import Vhost
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.memory import MemoryFileSystem
 
 for _machine in (DefaultProfile, PartsOfSegments, RabbitProfile):

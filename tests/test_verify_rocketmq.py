@@ -18,7 +18,7 @@ from tests.support import rocketmq_golden as golden
 from tests.support.cli_tools import warren
 from tests.support.topic_log import batch
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log_format import PREPARED
+from warren.msg_store.commit_log.commit_log_format import PREPARED
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.storage.faults import SimulatedCrash

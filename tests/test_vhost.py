@@ -10,12 +10,12 @@ import pytest
 
 from warren.actors.vhost import Vhost
 from warren.actors.vhost_files import PERSISTENT_STORE
-from warren.queue_index.directory import queue_directory_name, queue_name_file, vhost_config
-from warren.queue_index.entries import journal_entries
-from warren.queue_index.facts import ACKED, DELIVERED, PLUS, PUBLISHED
-from warren.queue_index.record_format import JOURNAL, parse
-from warren.queue_index.recovery_terms import read_recovery_terms
-from warren.queue_index.segment_file import read_segment
+from warren.queue_index.index.directory import queue_directory_name, queue_name_file, vhost_config
+from warren.queue_index.index.entries import journal_entries
+from warren.queue_index.index.facts import ACKED, DELIVERED, PLUS, PUBLISHED
+from warren.queue_index.index.record_format import JOURNAL, parse
+from warren.queue_index.index.recovery_terms import read_recovery_terms
+from warren.queue_index.index.segment_file import read_segment
 from warren.storage.errors import DataError, DirectoryLockedError, StorageError, WarrenError
 from warren.storage.filesystem import write_file
 from warren.storage.lock_file import LOCK_FILE

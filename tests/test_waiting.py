@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import warren
-from warren.actors.pool import ActorStoppedError
-from warren.actors.shared import Shared
-from warren.actors.waiting_room import WaitingRoom
-from warren.actors.wake_event import WakeEvent
+from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.shared import Shared
+from warren.actors.runtime.waiting_room import WaitingRoom
+from warren.actors.runtime.wake_event import WakeEvent
 
 PATIENCE_S = 10
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.properties import Properties
 from warren.where import MAX_DEPTH, RECORD_FIELDS, Moment, WhereError, compile_where
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from warren import aio as aio
     from warren import engine as engine
     from warren import errors as errors
-    from warren.actors.commit_log_actor import AppendConfirm, AppendResult
     from warren.actors.engines.errors import RefusedError
     from warren.actors.engines.topics.errors import TopicError
-    from warren.actors.future import Confirm
+    from warren.actors.runtime.future import Confirm
+    from warren.actors.topics.commit_log_actor import AppendConfirm, AppendResult
     from warren.config import Config
     from warren.handles.consumer import Consumer, Delivery
     from warren.handles.delivery_batch import DeliveryBatch
@@ -67,10 +67,10 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AppendConfirm": "warren.actors.commit_log_actor",
-    "AppendResult": "warren.actors.commit_log_actor",
+    "AppendConfirm": "warren.actors.topics.commit_log_actor",
+    "AppendResult": "warren.actors.topics.commit_log_actor",
     "Config": "warren.config",
-    "Confirm": "warren.actors.future",
+    "Confirm": "warren.actors.runtime.future",
     "Consumer": "warren.handles.consumer",
     "DataError": "warren.storage.errors",
     "DelayedMessage": "warren.values.messages",

@@ -30,11 +30,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from warren.actors.deliveries import Deliveries
-from warren.actors.future import Confirm
-from warren.actors.node_context import BlockedError
-from warren.actors.pool import ActorStoppedError, WrongProcessError
-from warren.actors.waiting_room import WaitingRoom, this_thread
+from warren.actors.node.node_context import BlockedError
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.runtime.future import Confirm
+from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.actors.runtime.waiting_room import WaitingRoom, this_thread
 from warren.handles.consumer import Delivery
 from warren.handles.node import Node
 from warren.handles.queue import Queue

@@ -10,7 +10,7 @@ from pathlib import Path
 from warren.actors.vhost import Vhost
 from warren.hosting.data_directory import refuse_part
 from warren.hosting.running_broker import refuse_running_broker
-from warren.queue_index.directory import vhost_directory_name
+from warren.queue_index.index.directory import vhost_directory_name
 from warren.storage.call_arguments import checked
 from warren.storage.filesystem import RealFileSystem, make_data_directory
 from warren.storage.settings import Settings

@@ -6,7 +6,7 @@ Each error is defined beside what raises it; here they have one address.
 
 from __future__ import annotations
 
-from warren.actors.engines.definitions_json import DefinitionsError
+from warren.actors.engines.declared.definitions_json import DefinitionsError
 from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
@@ -25,16 +25,16 @@ from warren.actors.engines.topics.errors import (
     TopicNameError,
     TransactionError,
 )
-from warren.actors.handing_over import PublishRefusedError, QueueDownError
-from warren.actors.node_context import BlockedError
-from warren.actors.node_errors import (
+from warren.actors.node.node_context import BlockedError
+from warren.actors.node.node_errors import (
     DelaysDownError,
     ForeignDirectoryError,
     TopicsDownError,
     UnsavedError,
     VhostDownError,
 )
-from warren.actors.pool import ActorStoppedError, WrongProcessError
+from warren.actors.queue.intake import PublishRefusedError, QueueDownError
+from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.client.calls import NotFromOutsideError
 from warren.client.errors import HostUnresponsiveError
 from warren.hosting.running_broker import BrokerRunningError

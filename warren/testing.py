@@ -15,11 +15,11 @@ from typing import Final, Unpack
 import attrs
 
 from warren.actors.clock import HandClock
-from warren.actors.engines.watched_turn import EVENTS, Event, SeenMessage, WatchedTurn
-from warren.actors.message_log import MessageLog
-from warren.actors.node_actor import Probes
-from warren.actors.node_context import memory_files, shared_files
-from warren.actors.settling_pool import SettlingPool
+from warren.actors.engines.queue.watched_turn import EVENTS, Event, SeenMessage, WatchedTurn
+from warren.actors.node.node_actor import Probes
+from warren.actors.node.node_context import memory_files, shared_files
+from warren.actors.queue.message_log import MessageLog
+from warren.actors.runtime.settling_pool import SettlingPool
 from warren.config import Config
 from warren.handles.node import Node
 from warren.hosting.memory_node import config_in_memory

@@ -67,7 +67,7 @@ class StoreTickets:
 
     @property
     def synced_ticket(self) -> int:
-        """Up to which ticket bodies are safe; as :class:`~warren.queue_index.body_store.BodyStore` calls it."""
+        """Up to which ticket bodies are safe; as :class:`~warren.queue_index.queue.body_store.BodyStore` calls it."""
         return self.safe_ticket
 
     def progress(self, taken: int, safe: int) -> bool:

@@ -13,7 +13,7 @@ disk alarm at once, whatever its size, since consumers cannot write their acks b
 On a full disk bodies stay in the store's buffer, where they can be read. Nobody gets credit for more, and the clients
 hear that what they handed over is not safe.
 
-The hosts are :class:`warren.actors.store_actor.MessageStoreActor` and
+The hosts are :class:`warren.actors.node.store_actor.MessageStoreActor` and
 :class:`warren.simulation.store.SimulatedStore`.
 """
 
@@ -25,7 +25,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import attrs
 
 from warren.actors.engines.full_disk import MAX_WAIT_NS, FullDisk
-from warren.msg_store.message_store import REPLACED_BYTES, MessageStore
+from warren.msg_store.rdq.message_store import REPLACED_BYTES, MessageStore
 from warren.storage.errors import DiskFullError, NoRoomError
 from warren.storage.pieces import Whole
 

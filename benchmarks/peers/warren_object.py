@@ -9,8 +9,8 @@ from benchmarks.peers.peer import Load, Peer, Place, Promise, Queue, Token, Topi
 from benchmarks.peers.warren_node import WarrenNode
 from benchmarks.scenarios import open_vhost
 from warren.actors.vhost import Vhost
-from warren.msg_store.commit_log import Batch, CommitLog
-from warren.msg_store.commit_log_format import Host
+from warren.msg_store.commit_log.commit_log import Batch, CommitLog
+from warren.msg_store.commit_log.commit_log_format import Host
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 from warren.values.topic_record import properties_of_keys

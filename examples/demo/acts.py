@@ -20,7 +20,7 @@ from examples.demo.publisher import Plan, open_directory, publish
 from examples.demo.screen import Act, Screen, Show
 from examples.demo.shipped import BUSY_QUEUE, Shipped, digest_of, open_shipped, read_shipped, take_over
 from warren.actors.vhost import Vhost
-from warren.queue_index.message_format import decode_message
+from warren.queue_index.message.message_format import decode_message
 from warren.salvage.names import shown
 
 _KILL_AT: Final = 0.7

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from examples.demo.numbered import body_of, number_of
-from warren.queue_index.message_format import Envelope, Message, decode_message, encode_many
+from warren.queue_index.message.message_format import Envelope, Message, decode_message, encode_many
 from warren.storage.errors import MessageError
 
 _MOST_NAMED = 5

@@ -31,8 +31,8 @@ from examples.demo.shipped_store import (
 from examples.demo.summary import Check, RocketmqFigures
 from warren.actors.engines.topics.store_files import INDEX
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
-from warren.msg_store.commit_log_format import Record
-from warren.queue_index.key_index import KeyIndex
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.comparing import compare
 from warren.salvage.rocketmq.rebuilding import rebuild

@@ -22,7 +22,7 @@ from examples.demo.shipped_store import ARCHIVE as ROCKETMQ
 from examples.demo.shipped_store import Oracle, TopicRead
 from examples.demo.summary import Check, FleetFigures
 from warren import pipeline
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.salvage.names import printable
 
 DIRECTORIES: Final = "brokers"

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.variable_queue import VariableQueue
 
 _PROCESS_STATUS: Final = "/proc/self/status"
 

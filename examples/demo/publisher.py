@@ -22,7 +22,7 @@ from examples.demo.measuring import Frame
 from examples.demo.numbered import body_of, envelope_of
 from warren.actors.vhost import Vhost
 from warren.engine import open_vhost
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.salvage.names import from_text, to_text
 from warren.storage.settings import Settings
 

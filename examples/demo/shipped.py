@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 
 from warren.actors.vhost import Vhost
-from warren.queue_index.message_format import Envelope, Message, decode_message
+from warren.queue_index.message.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import encode_properties
 from warren.salvage.queue_directory import Finding, StoredMessage
 from warren.salvage.source import Source, open_source

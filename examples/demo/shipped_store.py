@@ -20,7 +20,7 @@ import attrs
 
 from examples.demo.shipped import DATA, digest_of
 from warren.actors.engines.topics.names import KEYS, UNIQ_KEY
-from warren.msg_store.commit_log_format import Blank, Record, decode_properties
+from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.reading import queue_messages, scan_records
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq

@@ -12,9 +12,9 @@ import attrs
 from tests.crash_points.recording import Record, recording
 from tests.support.delays import DIRECTORY as DELAYED
 from tests.support.delays import message, number_in
-from warren.actors.engines import definitions_file
-from warren.actors.engines.changes import Change
-from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.declared import definitions_file
+from warren.actors.engines.declared.changes import Change
+from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.actors.engines.delays.delay_log import DelayLog
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.record_log import RecordLog

@@ -12,7 +12,7 @@ import attrs
 from tests.crash_points.recording import Record, recording
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.clock import HandClock
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.storage.memory import MemoryFileSystem
 
 SETTINGS: Final[dict[str, Any]] = {

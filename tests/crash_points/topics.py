@@ -11,8 +11,8 @@ import attrs
 from tests.crash_points import recording as recorded
 from tests.support.topic_store_machine import Ghost, Sent, TopicStoreMachine
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
-from warren.msg_store.commit_log import Record
-from warren.msg_store.commit_log_format import ROLLBACK, TRANSACTION_MASK
+from warren.msg_store.commit_log.commit_log import Record
+from warren.msg_store.commit_log.commit_log_format import ROLLBACK, TRANSACTION_MASK
 from warren.storage.errors import DataError
 from warren.storage.java_hash import index_hash
 from warren.storage.memory import MemoryFileSystem

@@ -22,7 +22,7 @@ from tests.support.unique_life import SMALL
 from warren import Delivery, Queue
 from warren.actors.clock import HandClock
 from warren.actors.engines import unique_keys
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.storage.memory import MemoryFileSystem
 
 PERIOD_S: Final = 2.0

@@ -20,23 +20,23 @@ from pamqp import commands as c
 from tests.fuzz import seeds
 from tests.fuzz.parsers import PATH, in_memory
 from tests.fuzz.target import Target
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import Definitions
-from warren.actors.engines.definitions_file import FORMAT, VERSION, _checksum
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.definitions_file import FORMAT, VERSION, _checksum
 from warren.actors.engines.delays import delay_format
 from warren.actors.engines.delays.delay_log import DelayLog
 from warren.actors.engines.key_table import ROW
-from warren.actors.engines.retries import RECORD, Retries
+from warren.actors.engines.queue.retries import RECORD, Retries
 from warren.actors.engines.settings_file import load_settings
 from warren.actors.engines.unique_keys import UniqueKeys
 from warren.amqp.connection import PROTOCOL_HEADER, Connection
 from warren.amqp.framing import BODY, HEADER, frame
 from warren.amqp.methods import encode_method, method_of
 from warren.amqp.states import Side
-from warren.msg_store import clean_stop
-from warren.msg_store.file_summary import FileSummary
-from warren.msg_store.locations import Locations
-from warren.salvage.archive import unpack
+from warren.msg_store.rdq import clean_stop
+from warren.msg_store.rdq.file_summary import FileSummary
+from warren.msg_store.rdq.locations import Locations
+from warren.salvage.archives.archive import unpack
 from warren.shovel.exported_files import open_export
 from warren.shovel.exported_rows import letter_of
 from warren.shovel.progress import Progress

@@ -12,15 +12,18 @@ from tests.fuzz import seeds
 from tests.fuzz.target import Target
 from warren.actors.engines.topics.checkpoint_format import read_checkpoint
 from warren.actors.engines.topics.topic_table import TopicTable
-from warren.msg_store.commit_log_format import decode as decode_commit_log
-from warren.msg_store.rdq_columns import ColumnScan
-from warren.msg_store.rdq_format import scan
-from warren.msg_store.record_scan import read_columns
-from warren.queue_index import amqp10, amqp10_messages, amqp_tables, consumer_offsets_format, directory
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.dets_format import read_table, surviving_terms
-from warren.queue_index.local_offsets import LocalOffsets
-from warren.queue_index.message_format import (
+from warren.msg_store.commit_log.commit_log_format import decode as decode_commit_log
+from warren.msg_store.commit_log.record_scan import read_columns
+from warren.msg_store.rdq.rdq_columns import ColumnScan
+from warren.msg_store.rdq.rdq_format import scan
+from warren.queue_index.index import directory
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.dets_format import read_table, surviving_terms
+from warren.queue_index.index.record_format import JOURNAL, SEGMENT, parse
+from warren.queue_index.index.recovery_terms import read_recovery_terms, v2_index_state
+from warren.queue_index.index.segment_file import read_segment, scan_segment
+from warren.queue_index.message import amqp10, amqp10_messages, amqp_tables
+from warren.queue_index.message.message_format import (
     Envelope,
     decode_message,
     encode_message,
@@ -39,18 +42,17 @@ from warren.queue_index.properties import (
     names_in,
     to_json,
 )
-from warren.queue_index.quorum.config import parse_config
-from warren.queue_index.quorum.decoding import EntryDecoder, decode_entry
-from warren.queue_index.quorum.log import QuorumLog
-from warren.queue_index.quorum.machine_state import parts_of
-from warren.queue_index.quorum.node_tables import read_applied, read_uids
-from warren.queue_index.quorum.snapshot_format import SNAPSHOT_HEADER, parse_indexes
-from warren.queue_index.quorum.snapshots import find_snapshot
-from warren.queue_index.quorum.wal_columns import WalEntries
-from warren.queue_index.quorum.wal_index import WalIndex
-from warren.queue_index.record_format import JOURNAL, SEGMENT, parse
-from warren.queue_index.recovery_terms import read_recovery_terms, v2_index_state
-from warren.queue_index.segment_file import read_segment, scan_segment
+from warren.queue_index.topics import consumer_offsets_format
+from warren.queue_index.topics.local_offsets import LocalOffsets
+from warren.salvage.quorum.fifo.decoding import EntryDecoder, decode_entry
+from warren.salvage.quorum.fifo.machine_state import parts_of
+from warren.salvage.quorum.ra.config import parse_config
+from warren.salvage.quorum.ra.log import QuorumLog
+from warren.salvage.quorum.ra.node_tables import read_applied, read_uids
+from warren.salvage.quorum.ra.snapshot_format import SNAPSHOT_HEADER, parse_indexes
+from warren.salvage.quorum.ra.snapshots import find_snapshot
+from warren.salvage.quorum.ra.wal_columns import WalEntries
+from warren.salvage.quorum.ra.wal_index import WalIndex
 from warren.storage import erlang_terms, erlang_text, term_walk
 from warren.storage.erlang_terms import Atom, Term
 from warren.storage.errors import DataError, MessageError, TermError, WarrenError

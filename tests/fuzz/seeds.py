@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.rabbitmq_golden import GOLDEN
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 
 V1: Final = "10-crash-restart-clean"
 V1_SEGMENTS: Final = "05-clean-segments-2048"

@@ -32,7 +32,7 @@ from tests.real_disk.session import DISK_BYTES, recorder, why_not, working_place
 from tests.real_disk.workload import SETTINGS
 from tests.real_disk.write_log import Counter, Record, read_log
 from tests.support.loop_mounts import make_ext4, mounted
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.errors import WarrenError
 
 REFUSED: Final = b"bad sector"

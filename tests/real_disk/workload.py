@@ -31,7 +31,7 @@ from tests.real_disk.write_log import Counter
 from tests.support import kill_child
 from tests.support.queue_load import QueueLoad
 from tests.support.topic_load import TopicLoad
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.errors import NotFoundError, PreconditionFailedError, TransactionError
 from warren.handles.transaction import Transaction
 
@@ -260,9 +260,9 @@ def run(report: int, request: dict[str, Any]) -> None:
 IMPORTED_ONCE = (
     "warren.client.shared_directory",
     "warren.server",
-    "warren.actors.delay_actor",
-    "warren.actors.unique_publisher",
-    "warren.actors.running_topics",
+    "warren.actors.delays.delay_actor",
+    "warren.actors.queue.unique_publisher",
+    "warren.actors.topics.running_topics",
     "warren.actors.engines.topics.topic_store",
 )
 """What warren imports when it is first used: each process would anew."""

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from warren.actors import future as futures
-from warren.actors.future import Future
-from warren.actors.pool import PooledActor, ThreadPool
-from warren.actors.queue_front_end import QueueFrontEnd
+from warren.actors.queue.queue_front_end import QueueFrontEnd
+from warren.actors.runtime import future as futures
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.pool import PooledActor, ThreadPool
 
 
 def _end_turn(actor: Any) -> None:

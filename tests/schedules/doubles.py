@@ -19,12 +19,28 @@ from tests.schedules.scheduler import Scheduler, Stepped
 from warren.actors.clock import NS, HandClock
 
 WITH_THREADING: Final = (
-    *("pool", "inbox", "deliveries", "clock", "shared", "shared_prefetch", "waiting_room", "vhost_delays"),
-    *("delay_output", "dispatch_actor", "message_log", "wake_event", "node_context", "future"),
-    "interrupts",
+    *(
+        "runtime.pool",
+        "runtime.inbox",
+        "queue.deliveries",
+        "clock",
+        "runtime.shared",
+        "queue.shared_prefetch",
+        "runtime.waiting_room",
+        "delays.vhost_delays",
+    ),
+    *(
+        "delays.delay_output",
+        "topics.dispatch_actor",
+        "queue.message_log",
+        "runtime.wake_event",
+        "node.node_context",
+        "runtime.future",
+    ),
+    "runtime.interrupts",
 )
 """Modules of the actors that make locks or threads."""
-WITH_TIME: Final = ("future", "deliveries")
+WITH_TIME: Final = ("runtime.future", "queue.deliveries")
 
 
 class Lock:
@@ -246,10 +262,10 @@ def stepped(scheduler: Scheduler) -> Iterator[Threading]:
             replace(undo, f"warren.actors.{name}", "threading", doubles)
         for name in WITH_TIME:
             replace(undo, f"warren.actors.{name}", "time", Time(scheduler))
-        replace(undo, "warren.actors.future", "_LOCK", Lock(scheduler))
-        replace(undo, "warren.actors.running_vhost", "_DELAYS", Lock(scheduler))
-        for name in ("pool", "leading"):
-            replace(undo, f"warren.actors.{name}", "SimpleQueue", lambda: SimpleQueue(scheduler))
+        replace(undo, "warren.actors.runtime.future", "_LOCK", Lock(scheduler))
+        replace(undo, "warren.actors.node.running_vhost", "_DELAYS", Lock(scheduler))
+        for name in ("pool", "leader_follower"):
+            replace(undo, f"warren.actors.runtime.{name}", "SimpleQueue", lambda: SimpleQueue(scheduler))
         yield doubles
 
 

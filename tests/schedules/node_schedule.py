@@ -1,7 +1,7 @@
 """A node under a scheduler: one program, one order of its threads' steps, and what is owed then.
 
-The node is production code on production's :class:`~warren.actors.pool.ThreadPool`; its disk is in memory, its clock
-is the scheduler's. Lines of the actors, and of what users' threads run, are steps.
+The node is production code on production's :class:`~warren.actors.runtime.pool.ThreadPool`; its disk is in memory, its
+clock is the scheduler's. Lines of the actors, and of what users' threads run, are steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.schedules.shrinking import shrunk
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.runtime_tools import DATA, forget_actors, hand_node
 from warren import Queue
-from warren.actors.handing_over import QueueDownError
-from warren.actors.pool import ThreadPool
+from warren.actors.queue.intake import QueueDownError
+from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config
 from warren.errors import WarrenError
 from warren.handles.node import Node
@@ -34,12 +34,17 @@ from warren.hosting.running_node import RunningNode
 from warren.storage.memory import MemoryFileSystem
 from warren.testing import Machine
 
-_ACTORS: Final = str(Path(warren.actors.pool.__file__).parent)
+_ACTORS: Final = str(Path(warren.actors.__file__).parent)
 _USERS: Final = str(Path(warren.__file__).parent / "handles")
 TRACED: Final = (
-    *(f"{_ACTORS}/{name}" for name in ("pool", "inbox", "future", "gate", "front_end", "queue_", "early", "deliver")),
-    *(f"{_ACTORS}/{name}" for name in ("admission", "store_actor", "timer", "shared", "node_", "vhost", "delay")),
-    *(f"{_ACTORS}/{name}" for name in ("commit", "dispatch", "groups", "running", "waiting", "memory", "handing")),
+    *(f"{_ACTORS}/runtime/{name}" for name in ("pool", "inbox", "future", "timer", "shared", "waiting")),
+    *(
+        f"{_ACTORS}/node/{name}"
+        for name in ("gate", "front_end", "admission", "store_actor", "node_", "running", "memory")
+    ),
+    *(f"{_ACTORS}/queue/{name}" for name in ("queue_", "early", "deliver", "shared", "intake")),
+    *(f"{_ACTORS}/topics/{name}" for name in ("node_", "commit", "dispatch", "groups", "running")),
+    *(f"{_ACTORS}/{name}" for name in ("vhost", "delays/vhost", "delays/delay")),
     *(f"{_USERS}/{name}" for name in ("channel", "consumer", "queue.py")),
     broken.__file__,
 )

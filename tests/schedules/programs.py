@@ -296,7 +296,7 @@ class User:
 
     def loop_publish(self, name: str, size: int, waits: bool) -> None:
         """As an event loop does, which runs no turns and waits without help."""
-        from warren.actors.admission import BackpressureWait
+        from warren.actors.node.admission import BackpressureWait
 
         verbs = self.queue(name)._verbs
         bodies = self.bodies(1, size)
@@ -423,7 +423,7 @@ class User:
 
     def loop_len(self, name: str) -> None:
         """As an event loop asks."""
-        from warren.actors.pool import Asked
+        from warren.actors.runtime.pool import Asked
 
         actor = self.queue(name)._verbs.actor
         asked = Asked(actor, actor.length)

@@ -37,13 +37,13 @@ from warren.hosting import open_nodes
 from warren.hosting.running_node import RunningNode
 
 _WARREN: Final = str(Path(warren.__file__).parent)
-_ACTORS: Final = str(Path(warren.actors.leading.__file__).parent)
+_ACTORS: Final = str(Path(warren.actors.__file__).parent)
 TRACED: Final = (
     *(
         f"{_WARREN}/client/{name}"
         for name in ("shared_directory", "link", "sending", "handshake", "remote", "channels")
     ),
-    *(f"{_ACTORS}/{name}" for name in ("leading", "node_socket", "loop_thread")),
+    *(f"{_ACTORS}/{name}" for name in ("runtime/leader_follower", "node/node_socket", "runtime/loop_thread")),
     *(f"{_WARREN}/server/{name}" for name in ("server.py", "directory_socket")),
     f"{_WARREN}/hosting/running_node",
 )
@@ -127,22 +127,31 @@ class TakeoverSchedule:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _replace(self, undo: contextlib.ExitStack, scheduler: Scheduler, processes: sockets.Processes) -> None:
-        doubles = __import__("warren.actors.pool", fromlist=["threading"]).threading
+        doubles = __import__("warren.actors.runtime.pool", fromlist=["threading"]).threading
         time, select, module = Time(scheduler), sockets.Select(scheduler), sockets.SocketModule(processes)
-        for name in ("leading", "loop_thread"):
-            replace(undo, f"warren.actors.{name}", "threading", doubles)
+        for name in ("leader_follower", "loop_thread"):
+            replace(undo, f"warren.actors.runtime.{name}", "threading", doubles)
         for name in (
-            *("actors.leading", "client.shared_directory", "client.sending", "client.remote", "handles.consumer"),
+            *(
+                "actors.runtime.leader_follower",
+                "client.shared_directory",
+                "client.sending",
+                "client.remote",
+                "handles.consumer",
+            ),
             "storage.lock_file",
         ):
             replace(undo, f"warren.{name}", "time", time)
-        replace(undo, "warren.actors.leading", "select", select)
-        for name in ("actors.leading", "actors.node_socket", "client.shared_directory"):
+        replace(undo, "warren.actors.runtime.leader_follower", "select", select)
+        for name in ("actors.runtime.leader_follower", "actors.node.node_socket", "client.shared_directory"):
             replace(undo, f"warren.{name}", "socket", module)
         replace(undo, "warren.storage.lock_file", "fcntl", sockets.Fcntl(processes))
-        for name, constant in (("actors.leading", "SILENCE_TICK_S"), ("server.connection", "GUEST_BEAT_S")):
+        for name, constant in (
+            ("actors.runtime.leader_follower", "SILENCE_TICK_S"),
+            ("server.connection", "GUEST_BEAT_S"),
+        ):
             replace(undo, f"warren.{name}", constant, 1e6)  # else a program that hangs would seem to go on
-        replace(undo, "warren.actors.loop_thread", "asyncio", sockets.Asyncio(scheduler))
+        replace(undo, "warren.actors.runtime.loop_thread", "asyncio", sockets.Asyncio(scheduler))
         replace(undo, "warren.server.server", "_new_loop", processes.new_loop)
         replace(undo, "warren.handles.node", "SystemClock", lambda: SteppedClock(scheduler))
         start = node_module._start

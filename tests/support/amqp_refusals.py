@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.support.amqp_values import REPLY_TO
-from warren.queue_index.amqp_tables import LongInteger, Timestamp
+from warren.queue_index.message.amqp_tables import LongInteger, Timestamp
 
 Refusal = tuple[str, dict[str, Any], str]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.support.differential_program import FAR_MS
-from warren.queue_index.amqp_tables import LongInteger
+from warren.queue_index.message.amqp_tables import LongInteger
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 

@@ -18,7 +18,7 @@ import warren
 import warren.aio
 from tests.support.aio_tools import GUARD_S, driven
 from tests.support.runtime_tools import HandNode, hand_node
-from warren.actors.future import Future
+from warren.actors.runtime.future import Future
 from warren.verbs.topic_append import AppendManyConfirm
 
 Check = Callable[..., Awaitable[None]]

@@ -22,8 +22,8 @@ from tests.support.broker import Broker, BrokerError
 from warren.actors.vhost import Vhost
 from warren.engine import vhost_path
 from warren.handles.node import Node
-from warren.queue_index.message_format import decode_message
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.message.message_format import decode_message
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.salvage.queue_directory import MISSING_BODY, Finding
 from warren.salvage.source import open_source
 from warren.storage.faults import SimulatedCrash

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
-from warren.queue_index import index_v2_format as v2
-from warren.queue_index.message_format import decode_message
-from warren.queue_index.recovery_terms import V2_INDEX_STATE
-from warren.salvage.classic_directory import UNCOUNTED
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.recovery_terms import V2_INDEX_STATE
+from warren.queue_index.message.message_format import decode_message
+from warren.salvage.classic.classic_directory import UNCOUNTED
 from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, StoredMessage
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.pipeline_tools import rabbitmq_node
-from warren.msg_store.rdq_format import HEADER, Record, scan
-from warren.queue_index.directory import queue_name_file
+from warren.msg_store.rdq.rdq_format import HEADER, Record, scan
+from warren.queue_index.index.directory import queue_name_file
 from warren.storage.filesystem import RealFileSystem
 
 Spoil = Callable[[Path], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warren.actors.engines.delays.delay_format import digest_of_id, target_of_queue
 from warren.actors.engines.delays.delay_log import NewMessage
-from warren.queue_index.message_format import Envelope, decode_message, encode_message
+from warren.queue_index.message.message_format import Envelope, decode_message, encode_message
 from warren.queue_index.properties import encode_values
 
 DIRECTORY = "/data/warren.delayed/x"

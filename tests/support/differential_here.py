@@ -12,7 +12,7 @@ from tests.support.differential_sides import Outcome, Seen, Side, SideConsumer, 
 from tests.support.runtime_tools import hand_node
 from warren import Queue, Vhost
 from warren.actors.engines.errors import NotFoundError, RefusedError
-from warren.actors.handing_over import PublishRefusedError, QueueDownError
+from warren.actors.queue.intake import PublishRefusedError, QueueDownError
 from warren.errors import UnroutableError
 from warren.handles.consumer import Consumer, Delivery
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 import attrs
 
 import warren
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 
 LIMIT_S: Final = 120.0
 """So long an end may take, from its program's first line on. It tells an end that never comes from one on a machine

@@ -16,7 +16,7 @@ import warren
 from tests.support.ends import QUEUE, TOPIC, End, Kept, Program, add, body_of, name_of
 from tests.support.ends_of_programs import ERROR
 from tests.support.ends_of_threads import start
-from warren.actors.future import Future
+from warren.actors.runtime.future import Future
 
 
 class Scene:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from warren.queue_index.key_index import KeyIndex
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.filesystem import FileSystem
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.message_format import Envelope, encode_message
-from warren.queue_index.queue_index import QueueIndex
-from warren.queue_index.recovery import DirtyRecovery
-from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Batch, Run, UnencodedTerms
-from warren.queue_index.variable_queue import QueueFiles
+from warren.queue_index.index.queue_index import QueueIndex
+from warren.queue_index.index.recovery import DirtyRecovery
+from warren.queue_index.message.message_format import Envelope, encode_message
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Batch, Run, UnencodedTerms
+from warren.queue_index.queue.variable_queue import QueueFiles
 from warren.storage.filesystem import FileSystem
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Whole

@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from warren.actors.inbox import PendingBatch
-from warren.actors.pool import Pool, PooledActor
+from warren.actors.runtime.inbox import PendingBatch
+from warren.actors.runtime.pool import Pool, PooledActor
 from warren.storage.errors import WarrenError
 
 

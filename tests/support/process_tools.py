@@ -6,17 +6,17 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.backing import Backing
-from warren.actors.engines.effects import Delivered
-from warren.actors.engines.queue_process import QueueProcess
-from warren.msg_store.message_store import MessageStore
-from warren.queue_index import directory as names
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.msg_ids import MsgIds
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.queue_index.index import directory as names
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.properties import Properties, encode_properties
-from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.record_log import RecordLog
 from warren.storage.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import warren
 from tests.support.kill_child import Load
-from warren.actors.future import Confirm, CountDown, Future
+from warren.actors.runtime.future import Confirm, CountDown, Future
 
 STREAMS: dict[str, tuple[tuple[str, ...], int]] = {
     "small": (("small",), 0),

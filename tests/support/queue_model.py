@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from warren.actors.vhost import Vhost
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.msg_ids import numbered_id
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.message.msg_ids import numbered_id
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
 

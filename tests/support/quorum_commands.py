@@ -13,10 +13,10 @@ from typing import Final
 
 import attrs
 
-from warren.queue_index.quorum.commands import ConsumerKey, Pid
-from warren.queue_index.quorum.decoding import decode_entry
-from warren.queue_index.quorum.machine import QuorumMachine
-from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.salvage.quorum.fifo.commands import ConsumerKey, Pid
+from warren.salvage.quorum.fifo.decoding import decode_entry
+from warren.salvage.quorum.fifo.machine import QuorumMachine
+from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, pid_key
 
 VERSION: Final = 2

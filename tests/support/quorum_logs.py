@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.support.quorum_tools import OPENING, Record
-from warren.queue_index.message_format import Envelope, encode_message
+from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import Properties, encode_properties
 from warren.storage.erlang_terms import Atom, Opaque, Term, decode, encode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.support.quorum_state import state_term
-from warren.queue_index.quorum.commands import (
+from warren.salvage.quorum.fifo.commands import (
     Body,
     Cancel,
     Checkout,
@@ -17,7 +17,7 @@ from warren.queue_index.quorum.commands import (
     Return,
     Settle,
 )
-from warren.queue_index.quorum.machine import QuorumMachine
+from warren.salvage.quorum.fifo.machine import QuorumMachine
 from warren.storage.erlang_terms import Atom, Opaque, Term, decode, encode, pid_key
 
 NODE = "rabbit@one"

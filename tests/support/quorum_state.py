@@ -1,4 +1,4 @@
-"""A quorum queue's state written in the broker's form (``warren.queue_index.quorum.machine_state`` has it), up to 4.2.
+"""A quorum queue's state written in the broker's form (``warren.salvage.quorum.fifo.machine_state`` has it), up to 4.2.
 
 What does not change the queue (counters for snapshots, names, the resource) is empty.
 """
@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from warren.queue_index.quorum.commands import ConsumerKey, Pid
-from warren.queue_index.quorum.consumers import UP, Consumer
-from warren.queue_index.quorum.dead_letters import DeadLetter
-from warren.queue_index.quorum.machine import QuorumMachine
-from warren.queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue, TwoQueues
-from warren.queue_index.quorum.rules import QueueSettings, rules_of
-from warren.queue_index.quorum.service import Service
+from warren.salvage.quorum.fifo.commands import ConsumerKey, Pid
+from warren.salvage.quorum.fifo.consumers import UP, Consumer
+from warren.salvage.quorum.fifo.dead_letters import DeadLetter
+from warren.salvage.quorum.fifo.machine import QuorumMachine
+from warren.salvage.quorum.fifo.ready_queues import QueuedMessage, ReadyQueue, TwoQueues
+from warren.salvage.quorum.fifo.rules import QueueSettings, rules_of
+from warren.salvage.quorum.fifo.service import Service
 from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, node_of_pid
 
 _UNDEFINED: Final = Atom("undefined")

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import attrs
 
 from tests.support.erlang_text_writer import format_term
-from warren.queue_index.dets_format import TableObject, encode_table
-from warren.queue_index.quorum.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
-from warren.queue_index.quorum.log import QuorumLog, WalIndex
-from warren.queue_index.quorum.segment_format import encode_segment
-from warren.queue_index.quorum.snapshot_format import encode_indexes, encode_snapshot
-from warren.queue_index.quorum.wal_format import WAL_HEADER, encode_record
+from warren.queue_index.index.dets_format import TableObject, encode_table
+from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
+from warren.salvage.quorum.ra.log import QuorumLog, WalIndex
+from warren.salvage.quorum.ra.segment_format import encode_segment
+from warren.salvage.quorum.ra.snapshot_format import encode_indexes, encode_snapshot
+from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
 from warren.storage.erlang_terms import Atom, Term, encode
 from warren.storage.filesystem import FileSystem
 

@@ -14,11 +14,11 @@ from pykka import ActorRegistry
 
 from warren import Config, Node, Queue
 from warren.actors.clock import HandClock
-from warren.actors.pool import HandPool, PooledActor
-from warren.actors.queue_actor import QueueActor
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.pool import HandPool, PooledActor
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_node import RunningNode
-from warren.queue_index import directory as names
+from warren.queue_index.index import directory as names
 from warren.storage.memory import MemoryFileSystem
 from warren.testing import Machine
 

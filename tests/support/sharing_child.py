@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import warren
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 
 WINDOW = 20
 SETTINGS: dict[str, Any] = {

@@ -17,19 +17,19 @@ import attrs
 from tests.support.runtime_tools import Machine, hand_node
 from warren import Config
 from warren.actors import messages as m
-from warren.actors.deliveries import Deliveries
 from warren.actors.engines.alarms import Alarms
-from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.effects import Delivered
 from warren.actors.engines.memory_monitor import MemoryMonitor
-from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.future import Future
-from warren.actors.handing_over import PublishKey
-from warren.actors.memory_monitor_actor import MemoryMonitorActor
-from warren.actors.node_actor import Probes
-from warren.actors.queue_actor import QueueActor
-from warren.actors.store_actor import MessageStoreActor
-from warren.queue_index.variable_queue import VariableQueue
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.node.memory_monitor_actor import MemoryMonitorActor
+from warren.actors.node.node_actor import Probes
+from warren.actors.node.store_actor import MessageStoreActor
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.intake import PublishKey
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Future
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.simulation import NodeSpec, QueueSpec, Scenario
 from warren.simulation.node import SimulatedNode
 from warren.simulation.publication import Publication

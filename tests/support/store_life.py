@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import attrs
 
-from warren.msg_store import compaction, recovery
-from warren.msg_store.message_store import MessageStore
-from warren.msg_store.store_reader import StoreReader
-from warren.queue_index.msg_ids import numbered_id
+from warren.msg_store.rdq import compaction, recovery
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.queue_index.message.msg_ids import numbered_id
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Pieces
 from warren.storage.settings import Settings

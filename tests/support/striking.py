@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from warren.actors import interrupts
+from warren.actors.runtime import interrupts
 
 
 def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:

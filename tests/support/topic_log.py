@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.msg_store.commit_log import Batch, CommitLog
-from warren.msg_store.commit_log_format import PREPARED, TRANSACTION_MASK, Host, Record
+from warren.msg_store.commit_log.commit_log import Batch, CommitLog
+from warren.msg_store.commit_log.commit_log_format import PREPARED, TRANSACTION_MASK, Host, Record
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.topic_settings import TopicSettings
 

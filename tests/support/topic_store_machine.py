@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import Batch, Record
-from warren.msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host
+from warren.msg_store.commit_log.commit_log import Batch, Record
+from warren.msg_store.commit_log.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host
 from warren.storage.errors import StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.filesystem import write_file

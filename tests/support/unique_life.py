@@ -9,7 +9,7 @@ import attrs
 from tests.support.runtime_tools import BIG, HandNode, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.storage.memory import MemoryFileSystem
 
 SMALL: dict[str, Any] = {"segment_entry_count": 4, "queue_index_max_journal_entries": 6}

@@ -24,7 +24,7 @@ from tests.support.queue_model import (
     open_vhost,
 )
 from warren.actors.vhost import Vhost
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.errors import StorageError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings

@@ -32,13 +32,13 @@ from tests.support.queue_model import (
     open_vhost,
 )
 from warren.actors.vhost import Vhost
-from warren.queue_index import segment_file
-from warren.queue_index.credit import CreditFlow
-from warren.queue_index.entries import segment_entries
-from warren.queue_index.facts import ACKED, PUBLISHED
-from warren.queue_index.fetching import MessageProperties
-from warren.queue_index.record_format import SEGMENT, parse
-from warren.queue_index.variable_queue import VariableQueue
+from warren.queue_index.index import segment_file
+from warren.queue_index.index.entries import segment_entries
+from warren.queue_index.index.facts import ACKED, PUBLISHED
+from warren.queue_index.index.record_format import SEGMENT, parse
+from warren.queue_index.queue.credit import CreditFlow
+from warren.queue_index.queue.fetching import MessageProperties
+from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.faults import FaultRules
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import RABBITMQ_3_10, Settings

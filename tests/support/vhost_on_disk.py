@@ -7,12 +7,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from warren.msg_store.rdq_format import encode_record
-from warren.queue_index import directory as disk
-from warren.queue_index.message_format import Envelope, encode_message
+from warren.msg_store.rdq.rdq_format import encode_record
+from warren.queue_index.index import directory as disk
+from warren.queue_index.index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
+from warren.queue_index.index.recovery_terms import RecoveryTerms, encode_recovery_terms
+from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import Properties, encode_properties
-from warren.queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
-from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
 
 ENTRIES = 4
 """Of a segment."""

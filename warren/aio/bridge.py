@@ -1,10 +1,10 @@
 """The bridge: coroutines that wait for what actors answer.
 
-An actor's :class:`~warren.actors.future.Future` is answered in one of the pool's threads. Every event loop has one
-bridge, by which those threads wake its coroutines: however many are answered before the loop comes round, it is told
-once. A coroutine that waits is an entry in a list, never a thread; and it does not help
-(:meth:`warren.actors.future.Future.get` does), because a queue's turn reads and writes files, which an event loop must
-not wait for. Only what is quick is done in the loop itself (:meth:`warren.actors.pool.Asked.send`).
+An actor's :class:`~warren.actors.runtime.future.Future` is answered in one of the pool's threads. Every event loop has
+one bridge, by which those threads wake its coroutines: however many are answered before the loop comes round, it is
+told once. A coroutine that waits is an entry in a list, never a thread; and it does not help
+(:meth:`warren.actors.runtime.future.Future.get` does), because a queue's turn reads and writes files, which an event
+loop must not wait for. Only what is quick is done in the loop itself (:meth:`warren.actors.runtime.pool.Asked.send`).
 
 A coroutine that is cancelled while it waits takes its callback back. What it had asked for is done all the same.
 """
@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
-from warren.actors.admission import Admission, BackpressureWait
-from warren.actors.future import Confirm, Future
-from warren.actors.gate import Reservation
-from warren.actors.pool import Asked
+from warren.actors.node.admission import Admission, BackpressureWait
+from warren.actors.node.gate import Reservation
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.pool import Asked
 from warren.storage.call_arguments import signature
 from warren.verbs.steps import Has, Reading, Steps, Wait, Within
 

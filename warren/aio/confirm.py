@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from warren.actors import future
+from warren.actors.runtime import future
 from warren.aio.bridge import safe
 
 W = TypeVar("W")

@@ -13,14 +13,14 @@ import functools
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Unpack
 
-from warren.actors.commit_log_actor import AppendResult
 from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.actors.topics.commit_log_actor import AppendResult
 from warren.aio.bridge import awaited, run, run_now, safe
 from warren.aio.confirm import AppendConfirm
 from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
 from warren.handles import topic
-from warren.msg_store.packed_records import PackedRecords
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import checked
 from warren.values.topic_record import Moment
 from warren.verbs.reader_verbs import ReaderArguments

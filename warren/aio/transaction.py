@@ -6,8 +6,8 @@ import functools
 
 from warren.aio.bridge import awaited, awaited_safe
 from warren.handles import transaction
-from warren.msg_store.commit_log_format import Record
-from warren.msg_store.packed_records import packed_again
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.msg_store.commit_log.packed_records import packed_again
 from warren.values.topic_record import StoredMessage
 from warren.verbs.transaction_verbs import TransactionHandle, TransactionVerbs
 

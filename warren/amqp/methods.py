@@ -17,7 +17,7 @@ from pamqp.base import Frame as Method
 from warren.amqp.errors import FRAME_ERROR, ProtocolError, UnknownMethodError, UntoldError
 from warren.amqp.framing import METHOD, frame
 from warren.amqp.own_methods import ACCESS_METHODS, OWN_METHODS
-from warren.queue_index.amqp_tables import read_table, write_table
+from warren.queue_index.message.amqp_tables import read_table, write_table
 from warren.storage.errors import MessageError
 
 M = TypeVar("M", bound=Method)

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from warren.arrow.arrays import schema_of
 from warren.arrow.columns import Columns, as_batch
 from warren.arrow.message_arrays import message_arrays
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.salvage.classic.orphans import Orphan
 from warren.salvage.message_batches import ROW_BYTES, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
-from warren.salvage.orphans import Orphan
 from warren.salvage.rocketmq.message_lines import record_fields
 
 GROUP_BYTES: Final = 32 << 20

@@ -13,16 +13,16 @@ import attrs
 import numpy as np
 from pamqp.base import Frame as Method
 
-from warren.actors.commit_log_actor import AppendConfirm, AppendKey, batch_of_items, size_of, went_all
-from warren.actors.future import Confirm, Future
-from warren.actors.leading import Later
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.leader_follower import Later
+from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, batch_of_items, size_of, went_all
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import Call, CallError
 from warren.client.calls import check_fits, error_of, plain, result_of
 from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel
 from warren.client.topic_batches import batch_to_send
-from warren.msg_store.commit_log import Appended
-from warren.msg_store.message_batch import Batch
+from warren.msg_store.commit_log.commit_log import Appended
+from warren.msg_store.rdq.message_batch import Batch
 from warren.storage.errors import WarrenError
 
 

@@ -21,7 +21,7 @@ from pamqp.base import Frame as Method
 
 from warren.amqp.own_methods import Call, CallError, CallOk, Refused
 from warren.client.errors import ServerError
-from warren.queue_index.amqp_tables import write_table
+from warren.queue_index.message.amqp_tables import write_table
 from warren.storage.errors import DataError, MessageError, WarrenError
 from warren.verbs.steps import Steps
 

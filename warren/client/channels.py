@@ -16,10 +16,10 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.actors.deliveries import Deliveries
-from warren.actors.future import Future
-from warren.actors.leading import Later
-from warren.actors.pool import WrongProcessError
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.leader_follower import Later
+from warren.actors.runtime.pool import WrongProcessError
 from warren.amqp.connection import Connection
 from warren.amqp.framing import MethodRun
 from warren.amqp.own_methods import Call, Refused, Settle
@@ -28,7 +28,7 @@ from warren.client.calls import error_of, result_of
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import delivered_of, got_of
-from warren.queue_index.acking import tag_ranges
+from warren.queue_index.queue.acking import tag_ranges
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import Steps
 

@@ -13,9 +13,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from warren.actors.future import Confirm, Future
-from warren.actors.interrupts import uninterrupted
-from warren.actors.leading import Later
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.interrupts import uninterrupted
+from warren.actors.runtime.leader_follower import Later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import DISK_FULL
 from warren.client.channels import ClientChannel

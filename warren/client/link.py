@@ -1,6 +1,6 @@
 """Link: one socket to the process that hosts a node, and what happens when it is lost.
 
-:mod:`warren.actors.leading` says which thread reads it, :mod:`warren.client.sending` when data is sent.
+:mod:`warren.actors.runtime.leader_follower` says which thread reads it, :mod:`warren.client.sending` when data is sent.
 
 *Loss.* When the other end is gone the reader connects again (``connect`` finds the next host, or makes this process
 host). Channels say what becomes of them (:class:`~warren.client.sending.Receiver`). What was asked and not answered
@@ -22,10 +22,10 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.actors.future import Future
-from warren.actors.interrupts import uninterrupted
-from warren.actors.leading import TICK_S, Later, call_later
 from warren.actors.log_events import log_event, logger
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.interrupts import uninterrupted
+from warren.actors.runtime.leader_follower import TICK_S, Later, call_later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, Messages, MethodReceived, Violation

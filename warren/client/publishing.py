@@ -15,9 +15,9 @@ from typing import Final
 import attrs
 from pamqp import commands as c
 
-from warren.actors.future import Confirm, Future
-from warren.actors.handing_over import PublishKey, PublishRefusedError
-from warren.actors.leading import Later
+from warren.actors.queue.intake import PublishKey, PublishRefusedError
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.leader_follower import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import ACK, MethodRun
 from warren.amqp.received import Messages

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 import attrs
 from pamqp import commands as c
 
-from warren.actors.deliveries import Deliveries
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
-from warren.actors.engines.effects import Delivered
+from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.future import Confirm, CountDown, Future
-from warren.actors.handing_over import PublishKey, QueueGoneError
-from warren.actors.leading import Later
-from warren.actors.looking import BrowsedMessage, wanted_of
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.inspecting import BrowsedMessage, wanted_of
+from warren.actors.queue.intake import PublishKey, QueueGoneError
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Confirm, CountDown, Future
+from warren.actors.runtime.leader_follower import Later
 from warren.amqp.connection import Connection
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import CREDIT, DUE, MESSAGE_BYTES, Call, Credit
@@ -30,9 +30,9 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.handles.channel import DeliveredMessage
-from warren.queue_index.amqp_tables import LongInteger
-from warren.queue_index.browsing import Browsed
-from warren.queue_index.fetching import MessageProperties
+from warren.queue_index.message.amqp_tables import LongInteger
+from warren.queue_index.queue.browsing import Browsed
+from warren.queue_index.queue.fetching import MessageProperties
 from warren.storage.errors import WarrenError
 from warren.values.messages import (
     KEY_ARGUMENTS,

@@ -17,16 +17,16 @@ from pamqp.base import Frame as Method
 
 from warren.actors.engines.topics.consumer_group import Taken
 from warren.actors.engines.topics.errors import QueueLostError
-from warren.actors.future import Future
-from warren.actors.leading import Later
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.leader_follower import Later
 from warren.amqp.own_methods import Arrived, Call, CallError, CallOk
 from warren.client.calls import error_of, plain, restored, unpacked
 from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError
 from warren.client.remote import RemoteVhost
-from warren.msg_store.commit_log_format import Record, encode
-from warren.msg_store.packed_records import PackedRecords, packed
-from warren.queue_index.local_offsets import SEPARATOR
+from warren.msg_store.commit_log.commit_log_format import Record, encode
+from warren.msg_store.commit_log.packed_records import PackedRecords, packed
+from warren.queue_index.topics.local_offsets import SEPARATOR
 from warren.storage.errors import WarrenError
 from warren.values.topic_record import to_ms
 from warren.verbs.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs

@@ -9,14 +9,14 @@ from typing import Any
 import attrs
 from pamqp import commands as c
 
-from warren.actors.engines.effects import Delivered
+from warren.actors.engines.queue.effects import Delivered
 from warren.amqp.methods import text_of
 from warren.amqp.received import Messages
 from warren.client.calls import result_of, unpacked
-from warren.queue_index.fetching import Fetched
-from warren.queue_index.message_format import MSG_ID_BYTES, Envelope
+from warren.queue_index.message.message_format import MSG_ID_BYTES, Envelope
 from warren.queue_index.properties import decode_properties
-from warren.queue_index.run import IN_RAM, Batch, Run, UnencodedTerms
+from warren.queue_index.queue.fetching import Fetched
+from warren.queue_index.queue.run import IN_RAM, Batch, Run, UnencodedTerms
 
 _PERSISTENT = 2
 

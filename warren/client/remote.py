@@ -10,9 +10,9 @@ from typing import Any, Final, NoReturn, TypeVar
 import attrs
 from pamqp.base import Frame as Method
 
-from warren.actors.future import Confirm, Future
-from warren.actors.handing_over import PublishKey
-from warren.actors.node_context import BlockedError
+from warren.actors.node.node_context import BlockedError
+from warren.actors.queue.intake import PublishKey
+from warren.actors.runtime.future import Confirm, Future
 from warren.client.appending import KeptCalls
 from warren.client.calls import NotFromOutsideError
 from warren.client.channels import ClientChannel

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from pamqp.base import Frame as Method
 
-from warren.actors.interrupts import uninterrupted
-from warren.actors.leading import LINGER_S, Later, Leading
+from warren.actors.runtime.interrupts import uninterrupted
+from warren.actors.runtime.leader_follower import LINGER_S, Later, Leading
 from warren.amqp.connection import Connection
 from warren.amqp.received import Event
 from warren.client.errors import LinkLostError

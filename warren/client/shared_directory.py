@@ -28,10 +28,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from warren.actors.interrupts import Closing, uninterrupted
-from warren.actors.leading import new_lock
-from warren.actors.node_socket import SOCKET_NAME, short_path
-from warren.actors.pool import WrongProcessError
+from warren.actors.node.node_socket import SOCKET_NAME, short_path
+from warren.actors.runtime.interrupts import Closing, uninterrupted
+from warren.actors.runtime.leader_follower import new_lock
+from warren.actors.runtime.pool import WrongProcessError
 from warren.client.calls import NotFromOutsideError
 from warren.client.errors import HostUnresponsiveError, LinkLostError
 from warren.client.handshake import Login

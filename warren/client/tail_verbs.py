@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from warren.actors.looking import BrowsedMessage
+from warren.actors.queue.inspecting import BrowsedMessage
 from warren.amqp.own_methods import Call
 from warren.client.errors import LinkLostError
 from warren.client.reader_verbs import ReaderChannel

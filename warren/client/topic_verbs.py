@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from warren.actors.commit_log_actor import AppendConfirm
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.actors.future import Confirm, Future
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.topics.commit_log_actor import AppendConfirm
 from warren.client.appending import KeptCalls
 from warren.client.calls import call
 from warren.client.reader_verbs import RemoteReaderVerbs
 from warren.client.remote import RemoteVhost
-from warren.msg_store.commit_log_format import Record, decode
-from warren.msg_store.message_batch import Batch
-from warren.msg_store.packed_records import PackedRecords, packed
+from warren.msg_store.commit_log.commit_log_format import Record, decode
+from warren.msg_store.commit_log.packed_records import PackedRecords, packed
+from warren.msg_store.rdq.message_batch import Batch
 from warren.storage.topic_settings import TopicSettings
 from warren.values.topic_record import Moment, to_ms
 from warren.verbs.reader_verbs import ReaderArguments

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
-from warren.actors.future import Confirm, UniqueConfirm
+from warren.actors.runtime.future import Confirm, UniqueConfirm
 from warren.client.appending import KeptCall, KeptCalls
 from warren.client.calls import check_fits, packed
 from warren.client.remote import RemoteVhost

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pamqp import commands as c
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions_json import Imported
-from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
-from warren.actors.engines.policies import Policy
-from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions_json import Imported
+from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.declared.policies import Policy
+from warren.actors.queue.intake import PublishKey
+from warren.actors.runtime.future import Confirm
 from warren.amqp.methods import method_of
 from warren.client.calls import call, check_fits
 from warren.client.queue_verbs import RemoteQueueVerbs, with_due

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warren.actors.engines.definitions_json import Imported
+from warren.actors.engines.declared.definitions_json import Imported
 from warren.commands.opening import looking_at, opened_node, vhost_of
 from warren.commands.options import AdoptOption, NodePath, UsageError
 from warren.commands.output import print_json, report_error

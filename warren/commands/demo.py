@@ -25,7 +25,7 @@ from warren.commands.inspect import inspect
 from warren.commands.options import EXIT_DAMAGE
 from warren.commands.output import opened, print_json, report_error
 from warren.commands.verify import verify
-from warren.salvage.archive import unpack
+from warren.salvage.archives.archive import unpack
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import from_text, shown
 from warren.salvage.source import open_source

@@ -14,8 +14,8 @@ import attrs
 from warren.commands.message_lines import JSON, Lines, topic_lines
 from warren.commands.options import STDOUT, UsageError
 from warren.commands.output import opened, opened_folder
-from warren.msg_store.commit_log_format import Record
-from warren.salvage.body_rows import body_files
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.salvage.classic.body_rows import body_files
 from warren.salvage.export import MessageWriter, RecordWriter
 from warren.salvage.formats import Format, format_of
 from warren.salvage.json_lines import JsonLines

@@ -20,7 +20,7 @@ import typer
 
 from warren.actors.engines.topics.names import KEYS, RETRY_TOPIC
 from warren.commands.options import UsageError
-from warren.msg_store.commit_log_format import decode_properties
+from warren.msg_store.commit_log.commit_log_format import decode_properties
 from warren.salvage.names import to_json
 
 Lines = Callable[[Any], Iterable[bytes]]

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import typer
 
-from warren.actors.signal_watch import SignalWatch
+from warren.actors.runtime.signal_watch import SignalWatch
 from warren.commands.message_lines import Lines
 from warren.commands.output import report_error
 from warren.commands.running import EXIT_INTERRUPTED

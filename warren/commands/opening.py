@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from warren.actors.clock import HandClock
 from warren.actors.engines.errors import NotFoundError
-from warren.actors.node_errors import ForeignDirectoryError
-from warren.actors.pool import HandPool
+from warren.actors.node.node_errors import ForeignDirectoryError
+from warren.actors.runtime.pool import HandPool
 from warren.config import Config
 from warren.handles.node import MEMORY, Node, Vhost
 from warren.handles.node import open as open_node

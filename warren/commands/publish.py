@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from warren.actors.engines.errors import NotFoundError
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, JsonOption, NodePath, UsageError, VhostOption, pairs
 from warren.commands.sending import (

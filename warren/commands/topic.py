@@ -38,8 +38,8 @@ from warren.commands.options import (
 )
 from warren.commands.output import opened, print_json, report_error
 from warren.commands.topic_sources import NoTopicError, StoredTopics, opened_source
-from warren.msg_store.commit_log_format import Blank, Record
-from warren.msg_store.record_check import WRONG_CRC
+from warren.msg_store.commit_log.commit_log_format import Blank, Record
+from warren.msg_store.commit_log.record_check import WRONG_CRC
 from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import Json, printable, to_json
 from warren.salvage.queue_directory import Finding

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warren.commands.options import UsageError, parse_settings
 from warren.commands.output import report_error
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.queue_directory import Finding
 from warren.storage.errors import DataError, WarrenError, did_you_mean
 from warren.storage.lock_file import LOCK_FILE, lock_holder
@@ -248,7 +248,7 @@ class StoredTopics:
         return self.opened.store.offset_by_time(topic, queue_id, timestamp_ms)
 
     def message(self, message_id: str) -> Record:
-        from warren.msg_store.commit_log_format import parse_message_id  # noqa: PLC0415 - few ask
+        from warren.msg_store.commit_log.commit_log_format import parse_message_id  # noqa: PLC0415 - few ask
 
         _, physical_offset = parse_message_id(message_id)
         try:

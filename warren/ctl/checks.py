@@ -7,8 +7,8 @@ import ipaddress
 import socket
 from typing import Any, Final
 
-from warren.actors.inbox import Call
-from warren.actors.looking import ask_politely
+from warren.actors.queue.inspecting import ask_politely
+from warren.actors.runtime.inbox import Call
 from warren.ctl.verb import Arguments
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError

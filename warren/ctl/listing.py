@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.inbox import Call
-from warren.actors.looking import ask_politely
-from warren.actors.node_actor import NodeActor
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.node.node_actor import NodeActor
+from warren.actors.queue.inspecting import ask_politely
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.inbox import Call
 from warren.ctl.text import typed_table
 from warren.ctl.verb import Arguments
 from warren.hosting.running_node import RunningNode
@@ -19,7 +19,7 @@ from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.steps import run
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
 
 Rows = list[dict[str, Any]]
 

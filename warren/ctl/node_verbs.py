@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import ArgumentsError
 from warren.ctl import checks
 from warren.ctl.verb import Arguments

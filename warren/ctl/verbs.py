@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,

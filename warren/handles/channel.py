@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from warren.actors.engines.effects import Delivered
-from warren.actors.future import Future
-from warren.actors.handing_over import SettleKey
-from warren.actors.pool import WrongProcessError
-from warren.actors.queue_actor import QueueActor
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.queue.intake import SettleKey
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.pool import WrongProcessError
 from warren.handles.process_bound import ProcessBound
-from warren.queue_index.acking import tag_ranges
-from warren.queue_index.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
+from warren.queue_index.queue.acking import tag_ranges
+from warren.queue_index.queue.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
 from warren.storage.errors import WarrenError
 from warren.values.messages import ReceivedMessage
 from warren.verbs.steps import Steps, call

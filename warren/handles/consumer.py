@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from warren.actors.engines.effects import Delivered
-from warren.actors.future import Future
-from warren.actors.pool import WrongProcessError
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.pool import WrongProcessError
 from warren.handles.channel import Channel, DeliveredMessage
 from warren.storage.call_arguments import check_flag, checked
 from warren.values.messages import milliseconds

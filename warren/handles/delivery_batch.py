@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from warren.handles.channel import DeliveredMessage, settle
-from warren.handles.made_when_asked import MadeWhenAsked
+from warren.handles.lazy_sequence import LazySequence
 from warren.queue_index.properties import NAMES, Properties
 from warren.storage.errors import InvalidValueError, shown
 from warren.verbs.consumer_verbs import NewDelivery, spread
@@ -16,7 +16,7 @@ from warren.verbs.queue_verbs import Got
 D = TypeVar("D", bound=DeliveredMessage)
 
 
-class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
+class DeliveryBatch(LazySequence[D], Generic[D]):
     """What ``get_many`` brings: deliveries, in order. Each can be settled by itself, or all by ``Queue.ack``.
 
     Equal to a list of the same deliveries.
@@ -46,7 +46,7 @@ class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
     @property
     def properties(self) -> list[Properties]:
         """AMQP's basic properties of all; raises as ``bodies`` does."""
-        from warren.queue_index.properties_of_many import decode_many  # noqa: PLC0415 - takes numpy
+        from warren.queue_index.message.properties_of_many import decode_many  # noqa: PLC0415 - takes numpy
 
         return decode_many(self._encoded_properties())
 
@@ -60,7 +60,7 @@ class DeliveryBatch(MadeWhenAsked[D], Generic[D]):
         does, and ``ValueError`` where there is no such property."""
         if unknown := [name for name in names if name not in NAMES]:
             raise InvalidValueError(f"a message has no property {unknown[0]}")
-        from warren.queue_index.properties_of_many import decode_columns  # noqa: PLC0415 - takes numpy
+        from warren.queue_index.message.properties_of_many import decode_columns  # noqa: PLC0415 - takes numpy
 
         return decode_columns(self._encoded_properties(), names)
 

@@ -16,8 +16,8 @@ import attrs
 
 from warren.actors.clock import SystemClock
 from warren.actors.engines.memory_readings import keep_one_heap
-from warren.actors.node_context import shared_files
-from warren.actors.pool import ThreadPool
+from warren.actors.node.node_context import shared_files
+from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config, check_names
 from warren.handles.exchange import Exchange
 from warren.handles.node_users import NodeUsers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from warren.actors.pool import WrongProcessError
+from warren.actors.runtime.pool import WrongProcessError
 
 
 class ProcessBound:

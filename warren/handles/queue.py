@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Unpack
 
-from warren.actors.future import Confirm
-from warren.actors.queue_actor import QueueActor
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Confirm
 from warren.handles.consumer import Consumer, Delivery
 from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import check_flag, check_timeout, check_wait, checked

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from warren.actors.shared import Shared
+from warren.actors.runtime.shared import Shared
 from warren.config import Config
 from warren.handles import node as nodes
 from warren.handles.node import Node

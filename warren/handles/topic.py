@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Unpack
 
-from warren.actors.commit_log_actor import AppendConfirm
 from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.actors.topics.commit_log_actor import AppendConfirm
 from warren.handles.topic_reader import Reader, TopicRecord
 from warren.handles.transaction import Transaction
-from warren.msg_store.packed_records import PackedRecords
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import check_wait, checked, signature
 from warren.values.topic_record import Moment
 from warren.verbs.reader_verbs import ReaderArguments

@@ -7,7 +7,7 @@ is found by :meth:`warren.Node.pending_transactions` after a restart: the produc
 from __future__ import annotations
 
 from warren.handles.topic_reader import TopicRecord
-from warren.msg_store.packed_records import packed_again
+from warren.msg_store.commit_log.packed_records import packed_again
 from warren.verbs.steps import blocking, run
 from warren.verbs.transaction_verbs import TransactionHandle, TransactionVerbs
 

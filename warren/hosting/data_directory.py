@@ -6,9 +6,9 @@ import enum
 import os
 from typing import Final
 
-from warren.actors.node_errors import ForeignDirectoryError
-from warren.actors.node_registry import VHOSTS_DIRECTORY
-from warren.queue_index.directory import JOURNAL_NAME, QUEUE_NAME_FILE, VHOST_NAME_FILE
+from warren.actors.node.node_errors import ForeignDirectoryError
+from warren.actors.node.node_registry import VHOSTS_DIRECTORY
+from warren.queue_index.index.directory import JOURNAL_NAME, QUEUE_NAME_FILE, VHOST_NAME_FILE
 from warren.storage.data_version import refuse_newer
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import RealFileSystem

@@ -14,8 +14,8 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.clock import SystemClock
-from warren.actors.node_context import memory_files
-from warren.actors.pool import ThreadPool
+from warren.actors.node.node_context import memory_files
+from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config
 from warren.hosting.running_node import RunningNode, machine_probes
 from warren.storage.errors import SettingsError

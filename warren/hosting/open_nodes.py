@@ -21,8 +21,8 @@ import weakref
 from collections.abc import Callable
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from warren.actors.interrupts import uninterrupted
 from warren.actors.log_events import log_event, logger
+from warren.actors.runtime.interrupts import uninterrupted
 from warren.storage.call_arguments import signature
 
 _LOG = logger("node")

@@ -30,18 +30,18 @@ from warren.actors.engines.memory_readings import (
     total_memory_bytes,
     used_disk_percent,
 )
-from warren.actors.engines.queue_turn import QueueTurn
-from warren.actors.future import Future
-from warren.actors.gate import Gate
-from warren.actors.interrupts import Closing, uninterrupted
-from warren.actors.node_actor import NodeActor, Probes
-from warren.actors.node_context import NodeContext
-from warren.actors.node_errors import TopicsDownError
-from warren.actors.pool import ActorStoppedError, Pool, WrongProcessError
-from warren.actors.queue_actor import QueueActor
-from warren.actors.queue_entry import QueueEntry
-from warren.actors.running_vhost import RunningVhost
-from warren.actors.status_server import Session, StatusServer
+from warren.actors.engines.queue.queue_turn import QueueTurn
+from warren.actors.node.gate import Gate
+from warren.actors.node.node_actor import NodeActor, Probes
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_errors import TopicsDownError
+from warren.actors.node.running_vhost import RunningVhost
+from warren.actors.node.status_server import Session, StatusServer
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.interrupts import Closing, uninterrupted
+from warren.actors.runtime.pool import ActorStoppedError, Pool, WrongProcessError
 from warren.config import Config
 from warren.hosting import open_nodes
 from warren.storage.errors import WarrenError
@@ -50,9 +50,9 @@ from warren.storage.lock_file import SHARED
 from warren.verbs.steps import Reading, Steps, call
 
 if TYPE_CHECKING:
-    from warren.actors.recorder_actor import Record
-    from warren.actors.running_topics import RunningTopics
-    from warren.actors.streams import Stream
+    from warren.actors.node.recorder_actor import Record
+    from warren.actors.topics.running_topics import RunningTopics
+    from warren.actors.topics.streams import Stream
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from warren.actors import topic_messages as tm
+from warren.actors.topics import topic_messages as tm
 from warren.verbs.steps import ask
 
 if TYPE_CHECKING:
-    from warren.actors.running_topics import RunningTopics
+    from warren.actors.topics.running_topics import RunningTopics
 
 Groups = dict[str, dict[str, Any]]
 """What the groups' actor answers: topic → group → its numbers."""

@@ -24,10 +24,10 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base
 
 from warren.actors.engines.errors import NotFoundError
-from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishRefusedError
 from warren.actors.log_events import log_event, logger
-from warren.actors.pool import ActorStoppedError
+from warren.actors.queue.intake import PublishRefusedError
+from warren.actors.runtime.future import Confirm
+from warren.actors.runtime.pool import ActorStoppedError
 from warren.handles.channel import settle
 from warren.handles.consumer import Delivery
 from warren.handles.queue import Queue

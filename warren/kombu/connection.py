@@ -15,8 +15,8 @@ import time
 from collections import deque
 from typing import Any
 
-from warren.actors.pool import ActorStoppedError, WrongProcessError
-from warren.actors.wake_event import WakeEvent
+from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.actors.runtime.wake_event import WakeEvent
 from warren.handles.exchange import Exchange
 from warren.handles.shared_node import is_open
 from warren.kombu.address import Address

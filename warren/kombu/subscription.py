@@ -15,9 +15,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from warren.actors.future import Future
-from warren.actors.pool import ActorStoppedError
-from warren.actors.wake_event import WakeEvent
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.wake_event import WakeEvent
 from warren.handles.consumer import Delivery
 from warren.handles.queue import Queue
 

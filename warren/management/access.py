@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import attrs
 from starlette.requests import Request
 
+from warren.actors.engines.declared.users import User
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
-from warren.actors.engines.users import User
 from warren.management.call import MANAGEMENT_TAGS, POLICYMAKER_TAGS, Call, Managed
 from warren.management.http import REALM, HttpError, not_authorised
 from warren.management.routing import Access

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import attrs
 from starlette.requests import Request
 
-from warren.actors.engines.users import User, Users
-from warren.actors.node_actor import NodeActor
+from warren.actors.engines.declared.users import User, Users
+from warren.actors.node.node_actor import NodeActor
 from warren.aio import bridge
 from warren.hosting.running_node import RunningNode
 from warren.management.clients import Clients, NoClients

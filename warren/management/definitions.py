@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import RefusedError
 from warren.aio import bridge
 from warren.management.call import Call

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
-from warren.actors.engines.errors import AccessRefusedError, NotFoundError
-from warren.actors.engines.exchanges import (
+from warren.actors.engines.declared.exchanges import (
     DEFAULT_EXCHANGE,
     DELAYED,
     EXCHANGE_TYPES,
@@ -18,7 +17,8 @@ from warren.actors.engines.exchanges import (
     DestinationType,
     ExchangeDeclaration,
 )
-from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
+from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_builtin
+from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.management.call import Call
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, in_pieces, not_found, with_rests
 from warren.management.lists import listed

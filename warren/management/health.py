@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.management.call import Call
 from warren.management.http import Done, Failed, bad_request, integer, not_found
 from warren.management.overview import listeners

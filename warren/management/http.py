@@ -20,7 +20,7 @@ from warren.actors.engines.errors import (
     RefusedError,
     ResourceLockedError,
 )
-from warren.actors.node_actor import NodeActor
+from warren.actors.node.node_actor import NodeActor
 from warren.aio import bridge
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import Steps

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.actors.engines.name_patterns import NamePattern, UnsupportedPatternError
+from warren.actors.engines.declared.name_patterns import NamePattern, UnsupportedPatternError
 from warren.management.http import HttpError, bad_request, with_rests
 
 DEFAULT_PAGE_SIZE: Final = 100

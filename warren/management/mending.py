@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.queue.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.management.call import Call
 from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found, required, with_rests
@@ -22,7 +22,7 @@ from warren.verbs.queue_verbs import QueueVerbs
 from warren.where import WhereError
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
 
 BROWSE_AT_MOST: Final = 500
 LOOK_AT_MOST: Final = 20_000

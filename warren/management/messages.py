@@ -14,9 +14,9 @@ from warren.actors.engines.errors import (
     PreconditionFailedError,
     RefusedError,
 )
-from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishRefusedError
-from warren.actors.node_context import BlockedError
+from warren.actors.node.node_context import BlockedError
+from warren.actors.queue.intake import PublishRefusedError
+from warren.actors.runtime.future import Confirm
 from warren.aio import bridge
 from warren.handles.channel import Channel, DeliveredMessage
 from warren.management.call import Call
@@ -32,7 +32,7 @@ from warren.management.http import (
     with_rests,
 )
 from warren.management.queues import check_owner, find_classic
-from warren.queue_index.amqp_tables import table_to_json
+from warren.queue_index.message.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties
 from warren.verbs.addressing import address, delay_in
 from warren.verbs.consumer_verbs import spread

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import psutil
 
-from warren.actors.engines.definitions import Definitions
-from warren.actors.engines.definitions_json import BROKER_VERSION
-from warren.actors.engines.exchanges import DELAYED, EXCHANGE_TYPES
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.definitions_json import BROKER_VERSION
+from warren.actors.engines.declared.exchanges import DELAYED, EXCHANGE_TYPES
+from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.ctl import checks
 from warren.management.call import Call, Managed
 from warren.management.http import Done, bad_request, boolean, not_found, required

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from warren.actors.engines.erlang_text import erlang_pairs, erlang_text
+from warren.actors.engines.declared.erlang_text import erlang_pairs, erlang_text
+from warren.actors.engines.declared.parameters import LIMITS_COMPONENT, LIMITS_NAME, VHOST_LIMITS
+from warren.actors.engines.declared.policies import Policy, PolicyKind
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.parameters import LIMITS_COMPONENT, LIMITS_NAME, VHOST_LIMITS
-from warren.actors.engines.policies import Policy, PolicyKind
 from warren.management.call import Call
 from warren.management.http import Done, HttpError, bad_request, escaped, not_found, required
 from warren.management.lists import listed

@@ -14,7 +14,7 @@ import psutil
 from starlette.requests import Request
 from starlette.responses import Response
 
-from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.aio import bridge
 from warren.management import access
 from warren.management.call import MONITOR_TAGS, Managed

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import ResourceLockedError
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.queue.queue_entry import QueueEntry
 from warren.management.call import Call
 from warren.management.clients import consumers_of
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, not_found, required, with_rests
@@ -19,7 +19,7 @@ from warren.storage.errors import WarrenError
 from warren.verbs.queue_verbs import QueueVerbs
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
 
 
 def _short(call: Call, declaration: QueueDeclaration) -> Document:

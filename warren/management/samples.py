@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.inbox import Call
-from warren.actors.looking import ask_politely
-from warren.actors.queue_actor import QueueActor
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.queue.inspecting import ask_politely
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.inbox import Call
 from warren.hosting.running_node import RunningNode
 from warren.management.past import NOTHING, Past
 from warren.management.rates import Rates, rates_of
@@ -25,7 +25,7 @@ from warren.storage.errors import WarrenError
 from warren.verbs.steps import run
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
 
 QUEUE_PATIENCE_S: Final = 0.5
 SAMPLE_PATIENCE_S: Final = 3.0

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, cast
 import uvicorn
 
 from warren.actors.log_events import log_event, logger
-from warren.actors.loop_thread import LoopThread
+from warren.actors.runtime.loop_thread import LoopThread
 from warren.hosting.running_node import RunningNode
 from warren.management import overview
 from warren.management.app import Application

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import attrs
 
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.permissions import Permissions, TopicPermissions
+from warren.actors.engines.declared.users import DEFAULT_HASHING, USER_LIMITS, User
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.engines.permissions import Permissions, TopicPermissions
-from warren.actors.engines.users import DEFAULT_HASHING, USER_LIMITS, User
 from warren.management.call import Call
 from warren.management.http import Done, bad_request, integer, not_found, required
 from warren.management.lists import listed

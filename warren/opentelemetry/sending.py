@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 from opentelemetry.trace import Span, SpanKind, Tracer
 
-from warren.actors.future import Future
 from warren.actors.log_events import log_event, logger
+from warren.actors.runtime.future import Future
 from warren.aio import exchange as aio_exchange
 from warren.aio import node as aio_node
 from warren.aio import queue as aio_queue

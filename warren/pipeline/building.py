@@ -17,9 +17,9 @@ from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
 from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
-from warren.queue_index.consume_queue_format import ENTRY_BYTES
-from warren.queue_index.index_file import IndexFile
-from warren.queue_index.index_file_format import Header, Layout, name_after
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file_format import Header, Layout, name_after
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rebuilding import empty_store, not_built
 from warren.salvage.rocketmq.store import index_names

@@ -32,11 +32,11 @@ from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_QUEUES
 from warren.actors.engines.topics.store_recovery import first_torn, reading_start
 from warren.actors.engines.topics.topic_store import commit_log_directory
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Blank
-from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import ENTRY_BYTES, are_good, is_filler
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import Blank
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_good, is_filler
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import mapped_file_size
 from warren.salvage.rocketmq.places import TOPICS

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.arrow.arrays import schema_of
-from warren.msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
+from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.pipeline.jobs.parallel import task_output
-from warren.queue_index.key_index import is_put
+from warren.queue_index.topics.key_index import is_put
 from warren.storage.strided import stable_order
 from warren.tables.log_ranges import Outcome, Range, RangeWalk
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.arrow.columns import Rows
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_search import RecordSearch
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_search import RecordSearch
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.tables.options import ReadOptions

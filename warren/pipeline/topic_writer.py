@@ -28,15 +28,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 import warren
-from warren.actors.admission import Admission
-from warren.actors.commit_log_actor import size_of
 from warren.actors.engines.topics.names import check_user_topic
 from warren.actors.engines.topics.routing import Part, Router
 from warren.actors.engines.topics.schedule import to_scheduled
-from warren.actors.future import Confirm
+from warren.actors.node.admission import Admission
+from warren.actors.runtime.future import Confirm
+from warren.actors.topics.commit_log_actor import size_of
 from warren.config import Config
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import Record
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
 from warren.pipeline.write_ledger import Intent, Ledger

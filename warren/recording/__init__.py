@@ -1,10 +1,10 @@
 """Recording: what a running node did, as two Parquet files.
 
 ``record = "run.parquet"`` (:class:`warren.actors.engines.node_settings.NodeSettings`) writes the queues' rows to
-``run.parquet`` and the node's to ``run.node.parquet``; their columns are :data:`warren.actors.sampling.QUEUE_COLUMNS`
-and ``NODE_COLUMNS``. In the file's metadata, under :data:`ABOUT_KEY`, stands what holds for all of it: the node's
-settings and when it began. For a growing file, and what a kill leaves of it, see
-:mod:`warren.recording.parquet_log`.
+``run.parquet`` and the node's to ``run.node.parquet``; their columns are
+:data:`warren.actors.queue.sampling.QUEUE_COLUMNS` and ``NODE_COLUMNS``. In the file's metadata, under
+:data:`ABOUT_KEY`, stands what holds for all of it: the node's settings and when it began. For a growing file, and what
+a kill leaves of it, see :mod:`warren.recording.parquet_log`.
 
 ``{time}`` in the name is the moment at which the node was opened (``20260102T030405Z``): a node that is started again
 and again with the same settings then has a record of each time.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS, Row
+from warren.actors.queue.sampling import NODE_COLUMNS, QUEUE_COLUMNS, Row
 from warren.recording.parquet_log import ParquetLog, check_free, read
 from warren.storage.errors import DataError, SettingsError, StorageError
 from warren.storage.filesystem import FileSystem, RealFileSystem
@@ -42,7 +42,7 @@ _SUFFIX: Final = ".parquet"
 
 
 class RecordFile:
-    """A record on its way into its files: an :class:`warren.actors.recorder_actor.Record`."""
+    """A record on its way into its files: an :class:`warren.actors.node.recorder_actor.Record`."""
 
     def __init__(self, files: FileSystem, path: str, wall_us: Callable[[], int]) -> None:
         began = datetime.fromtimestamp(wall_us() / 1e6, UTC)
@@ -115,9 +115,9 @@ class RecordedNode:
 
     path: str
     queues: pd.DataFrame
-    """Columns: :data:`warren.actors.sampling.QUEUE_COLUMNS`. A queue that slept through a step has no row of it."""
+    """Columns: :data:`~warren.actors.queue.sampling.QUEUE_COLUMNS`. A queue that slept through a step has no row."""
     node: pd.DataFrame
-    """Columns: :data:`warren.actors.sampling.NODE_COLUMNS`."""
+    """Columns: :data:`warren.actors.queue.sampling.NODE_COLUMNS`."""
     about: Mapping[str, Any]
     """``version``, ``began_us``, ``total_memory_bytes``, and the settings: ``node`` and ``engine``."""
 

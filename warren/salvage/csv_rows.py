@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.salvage.classic.orphans import Orphan
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import Body, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
-from warren.salvage.orphans import Orphan
 from warren.salvage.rocketmq.message_lines import body_text, record_fields
 
 MESSAGE_COLUMNS: Final = (

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from warren.queue_index.message_format import Message, decode_message, encoded_properties_of, locate_parts
+from warren.queue_index.message.message_format import Message, decode_message, encoded_properties_of, locate_parts
 from warren.queue_index.properties import NAMES, Properties, decode_properties
 from warren.queue_index.properties import from_json as properties_from_json
 from warren.queue_index.properties import to_json as properties_to_json

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.salvage.classic.orphans import Orphan, orphans_of
 from warren.salvage.json_lines import JsonLines, Write
 from warren.salvage.message_batches import Batcher, MessageBatch
 from warren.salvage.names import from_text, split_level, to_text
-from warren.salvage.orphans import Orphan, orphans_of
 from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.source import Source

@@ -37,9 +37,9 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
-from warren.msg_store.rdq_format import file_number
+from warren.msg_store.rdq.rdq_format import file_number
+from warren.salvage.classic.needed import NeededBodies
 from warren.salvage.names import to_text
-from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.source import Source
 from warren.salvage.vhost import STORES, Vhost

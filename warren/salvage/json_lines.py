@@ -33,11 +33,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.salvage.classic.orphans import Orphan
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
 from warren.salvage.names import to_json, to_text
-from warren.salvage.orphans import Orphan
 from warren.salvage.rocketmq.message_lines import body_text, record_line
 
 Text = npt.NDArray[np.uint8]

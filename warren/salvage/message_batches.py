@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.message_template import MessageTemplate
+from warren.queue_index.message.message_template import MessageTemplate
 from warren.salvage.envelopes import Envelope, Envelopes
 from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, MessageRun, StoredMessage
 from warren.storage.errors import MessageError

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import attrs
 
 from warren.salvage.names import Json
-from warren.salvage.quorum_node import directories
+from warren.salvage.quorum.node import directories
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Place
 from warren.storage.errors import WarrenError

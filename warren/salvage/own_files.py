@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.actors.engines.delays.delay_format import KIND as DELAYED
 from warren.actors.engines.delays.delay_format import decode_index
 from warren.actors.engines.unique_keys import LOG_KIND as UNIQUE_KEYS

@@ -1,8 +1,8 @@
 """The positions of a classic queue's index, segment by segment: what the segment file and the journal say together.
 
 After a crash in a flush the journal repeats what the segment says; that is taken out first
-(:mod:`warren.queue_index.facts`). What cannot come about may stand in a damaged file. There every fact that stands
-anywhere is believed, so that an acked message does not come back because of a damaged record.
+(:mod:`warren.queue_index.index.facts`). What cannot come about may stand in a damaged file. There every fact that
+stands anywhere is believed, so that an acked message does not come back because of a damaged record.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.entries import Finding as IndexFinding
-from warren.queue_index.entries import SegmentEntries, journal_entries, no_entries, segment_entries
-from warren.queue_index.facts import ACKED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
-from warren.queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
-from warren.salvage.message_runs import rows_at
+from warren.queue_index.index.entries import Finding as IndexFinding
+from warren.queue_index.index.entries import SegmentEntries, journal_entries, no_entries, segment_entries
+from warren.queue_index.index.facts import ACKED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
+from warren.queue_index.index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
+from warren.salvage.classic.message_runs import rows_at
+from warren.salvage.classic.queue_index_file import BODIES, Bodies, QueueIndexFile
 from warren.salvage.queue_directory import Finding, SegmentColumns
-from warren.salvage.queue_index_file import BODIES, Bodies, QueueIndexFile
 from warren.storage.columns import distinct
 
 _MAX_SEGMENT = np.iinfo(np.int64).max
@@ -154,7 +154,7 @@ class Positions:
 
     def bodies(self, rel_seqs: Ints) -> Bodies:
         """The bodies of the publish records of these positions, of type
-        :data:`warren.salvage.queue_index_file.BODIES`."""
+        :data:`warren.salvage.classic.queue_index_file.BODIES`."""
         found = np.empty(len(rel_seqs), BODIES)
         from_file = self.from_file[rel_seqs]
         found[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])

@@ -6,10 +6,10 @@ import enum
 
 import attrs
 
-from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.salvage.queue_directory import BodySource
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum_node import QuorumNodes
+from warren.salvage.quorum.node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
 
 
@@ -44,23 +44,23 @@ class QueueDescriptor:
         path, name, count, terms = self.path, self.name, self.segment_entry_count, self.terms
         match self.format:
             case QueueFormat.QUORUM:
-                from warren.salvage.quorum import QuorumDirectory  # noqa: PLC0415
+                from warren.salvage.quorum.quorum_directory import QuorumDirectory  # noqa: PLC0415
 
                 return QuorumDirectory(
                     files=files, path=path, name=name, members=self.members, bodies=bodies, nodes=nodes
                 )
             case QueueFormat.CLASSIC_V2:
-                from warren.salvage.classic_v2 import ClassicV2Directory  # noqa: PLC0415
+                from warren.salvage.classic.classic_v2 import ClassicV2Directory  # noqa: PLC0415
 
                 return ClassicV2Directory(files=files, path=path, name=name, terms=terms, bodies=bodies)
             case QueueFormat.CONVERTING:
-                from warren.salvage.classic_converting import ClassicConvertingDirectory  # noqa: PLC0415
+                from warren.salvage.classic.classic_converting import ClassicConvertingDirectory  # noqa: PLC0415
 
                 return ClassicConvertingDirectory(
                     files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies
                 )
             case QueueFormat.CLASSIC_V1:
-                from warren.salvage.classic_v1 import ClassicV1Directory  # noqa: PLC0415
+                from warren.salvage.classic.classic_v1 import ClassicV1Directory  # noqa: PLC0415
 
                 return ClassicV1Directory(
                     files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies

@@ -57,7 +57,7 @@ class StoredMessage(NamedTuple):
     expiry_us: int
     """Microseconds since the epoch; 0: none."""
     encoded: bytes
-    """The message: see :mod:`warren.queue_index.message_format`."""
+    """The message: see :mod:`warren.queue_index.message.message_format`."""
     path: str
     """The index file that has it, and where."""
     offset: int
@@ -69,7 +69,7 @@ class UntoldMessage(NamedTuple):
     """A message in a queue's own store that no entry of its index tells of, acked or not."""
 
     encoded: bytes
-    """The message: see :mod:`warren.queue_index.message_format`."""
+    """The message: see :mod:`warren.queue_index.message.message_format`."""
     path: str
     """The file that has it, and where."""
     offset: int

@@ -15,11 +15,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from warren.queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
-from warren.queue_index.message_template import MessageTemplate
-from warren.queue_index.record_format import Ints
-from warren.salvage.message_runs import RUN_MESSAGES, cut_runs
-from warren.salvage.needed_body import Reference, contents_of, contradictions, with_bodies
+from warren.queue_index.index.record_format import Ints
+from warren.queue_index.message.message_format import MSG_ID_BYTES, decode_message, locate_body
+from warren.queue_index.message.message_template import MessageTemplate
+from warren.salvage.classic.message_runs import RUN_MESSAGES, cut_runs
+from warren.salvage.classic.needed_body import Reference, contents_of, contradictions, with_bodies
 from warren.salvage.queue_directory import (
     BodySource,
     Extent,

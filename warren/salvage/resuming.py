@@ -22,8 +22,8 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.queue_index.record_format import BODY_SIZE, JOURNAL, Columns, Ints, Layout, Octets, Parser, body_at
-from warren.salvage.needed_body import contents_of
+from warren.queue_index.index.record_format import BODY_SIZE, JOURNAL, Columns, Ints, Layout, Octets, Parser, body_at
+from warren.salvage.classic.needed_body import contents_of
 from warren.salvage.windows import MAX_MESSAGE_BYTES, WINDOW_BYTES, has_bytes_behind
 from warren.storage.filesystem import File, data_windows
 

@@ -2,10 +2,10 @@
 
 It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
 RocketMQ's store folder; a directory that holds one of these a few levels below; or an archive that holds one, which is
-unpacked to a temporary directory (:mod:`warren.salvage.archive`). A path may go on after an archive's name:
+unpacked to a temporary directory (:mod:`warren.salvage.archives.archive`). A path may go on after an archive's name:
 ``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a directory of another
-machine, which comes as one (:mod:`warren.salvage.over_ssh`). A warren node's directory may hold both kinds, queues and
-a topics store.
+machine, which comes as one (:mod:`warren.salvage.archives.over_ssh`). A warren node's directory may hold both kinds,
+queues and a topics store.
 
 A directory or an archive may hold several nodes, such as the volume of a container that has a new host name at every
 start. :meth:`Place.nodes` gives all of them. Everything else wants one, and raises an error that names them.
@@ -28,13 +28,13 @@ from typing import Final, TypeVar
 
 import attrs
 
-from warren.queue_index import directory as disk
-from warren.salvage import over_ssh
+from warren.queue_index.index import directory as disk
+from warren.salvage.archives import over_ssh
 from warren.salvage.live_node import holders, refuse_live_node
 from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum_node import QuorumNodes
-from warren.salvage.quorum_places import QuorumPlace, quorum_places
+from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
 from warren.salvage.streams import unread_streams
@@ -233,7 +233,7 @@ def is_stream(path: str) -> bool:
 
 
 def _unpack(archive: str, target: str) -> None:
-    from warren.salvage.archive import unpack  # noqa: PLC0415 - few directories come in an archive
+    from warren.salvage.archives.archive import unpack  # noqa: PLC0415 - few directories come in an archive
     from warren.salvage.rocketmq.progress import unpacking_bar  # noqa: PLC0415 - as above
 
     size = os.path.getsize(archive) if os.path.isfile(archive) else None

@@ -13,7 +13,7 @@ from typing import Final
 
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum_node import directories
+from warren.salvage.quorum.node import directories
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 STREAM_FOLDER: Final = "stream"

@@ -27,11 +27,11 @@ import attrs
 from rich.console import RenderableType
 from rich.text import Text
 
-from warren.msg_store.rdq_format import EndReason, Record, ScanEnd
-from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.rdq.rdq_format import EndReason, Record, ScanEnd
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.salvage.classic.needed import NeededBodies
+from warren.salvage.classic.needed_body import bad_record, contents_of, garbage, in_store, orphan, orphaned_message
 from warren.salvage.names import Json, printable
-from warren.salvage.needed import NeededBodies
-from warren.salvage.needed_body import bad_record, contents_of, garbage, in_store, orphan, orphaned_message
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Source

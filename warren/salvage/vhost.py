@@ -21,17 +21,17 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.msg_store.rdq_format import STORE_SUFFIXES, file_name, file_number, in_age_order
-from warren.msg_store.store_reader import StoreReader
-from warren.queue_index import directory as disk
-from warren.queue_index.record_format import Bools, Octets
-from warren.queue_index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
+from warren.msg_store.rdq.rdq_format import STORE_SUFFIXES, file_name, file_number, in_age_order
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.queue_index.index import directory as disk
+from warren.queue_index.index.record_format import Bools, Octets
+from warren.queue_index.index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from warren.salvage.names import to_text
 from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
 from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, Severity
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum_node import QuorumNodes
-from warren.salvage.quorum_places import QuorumPlace
+from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.errors import DataError, StorageError, WarrenError
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import attrs
 
-from warren.salvage.body_rows import body_lines
+from warren.salvage.classic.body_rows import body_lines
 from warren.salvage.export import MessageWriter
 from warren.salvage.formats import Format
 from warren.salvage.json_lines import JsonLines

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.actors.engines.permissions import Kind, Right
-from warren.actors.node_actor import NodeActor
+from warren.actors.engines.declared.permissions import Kind, Right
+from warren.actors.node.node_actor import NodeActor
 from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, LARGE_BYTES, NACK, MethodRun

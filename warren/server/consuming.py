@@ -20,28 +20,28 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors import messages as m
-from warren.actors.deliveries import Deliveries
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
-from warren.actors.engines.effects import Delivered
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
-from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
-from warren.actors.engines.queue_turn import BUFFER, BUFFER_BYTES, LOST
-from warren.actors.future import Future
-from warren.actors.looking import wanted_of
-from warren.actors.queue_actor import QueueActor
-from warren.actors.shared_prefetch import SharedPrefetch
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.delivery_tags import DeliveryTags, TagRun
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.shared_prefetch import SharedPrefetch
+from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of, text_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
 from warren.client.calls import packed
 from warren.handles.channel import Channel
-from warren.queue_index.acking import tag_ranges
-from warren.queue_index.amqp_tables import LongInteger, type_name
-from warren.queue_index.contents import Content, contents_of, counted_contents_of, pieces
-from warren.queue_index.fetching import Fetched, FetchedAgain
+from warren.queue_index.message.amqp_tables import LongInteger, type_name
+from warren.queue_index.message.contents import Content, contents_of, counted_contents_of, pieces
+from warren.queue_index.queue.acking import tag_ranges
+from warren.queue_index.queue.fetching import Fetched, FetchedAgain
 from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.streams import check_consume, find_stream, refuse_get
@@ -50,7 +50,7 @@ from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.steps import Steps, ask, asked, call
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
     from warren.server.channel import ServerChannel, Work
     from warren.server.stream_consumer import StreamConsumer
 

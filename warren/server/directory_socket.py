@@ -2,7 +2,7 @@
 
 Who comes is looked at (``SO_PEERCRED``): another user's process, root's but for, is dropped. Nobody is asked for a
 password, and everybody may do everything. What comes first says what is spoken: AMQP 0-9-1, with methods of our own
-(:mod:`warren.amqp.own_methods`), or, for ``warren top``, lines of JSON (:mod:`warren.actors.status_server`).
+(:mod:`warren.amqp.own_methods`), or, for ``warren top``, lines of JSON (:mod:`warren.actors.node.status_server`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from warren.actors.node_socket import NodeSocket, may_come_in, peer_of
-from warren.actors.status_server import MAX_REQUEST_BYTES, Session, answer
+from warren.actors.node.node_socket import NodeSocket, may_come_in, peer_of
+from warren.actors.node.status_server import MAX_REQUEST_BYTES, Session, answer
 from warren.amqp.own_methods import MAX_BODY_BYTES
 from warren.server.connection import ClientConnection
 from warren.server.peer import Peer

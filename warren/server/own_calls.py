@@ -13,16 +13,16 @@ import numpy as np
 from pamqp.base import Frame as Method
 
 from warren.actors.engines.errors import NotFoundError
-from warren.actors.future import Future
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
 from warren.client.calls import plain, refusal_of, restored, unpacked
 from warren.client.topic_batches import batch_of
-from warren.msg_store.commit_log import Appended
-from warren.msg_store.commit_log_format import encode
-from warren.msg_store.packed_records import PackedRecords
-from warren.queue_index.amqp_tables import write_value
+from warren.msg_store.commit_log.commit_log import Appended
+from warren.msg_store.commit_log.commit_log_format import encode
+from warren.msg_store.commit_log.packed_records import PackedRecords
+from warren.queue_index.message.amqp_tables import write_value
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail, browsed_to_send

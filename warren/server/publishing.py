@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pamqp import commands as c
 
-from warren.actors.admission import BackpressureWait
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.engines.declared.exchanges import ExchangeDeclaration
 from warren.actors.engines.errors import NotFoundError
-from warren.actors.engines.exchanges import ExchangeDeclaration
-from warren.actors.future import Confirm, Future
-from warren.actors.handing_over import PublishKey
-from warren.actors.node_errors import DelaysDownError
+from warren.actors.node.admission import BackpressureWait
+from warren.actors.node.node_errors import DelaysDownError
+from warren.actors.queue.intake import PublishKey
+from warren.actors.runtime.future import Confirm, Future
 from warren.aio import bridge
 from warren.amqp.errors import INTERNAL_ERROR, ProtocolError
 from warren.amqp.methods import method_of

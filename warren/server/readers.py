@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warren.actors.engines.topics.consumer_group import Taken
-from warren.actors.future import Future
-from warren.actors.running_topics import RunningTopics
+from warren.actors.runtime.future import Future
+from warren.actors.topics.running_topics import RunningTopics
 from warren.amqp.own_methods import Arrived
 from warren.client.calls import packed, refusal_of
-from warren.msg_store.commit_log_format import decode
+from warren.msg_store.commit_log.commit_log_format import decode
 from warren.server.replies import PRECONDITION_FAILED, Refusal
 from warren.storage.errors import WarrenError
 from warren.verbs.reader_verbs import ReaderVerbs

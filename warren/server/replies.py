@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from warren.actors.engines.errors import RefusedError
-from warren.actors.node_errors import TopicsDownError, VhostDownError
-from warren.actors.pool import ActorStoppedError
+from warren.actors.node.node_errors import TopicsDownError, VhostDownError
+from warren.actors.runtime.pool import ActorStoppedError
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
 from warren.storage.errors import MessageError, WarrenError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from warren.queue_index.amqp_tables import read_table
+from warren.queue_index.message.amqp_tables import read_table
 from warren.storage.errors import MessageError, WarrenError
 
 

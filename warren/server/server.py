@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from warren.actors.log_events import log_event, logger
-from warren.actors.loop_thread import LoopThread
+from warren.actors.runtime.loop_thread import LoopThread
 from warren.amqp.states import State
 from warren.hosting.running_node import RunningNode
 from warren.server.connection import ClientConnection

@@ -20,7 +20,7 @@ from pamqp import commands as c
 
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID
 from warren.actors.log_events import log_event, logger
-from warren.actors.streams import Stream, StreamMessage
+from warren.actors.topics.streams import Stream, StreamMessage
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import decode_properties, encode_properties

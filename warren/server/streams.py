@@ -1,6 +1,7 @@
 """Streams as clients declare and consume them: what RabbitMQ refuses, and the rest through the node.
 
-:mod:`warren.actors.streams` has what a stream is; :mod:`warren.server.stream_consumer` what a client gets of one.
+:mod:`warren.actors.topics.streams` has what a stream is; :mod:`warren.server.stream_consumer` what a client gets of
+one.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pamqp import commands as c
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.stream_arguments import period_ms
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.stream_arguments import period_ms
 from warren.aio import bridge
-from warren.queue_index.amqp_tables import Timestamp, type_name
+from warren.queue_index.message.amqp_tables import Timestamp, type_name
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
     from warren.server.channel import ServerChannel
 
 OFFSET: Final = "x-stream-offset"

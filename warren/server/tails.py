@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from warren.actors.future import Future
-from warren.actors.looking import BrowsedMessage
+from warren.actors.queue.inspecting import BrowsedMessage
+from warren.actors.runtime.future import Future
 from warren.amqp.own_methods import Arrived
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.steps import Steps

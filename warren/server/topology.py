@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from pamqp import commands as c
 
-from warren.actors.engines.arguments import QueueDeclaration, locked
-from warren.actors.engines.exchanges import (
+from warren.actors.engines.declared.arguments import QueueDeclaration, locked
+from warren.actors.engines.declared.exchanges import (
     ALTERNATE_EXCHANGE,
     EXCHANGE_TYPES,
     RESERVED_PREFIX,
     Binding,
     ExchangeDeclaration,
 )
-from warren.actors.engines.stream_arguments import STREAM
-from warren.actors.future import Future
-from warren.actors.node_actor import NodeActor
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.engines.declared.stream_arguments import STREAM
+from warren.actors.node.node_actor import NodeActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.server import streams
@@ -27,7 +27,7 @@ from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_
 from warren.verbs.steps import call
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
     from warren.server.channel import ServerChannel
 
 Change = Callable[[NodeActor, Binding, object], None]

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 import pika
 
-from warren.salvage import over_ssh
+from warren.salvage.archives import over_ssh
 from warren.shovel.errors import ShovelError
 
 SCHEMES = ("amqp://", "amqps://")

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from warren.salvage.names import split_level, to_text
 from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum import QuorumDirectory
+from warren.salvage.quorum.quorum_directory import QuorumDirectory
 from warren.salvage.source import Source as OpenSource
 from warren.salvage.source import open_source
 from warren.salvage.vhost import Vhost

@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from warren.queue_index.amqp_tables import Table
-from warren.queue_index.message_format import decode_message, encoded_properties_of
+from warren.queue_index.message.amqp_tables import Table
+from warren.queue_index.message.message_format import decode_message, encoded_properties_of
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
 

@@ -19,18 +19,19 @@ from typing import Final
 
 import attrs
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.vhost import Vhost
 from warren.engine import open_vhost, vhost_path
 from warren.hosting.data_directory import Kind, refuse_part
 from warren.hosting.running_broker import is_a_brokers
-from warren.queue_index.fetching import Fetched
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.variable_queue import VariableQueue
-from warren.salvage import classic_v1, quorum
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.fetching import Fetched
+from warren.queue_index.queue.variable_queue import VariableQueue
+from warren.salvage.classic import classic_v1
 from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding
+from warren.salvage.quorum import quorum_directory
 from warren.salvage.source import is_stream, open_source
 from warren.salvage.vhost import Vhost as OpenVhost
 from warren.shovel.copying import OnFinding, chosen_vhosts, highest_level_first
@@ -127,7 +128,7 @@ def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> N
     """
     for queue in vhost.queues:
         name, _ = split_level(queue.name)
-        is_wanted = not names or name in names or queue.kind != quorum.KIND
+        is_wanted = not names or name in names or queue.kind != quorum_directory.KIND
         if queue.kind != classic_v1.KIND and is_wanted:
             raise ShovelError(
                 f"{path}: queue {to_text(name)!r} is of the format {queue.kind}, which is only read; "

@@ -15,18 +15,18 @@ import attrs
 import numpy as np
 
 from warren.actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.sync_group import SyncGroup
-from warren.actors.memory_monitor_actor import ALARM_INTERVAL_MS
-from warren.actors.running_vhost import stored_name
+from warren.actors.engines.queue.sync_group import SyncGroup
+from warren.actors.node.memory_monitor_actor import ALARM_INTERVAL_MS
+from warren.actors.node.running_vhost import stored_name
 from warren.actors.vhost_files import VhostFiles
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.msg_ids import MsgIds
-from warren.queue_index.recovery_terms import RecoveryTerms
-from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.queue_index.message.msg_ids import MsgIds
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.simulation.disk_time import DiskTime
 from warren.simulation.publication import NO_TIME
 from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario

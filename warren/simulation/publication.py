@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.message.message_format import Envelope
 
 NO_TIME: Final = b"\xff" * 8
 """Behind the counter in a message's id, where others have zeros: it was there before the simulation began."""

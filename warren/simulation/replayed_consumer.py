@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from warren.actors.engines.effects import Delivered
+from warren.actors.engines.queue.effects import Delivered
 from warren.simulation.consumption import Consumption
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.units import NS, ns

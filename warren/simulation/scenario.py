@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from warren.actors.engines.arguments import MAX_PRIORITY, QueueDeclaration
+from warren.actors.engines.declared.arguments import MAX_PRIORITY, QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError
 from warren.simulation import forms
 from warren.simulation.consumption import Consumption, consumption_of

@@ -1,9 +1,9 @@
 """One simulated queue: it hosts the turns of the runtime's queues in virtual time.
 
-What :class:`warren.actors.queue_actor.QueueActor` is in the runtime, this is here: it has an inbox, runs the turns
-(:class:`~warren.actors.engines.queue_turn.QueueTurn`), and carries what they have for others. A turn works off what
-waits, control before data, and makes it safe; then the queue waits as long as the disk takes for what was done, and
-only then everybody is told.
+What :class:`warren.actors.queue.queue_actor.QueueActor` is in the runtime, this is here: it has an inbox, runs the
+turns (:class:`~warren.actors.engines.queue.queue_turn.QueueTurn`), and carries what they have for others. A turn works
+off what waits, control before data, and makes it safe; then the queue waits as long as the disk takes for what was
+done, and only then everybody is told.
 
 A message's id holds the nanosecond at which it was to be published, and so its latency travels with it through RAM,
 disk and requeues.
@@ -16,19 +16,19 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.backing import Backing
-from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.credit import PublisherCredit
-from warren.actors.engines.dead_letters import copies
-from warren.actors.engines.effects import DeadLetter, DeadLetterBatch, Delivered, Effects
-from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.queue_turn import QueueTurn
-from warren.actors.engines.queue_turn_host import Receiver
-from warren.actors.pool import TURN_ENTRIES
-from warren.queue_index.msg_ids import MsgIds
-from warren.queue_index.recovery_terms import RecoveryTerms
-from warren.queue_index.variable_queue import QueueFiles
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.dead_letters import copies
+from warren.actors.engines.queue.effects import DeadLetter, DeadLetterBatch, Delivered, Effects
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.queue.queue_turn import QueueTurn
+from warren.actors.engines.queue.queue_turn_host import Receiver
+from warren.actors.runtime.pool import TURN_ENTRIES
+from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.queue_index.message.msg_ids import MsgIds
+from warren.queue_index.queue.variable_queue import QueueFiles
 from warren.simulation.disk_time import NeverFull
 from warren.simulation.publication import NO_TIME, Behind, Counters, Publication, Token
 from warren.simulation.virtual_time import Event, QueueTimers
@@ -322,7 +322,8 @@ class SimulatedQueue(NeverFull):
         self._turns.worked |= self._node.wakes_idle_queues
         self._turns.set_duration_target(duration_s)
 
-    # ── what the turn has for others (:class:`~warren.actors.engines.queue_turn_host.QueueTurnHost`) ─────────────────
+    # ── what the turn has for others (:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost`)
+    # ─────────────────
 
     def has_more(self) -> bool:
         return bool(self._control or self._inbox)

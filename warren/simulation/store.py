@@ -13,7 +13,7 @@ from typing import Any
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.store_turn import StoreTurn
-from warren.msg_store.message_store import MessageStore
+from warren.msg_store.rdq.message_store import MessageStore
 from warren.simulation.disk_time import DiskTime, NeverFull
 from warren.simulation.virtual_time import Event, VirtualTime
 from warren.storage.counted import CountedFileSystem, DiskAccount
@@ -88,7 +88,7 @@ class SimulatedStore(NeverFull):
 
 
 class StoreLink(StoreTickets):
-    """One queue's way into one store; what :class:`warren.queue_index.body_store.BodyStore` asks for."""
+    """One queue's way into one store; what :class:`warren.queue_index.queue.body_store.BodyStore` asks for."""
 
     __slots__ = ("_store", "tell")
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.actors.engines.definitions_file import DefinitionsFile
+from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.salvage.names import printable, shown, split_level, to_text
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem

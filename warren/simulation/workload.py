@@ -17,10 +17,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.effects import Delivered
-from warren.actors.engines.queue_turn import BUFFER
-from warren.queue_index.message_format import Envelope
+from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_turn import BUFFER
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
 from warren.simulation.publication import Publication
 from warren.simulation.scenario import ConsumerSpec, PublisherSpec

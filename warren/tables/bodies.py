@@ -21,9 +21,9 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.msg_store.rdq_format import Record, file_number
-from warren.msg_store.store_reader import StoreReader
-from warren.queue_index.record_format import Bools, Octets
+from warren.msg_store.rdq.rdq_format import Record, file_number
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.queue_index.index.record_format import Bools, Octets
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import Vhost

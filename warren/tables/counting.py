@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.rdq.store_reader import StoreReader
 from warren.tables.kept import kept
 from warren.tables.queue_parts import QueueOpener, QueuePart
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from warren.arrow.arrays import chosen
 from warren.arrow.columns import Columns, Rows
-from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from warren.arrow.arrays import chosen
 from warren.arrow.columns import Columns, Rows
-from warren.queue_index.index_file import IndexFile
-from warren.queue_index.index_file_format import ITEM_BYTES, Items, Layout
+from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text
 from warren.storage.filesystem import FileSystem
 from warren.tables.filters import Wanted

@@ -2,10 +2,10 @@
 
 A range has the records that begin in it; the last one is read beyond the range's end. Where its first record begins is
 known of a file's first range only. Elsewhere it is *guessed*: the first sound position
-(:mod:`warren.msg_store.record_finder`). Damage, or a body that holds a copy of a CommitLog, makes wrong guesses. So
-afterwards the ranges of a file are put in a *chain*: each must begin where the one before it ended. One that does not
-is read again, from the right position (:func:`chain`). Behind damage a reader goes on where RocketMQ's dispatch does,
-which may be the next file; the ranges in between are empty then.
+(:mod:`warren.msg_store.commit_log.record_finder`). Damage, or a body that holds a copy of a CommitLog, makes wrong
+guesses. So afterwards the ranges of a file are put in a *chain*: each must begin where the one before it ended. One
+that does not is read again, from the right position (:func:`chain`). Behind damage a reader goes on where RocketMQ's
+dispatch does, which may be the next file; the ranges in between are empty then.
 
 The end of the log is recovery's, and recovery reads the last files for it with their CRCs. The ranges can do that too:
 behind :attr:`LogLayout.checked_from` every record's CRC is compared, and the first failure there is the end. Recovery
@@ -23,12 +23,12 @@ from warren.actors.engines.topics.checkpoint_format import read_checkpoint
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT
 from warren.actors.engines.topics.store_recovery import reading_start
 from warren.actors.engines.topics.topic_store import commit_log_directory
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Blank
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_columns import RecordColumns
-from warren.msg_store.record_finder import RecordFinder
-from warren.msg_store.record_scan import read_columns
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import Blank
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_finder import RecordFinder
+from warren.msg_store.commit_log.record_scan import read_columns
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.storage.mapped_files import MappedFiles, file_name

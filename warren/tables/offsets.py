@@ -14,7 +14,7 @@ import attrs
 
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.arrow.columns import Rows
-from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.tables.filters import Wanted

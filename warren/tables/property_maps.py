@@ -1,9 +1,9 @@
 """The properties of many messages as Arrow's maps, and single ones of them as columns.
 
-What counts is said in :func:`warren.msg_store.commit_log_format.decode_properties`: entries without name or value
-vanish, the last of equal names wins. All properties are laid one behind the other, each record's behind a separator,
-and all of their separators are found at once. Only a record whose bytes are no UTF-8 is read alone first, as Java reads
-it.
+What counts is said in :func:`warren.msg_store.commit_log.commit_log_format.decode_properties`: entries without name or
+value vanish, the last of equal names wins. All properties are laid one behind the other, each record's behind a
+separator, and all of their separators are found at once. Only a record whose bytes are no UTF-8 is read alone first, as
+Java reads it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from warren.arrow.arrays import slices
-from warren.msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from warren.msg_store.commit_log.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from warren.storage.java_hash import java_text
 
 _END, _NAMED = PROPERTY_SEPARATOR[0], NAME_VALUE_SEPARATOR[0]

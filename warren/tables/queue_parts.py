@@ -23,13 +23,13 @@ from zlib import crc32
 
 import attrs
 
-from warren.msg_store.rdq_format import file_number
+from warren.msg_store.rdq.rdq_format import file_number
 from warren.salvage.export import chosen_queues
 from warren.salvage.names import as_text, split_level, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.queue_directory import Extent
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum_node import QuorumNodes
+from warren.salvage.quorum.node import QuorumNodes
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 from warren.storage.errors import DataError, StorageError

@@ -1,8 +1,9 @@
 """The table ``records``: a row for each message in a CommitLog, with the values of ``warren topic scan``.
 
 Files are cut into ranges of ``partition_bytes``, small ones share a task; a range has the records that begin in it,
-wherever the cuts are (:mod:`warren.msg_store.record_search`). Behind damage it goes on at the next record, within the
-same file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's end.
+wherever the cuts are (:mod:`warren.msg_store.commit_log.record_search`). Behind damage it goes on at the next record,
+within the same file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's
+end.
 
 Pushed down: ``physical_offset`` leaves out files and ranges (a record that says it lies elsewhere is looked for where
 it says); ``store_timestamp`` leaves out files whose messages were all stored earlier or later; those and ``topic``,
@@ -19,9 +20,9 @@ from typing import Final
 import numpy as np
 
 from warren.arrow.columns import Rows
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_columns import RecordColumns
-from warren.msg_store.record_search import RecordSearch, lookback_bytes
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_search import RecordSearch, lookback_bytes
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem

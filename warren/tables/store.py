@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from warren.arrow.arrays import hexadecimal, slices
 from warren.arrow.columns import Columns, Rows
-from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
-from warren.msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
+from warren.msg_store.rdq.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
+from warren.msg_store.rdq.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
 from warren.salvage.names import as_text, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES

@@ -6,8 +6,8 @@ import json
 import socket
 from typing import Any, Final
 
-from warren.actors.node_socket import find_socket, short_path
-from warren.actors.status_server import MAX_REQUEST_BYTES
+from warren.actors.node.node_socket import find_socket, short_path
+from warren.actors.node.status_server import MAX_REQUEST_BYTES
 from warren.storage.errors import WarrenError
 
 PATIENCE_S: Final = 10.0

@@ -35,19 +35,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.actors import topic_messages as tm
 from warren.actors.engines.errors import NotFoundError
-from warren.actors.inbox import Call
-from warren.actors.looking import ask_politely
-from warren.actors.queue_actor import QueueActor
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.queue.inspecting import ask_politely
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.inbox import Call
+from warren.actors.topics import topic_messages as tm
 from warren.hosting.topic_stats import each_topic, no_room
-from warren.queue_index.amqp_tables import table_to_json
+from warren.queue_index.message.amqp_tables import table_to_json
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import run
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
+    from warren.actors.topics.streams import Stream
     from warren.hosting.running_node import RunningNode
 
 Row = dict[str, Any]

@@ -16,12 +16,12 @@ from typing import Any
 
 import attrs
 
-from warren.queue_index.body_store import StoreClient
-from warren.queue_index.credit import CreditFlow
-from warren.queue_index.fetching import MessageProperties
-from warren.queue_index.message_format import Envelope
-from warren.queue_index.run_queue import RunQueue
-from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.credit import CreditFlow
+from warren.queue_index.queue.fetching import MessageProperties
+from warren.queue_index.queue.run_queue import RunQueue
+from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError, shortly
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Whole

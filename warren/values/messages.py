@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
-from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES
-from warren.actors.handing_over import PublishKey
-from warren.queue_index.fetching import Fetched
-from warren.queue_index.message_format import Envelope, Message, decode_message
+from warren.actors.engines.declared.texts import MAX_SHORT_STRING_BYTES
+from warren.actors.queue.intake import PublishKey
+from warren.queue_index.message.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import Properties, decode_properties, encode_values
+from warren.queue_index.queue.fetching import Fetched
 from warren.storage.errors import MessageError, shown
 
 MAX_EXPIRATION_S = 315_360_000.0

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 import attrs
 
 from warren.actors.engines.topics.errors import MemberError, TopicError
-from warren.handles.made_when_asked import MadeWhenAsked
-from warren.msg_store.packed_records import PackedRecords
+from warren.handles.lazy_sequence import LazySequence
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.values.topic_record import StoredMessage
 from warren.verbs.reader_verbs import BATCH, Claim, Read, ReaderVerbs
 from warren.verbs.steps import Steps
@@ -87,7 +87,7 @@ R = TypeVar("R", bound=ReadMessage)
 NewRecord = Callable[[PackedRecords, int, bytes, Claim], R]
 
 
-class RecordBatch(MadeWhenAsked[R], Generic[R]):
+class RecordBatch(LazySequence[R], Generic[R]):
     """What ``Reader.read`` brings: records, in order. Equal to a list of the same records.
 
     Those in the topic that are not for the reader go with the one before.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from warren.actors.future import Confirm, CountDown
+from warren.actors.runtime.future import Confirm, CountDown
 from warren.storage.errors import MessageError
 
 MAX_DUE_MS: Final = (1 << 62) - 1

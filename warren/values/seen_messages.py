@@ -8,8 +8,8 @@ from typing import Any, Final, TypedDict, Unpack
 
 import attrs
 
-from warren.actors.engines.watched_turn import EVENTS, Event, QueueLog, SeenMessage
-from warren.actors.message_log import MessageLog
+from warren.actors.engines.queue.watched_turn import EVENTS, Event, QueueLog, SeenMessage
+from warren.actors.queue.message_log import MessageLog
 from warren.where import compile_where
 
 Test = Callable[[SeenMessage], bool]

@@ -12,8 +12,14 @@ from typing import Final
 import attrs
 
 from warren.actors.engines.topics import names
-from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
-from warren.msg_store.packed_records import PackedRecords
+from warren.msg_store.commit_log.commit_log_format import (
+    MAX_PROPERTIES_BYTES,
+    Host,
+    Record,
+    decode_properties,
+    encode_properties,
+)
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.errors import MessageError, WarrenError
 
 Moment = datetime.datetime | float

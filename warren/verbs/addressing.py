@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import attrs
 
+from warren.actors.engines.declared.exchanges import DELAYED, ExchangeDeclaration
+from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS
+from warren.actors.engines.declared.routing import carbon_copies
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
-from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
-from warren.actors.engines.routing import carbon_copies
-from warren.actors.handing_over import PublishKey
+from warren.actors.queue.intake import PublishKey
 from warren.amqp.own_methods import DUE
 from warren.hosting.running_node import RunningNode
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
 from warren.storage.erlang_text import quoted
 from warren.verbs.publishing import Receiver
@@ -77,7 +77,7 @@ def delay_in(
         due_ms = said
         del changed[DUE]
     elif declaration.type == DELAYED:
-        from warren.actors.engines.delayed_exchange import delay_of, has_waited  # noqa: PLC0415 - few are of the type
+        from warren.actors.engines.declared.delayed_exchange import delay_of, has_waited  # noqa: PLC0415 - few are of the type
 
         delay_ms = delay_of(headers)
         changed = dict(has_waited(headers))

@@ -1,7 +1,7 @@
 """What a broadcast reader knows of itself: which instance of its group it is, and how far it is.
 
 It reads every queue of a topic for itself. RocketMQ's consumers keep their progress where they run, for each instance
-and group; a node does so for the readers in it (:mod:`warren.queue_index.local_offsets`).
+and group; a node does so for the readers in it (:mod:`warren.queue_index.topics.local_offsets`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 
-from warren.actors import topic_messages as tm
 from warren.actors.engines.topics.errors import TopicError
 from warren.actors.engines.topics.names import check_group_name, check_instance_name
-from warren.actors.groups_actor import DEFAULT_INSTANCE
-from warren.queue_index.local_offsets import SEPARATOR
+from warren.actors.topics import topic_messages as tm
+from warren.actors.topics.groups_actor import DEFAULT_INSTANCE
+from warren.queue_index.topics.local_offsets import SEPARATOR
 
 
 @attrs.define

@@ -15,11 +15,11 @@ from typing import TypedDict, TypeVar
 import attrs
 
 from warren.actors import messages as m
-from warren.actors.deliveries import Deliveries
-from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
-from warren.actors.engines.effects import Delivered
-from warren.actors.future import Future
-from warren.actors.handing_over import PublishKey
+from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.intake import PublishKey
+from warren.actors.runtime.future import Future
 from warren.handles.channel import Channel, DeliveredMessage
 from warren.storage.errors import WarrenError
 from warren.values.messages import milliseconds

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from warren.actors.delay_actor import DelayActor
-from warren.actors.engines.texts import check_short_string
-from warren.actors.vhost_delays import target_of
+from warren.actors.delays.delay_actor import DelayActor
+from warren.actors.delays.vhost_delays import target_of
+from warren.actors.engines.declared.texts import check_short_string
 from warren.hosting.running_node import RunningNode
 from warren.verbs.steps import Steps, call
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-from warren.actors.engines.exchanges import DELAYED, ExchangeDeclaration
-from warren.actors.engines.routing import carbon_copies
-from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey, PublishRefusedError
+from warren.actors.engines.declared.exchanges import DELAYED, ExchangeDeclaration
+from warren.actors.engines.declared.routing import carbon_copies
+from warren.actors.queue.intake import PublishKey, PublishRefusedError
+from warren.actors.runtime.future import Confirm
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError, WarrenError
@@ -109,13 +109,13 @@ class ExchangeVerbs:
         """Whether the exchange is of the type that lets messages wait, and the headers say that one is to wait."""
         if not headers or self.declaration.type != DELAYED:
             return False
-        from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+        from warren.actors.engines.declared.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
 
         return bool(delay_of(headers))
 
     def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
         """Who takes a message that the exchange delays."""
-        from warren.actors.engines.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+        from warren.actors.engines.declared.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
 
         delay_ms = delay_of(headers) or 0
         node, name, message_id = self.node, self.declaration.name, properties.get("message_id")
@@ -174,7 +174,7 @@ class ExchangeVerbs:
             headers = {name: one for name, one in headers.items() if name != "BCC"}
             properties = {**properties, "headers": headers}
         if headers and self.declaration.type == DELAYED:
-            from warren.actors.engines.delayed_exchange import has_waited  # noqa: PLC0415 - as above
+            from warren.actors.engines.declared.delayed_exchange import has_waited  # noqa: PLC0415 - as above
 
             properties = {**properties, "headers": has_waited(headers)}
         return publish_key(self.declaration.vhost, self.declaration.name, keys, properties)

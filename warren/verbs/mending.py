@@ -22,16 +22,16 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from warren.actors.engines.dead_letters import DEATHS, FIRST_DEATH
-from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.future import Confirm
-from warren.actors.handing_over import PublishKey
-from warren.actors.looking import wanted_of
-from warren.actors.queue_actor import QueueActor
+from warren.actors.engines.queue.dead_letters import DEATHS, FIRST_DEATH
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.intake import PublishKey
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Confirm
 from warren.handles.channel import Channel
-from warren.queue_index.contents import Content, contents_of
-from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
+from warren.queue_index.message.contents import Content, contents_of
+from warren.queue_index.message.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import Properties, decode_properties
 from warren.storage.errors import InvalidValueError, MessageError, WarrenError
 from warren.verbs.addressing import address

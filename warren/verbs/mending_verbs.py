@@ -9,11 +9,11 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from warren.actors.looking import BrowsedMessage, ends_of, is_whole, wanted_of
-from warren.actors.queue_actor import QueueActor
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.queue.inspecting import BrowsedMessage, ends_of, is_whole, wanted_of
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
 from warren.hosting.running_node import RunningNode
-from warren.queue_index.directory import MAX_SEQ_ID
+from warren.queue_index.index.directory import MAX_SEQ_ID
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage
 from warren.verbs.steps import Steps, call

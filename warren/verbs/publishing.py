@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from warren.actors.admission import Admission
-from warren.actors.future import Confirm, CountDown, Future
-from warren.actors.handing_over import PublishKey
-from warren.actors.queue_actor import QueueActor
+from warren.actors.node.admission import Admission
+from warren.actors.queue.intake import PublishKey
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.hosting.running_node import RunningNode
-from warren.queue_index.message_format import Envelope
+from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import WarrenError
 from warren.values.messages import check_routing_keys
 from warren.verbs.steps import Steps
 
 if TYPE_CHECKING:
-    from warren.actors.streams import Stream
-    from warren.actors.vhost_delays import Appointment
+    from warren.actors.delays.vhost_delays import Appointment
+    from warren.actors.topics.streams import Stream
 
 Receiver: TypeAlias = "QueueActor | Stream | Appointment"
 """What takes messages."""

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import attrs
 
-from warren.actors.admission import Admission
-from warren.actors.deliveries import Deliveries
-from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
-from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.future import Confirm, CountDown
-from warren.actors.handing_over import PublishKey, PublishRefusedError
-from warren.actors.looking import wanted_of
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.node.admission import Admission
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.intake import PublishKey, PublishRefusedError
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Confirm, CountDown
 from warren.handles.channel import Channel
 from warren.hosting.running_node import RunningNode
-from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
+from warren.queue_index.message.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
 from warren.storage.errors import MessageError, WarrenError
 from warren.values.messages import (
@@ -196,7 +196,7 @@ class QueueVerbs(MendingVerbs):
             if bodies:
                 yield key, bodies
             return
-        from warren.queue_index.content_columns import contents_of_columns  # noqa: PLC0415 - takes numpy
+        from warren.queue_index.message.content_columns import contents_of_columns  # noqa: PLC0415 - takes numpy
 
         values, shared = publish_values({name: one for name, one in properties.items() if name not in columns})
         low = 0

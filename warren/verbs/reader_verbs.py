@@ -31,17 +31,17 @@ from typing import Final, TypedDict
 
 import attrs
 
-from warren.actors import topic_messages as tm
 from warren.actors.engines.topics.consumer_group import StartOffset, Taken
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
 from warren.actors.engines.topics.retry import sent_back
-from warren.actors.future import Confirm, Future
 from warren.actors.log_events import log_event, logger
-from warren.actors.running_topics import RunningTopics
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.topics import topic_messages as tm
+from warren.actors.topics.running_topics import RunningTopics
 from warren.hosting.running_node import RunningNode
-from warren.msg_store.commit_log_format import Record
-from warren.msg_store.packed_records import PackedRecords
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.errors import DataError, WarrenError
 from warren.values.topic_record import Moment
 from warren.verbs.broadcast import Broadcast, check_reader_names

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Protoc
 
 import attrs
 
-from warren.actors.admission import Admission
-from warren.actors.future import Future, Timeout
-from warren.actors.inbox import Call
-from warren.actors.pool import Asked, PooledActor
+from warren.actors.node.admission import Admission
+from warren.actors.runtime.future import Future, Timeout
+from warren.actors.runtime.inbox import Call
+from warren.actors.runtime.pool import Asked, PooledActor
 from warren.handles.process_bound import ProcessBound
 from warren.storage.call_arguments import signature
 from warren.storage.errors import InvalidValueError, shown

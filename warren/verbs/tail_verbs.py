@@ -1,4 +1,5 @@
-"""A tail of a queue (:mod:`warren.actors.tails`), as threads and coroutines have it: pages of what is there and of what
+"""A tail of a queue (:mod:`warren.actors.queue.tails`), as threads and coroutines have it: pages of what is there and
+of what
 comes, none of it taken.
 """
 
@@ -8,10 +9,10 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
-from warren.actors.future import Future
-from warren.actors.inbox import ControlCall
-from warren.actors.looking import BrowsedMessage
-from warren.actors.timer import tell
+from warren.actors.queue.inspecting import BrowsedMessage
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.inbox import ControlCall
+from warren.actors.runtime.timer import tell
 from warren.verbs.steps import Steps, Within, call
 
 if TYPE_CHECKING:

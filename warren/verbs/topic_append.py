@@ -7,10 +7,10 @@ from typing import overload
 
 import attrs
 
-from warren.actors.commit_log_actor import AppendResult
 from warren.actors.engines.topics.routing import Part
-from warren.actors.future import Confirm
-from warren.msg_store.commit_log import Appended
+from warren.actors.runtime.future import Confirm
+from warren.actors.topics.commit_log_actor import AppendResult
+from warren.msg_store.commit_log.commit_log import Appended
 from warren.values.topic_record import Origin
 
 

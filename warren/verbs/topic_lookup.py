@@ -18,12 +18,12 @@ from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.names import TAGS
 from warren.actors.engines.topics.reading import body_damage, read_packed
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
-from warren.actors.running_topics import RunningTopics
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import decode_properties, parse_message_id
-from warren.msg_store.packed_records import PackedRecords
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import ENTRY_BYTES, are_extension_addresses
+from warren.actors.topics.running_topics import RunningTopics
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import decode_properties, parse_message_id
+from warren.msg_store.commit_log.packed_records import PackedRecords
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_extension_addresses
 from warren.salvage.rocketmq.message_lines import has_key
 from warren.storage.errors import DataError, StorageError
 from warren.storage.java_hash import index_hash, java_hash

@@ -11,19 +11,19 @@ from typing import Any, Final, TypedDict, Unpack
 
 import attrs
 
-from warren.actors.admission import Admission
-from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.actors.engines.topics.routing import Part, Router, queue_of_key
 from warren.actors.engines.topics.schedule import level_of_delay, to_scheduled
 from warren.actors.engines.topics.transactions import prepare
-from warren.actors.future import Confirm
-from warren.actors.groups_actor import GroupsActor
-from warren.actors.node_errors import TopicsDownError
+from warren.actors.node.admission import Admission
+from warren.actors.node.node_errors import TopicsDownError
+from warren.actors.runtime.future import Confirm
+from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
+from warren.actors.topics.groups_actor import GroupsActor
 from warren.hosting.running_node import RunningNode
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
-from warren.msg_store.packed_records import PackedRecords
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import as_bodies, as_body

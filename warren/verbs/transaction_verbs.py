@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from warren.actors.engines.topics.transactions import Half
-from warren.actors.future import Confirm
+from warren.actors.runtime.future import Confirm
 from warren.hosting.running_node import RunningNode
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import Record
 from warren.verbs.steps import Handle, Reading, Steps, call
 
 

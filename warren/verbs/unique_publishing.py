@@ -2,7 +2,7 @@
 
 ``unique`` is a key, text, bytes or a number; or ``True``, which is the body itself. While a message with it is in the
 queue no other one is stored; with ``unique_for``, for so many seconds from the publish on. What becomes of them in the
-queue is :mod:`warren.actors.unique_publisher`.
+queue is :mod:`warren.actors.queue.unique_publisher`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from warren.actors.admission import Admission
 from warren.actors.engines.key_table import digest_of, key_of, key_of_body
-from warren.actors.future import Confirm, CountDown
-from warren.actors.handing_over import PublishKey
-from warren.actors.queue_actor import QueueActor
-from warren.actors.unique_publisher import Key, hand_over
+from warren.actors.node.admission import Admission
+from warren.actors.queue.intake import PublishKey
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.unique_publisher import Key, hand_over
+from warren.actors.runtime.future import Confirm, CountDown
 from warren.storage.errors import MessageError
 from warren.values.messages import KEY_ARGUMENTS, MAX_EXPIRATION_S
 from warren.verbs.publishing import settled_confirm

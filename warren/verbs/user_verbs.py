@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.parameters import LIMITS_COMPONENT, LIMITS_NAME
+from warren.actors.engines.declared.permissions import Permissions, TopicPermissions
+from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.parameters import LIMITS_COMPONENT, LIMITS_NAME
-from warren.actors.engines.permissions import Permissions, TopicPermissions
-from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.hosting.running_node import RunningNode
 from warren.verbs.steps import Steps
 

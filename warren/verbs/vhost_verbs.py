@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.declared.policies import ApplyTo, Policy, PolicyKind
 from warren.actors.engines.errors import PreconditionFailedError
-from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
-from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
-from warren.actors.future import Confirm, CountDown
-from warren.actors.node_actor import NodeActor
-from warren.actors.queue_entry import QueueEntry
+from warren.actors.node.node_actor import NodeActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Confirm, CountDown
 from warren.hosting.running_node import RunningNode, failed_queues
 from warren.values.messages import LATER, PublishArguments, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
@@ -23,7 +23,7 @@ from warren.verbs.steps import Handle, Steps
 from warren.verbs.user_verbs import UserVerbs
 
 if TYPE_CHECKING:
-    from warren.actors.engines.definitions_json import Imported
+    from warren.actors.engines.declared.definitions_json import Imported
     from warren.values.retry import Retry
     from warren.verbs.topic_verbs import TopicVerbs
     from warren.verbs.transaction_verbs import TransactionVerbs
@@ -354,7 +354,7 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         A long document is declared in slices, and other changes may come between two of them. If one fails, as on a
         full disk, the slices before it stay.
         """
-        from warren.actors.engines.definitions_json import Imported  # noqa: PLC0415 - seldom asked for
+        from warren.actors.engines.declared.definitions_json import Imported  # noqa: PLC0415 - seldom asked for
 
         slices = yield from self.node.change(lambda actor: actor.definitions.importing(document, vhost))
         done: list[Imported] = []

@@ -3,7 +3,8 @@
 **Records** stand in a :class:`~warren.storage.record_log.RecordLog` of the kind ``delayed``. A payload is a message
 that waits, or says of others that they do so no more; big-endian::
 
-    "M"  due  id digest  target  replaces: file  offset   encoded message (:mod:`warren.queue_index.message_format`)
+    "M"  due  id digest  target  replaces: file  offset   encoded message
+    (:mod:`warren.queue_index.message.message_format`)
      1    8       8        8              4       4
     "G"  file  offset   file  offset  …
      1    4      4
@@ -35,7 +36,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.message_format import decode_message
+from warren.queue_index.message.message_format import decode_message
 from warren.storage.errors import DataError, MessageError
 from warren.storage.filesystem import File, FileSystem
 

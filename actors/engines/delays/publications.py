@@ -9,7 +9,7 @@ import attrs
 
 from warren.actors.engines.delays.delay_log import DueMessage
 from warren.actors.log_events import log_event, logger
-from warren.queue_index.message_format import Envelope, given_in, properties_in
+from warren.queue_index.message.message_format import Envelope, given_in, properties_in
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
 

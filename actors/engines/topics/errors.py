@@ -1,7 +1,7 @@
 """What a topic refuses. All are :class:`WarrenError`, and none of them changes anything.
 
 Records on disk that are not what they must be (a half message without a topic to go to) are no refusals:
-:class:`~warren.msg_store.commit_log_format.RecordError` says those.
+:class:`~warren.msg_store.commit_log.commit_log_format.RecordError` says those.
 """
 
 from __future__ import annotations

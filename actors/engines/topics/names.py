@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from warren.actors.engines.topics.errors import TopicNameError
-from warren.msg_store import commit_log_format
+from warren.msg_store.commit_log import commit_log_format
 
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

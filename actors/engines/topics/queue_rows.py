@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.commit_log_format import COMMIT, TRANSACTION_MASK
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.commit_log_format import COMMIT, TRANSACTION_MASK
+from warren.msg_store.commit_log.record_columns import RecordColumns
 
 QueueKey = tuple[str, int]
 """A topic, and the number of one of its queues."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Record, RecordError
-from warren.msg_store.packed_records import PackedRecords, sound_records
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import Record, RecordError
+from warren.msg_store.commit_log.packed_records import PackedRecords, sound_records
 from warren.storage.errors import DataError, StorageError
 
 _READ_BYTES: Final = 1 << 20

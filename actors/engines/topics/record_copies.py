@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from warren.actors.engines.topics.names import REAL_QUEUE_ID, REAL_TOPIC
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import (
     BORN_HOST_V6,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,

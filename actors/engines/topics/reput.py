@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, Blank, peek
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import BLANK_HEADER_BYTES, Blank, peek
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import RecordColumns
 
 
 def reput(log: CommitLog, mark: int, delay_levels_ms: tuple[int, ...]) -> Iterator[RecordColumns]:

@@ -28,8 +28,8 @@ from warren.actors.engines.topics.names import (
 )
 from warren.actors.engines.topics.record_copies import copy_of, with_properties
 from warren.actors.engines.topics.schedule import to_scheduled
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Record, decode_properties
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.storage.topic_settings import TopicSettings
 
 FIRST_DELAY_LEVEL: Final = 3
@@ -50,7 +50,7 @@ def sent_back(
     ``delay_level`` 0: the usual one; negative: to the dead letters. ``max_reconsume_times``: the settings', if not
     given. Its properties may become too large for a record: ``CommitLog.append`` says so. Raises
     :class:`~warren.actors.engines.topics.errors.TopicNameError`, and
-    :class:`~warren.msg_store.commit_log_format.RecordError` for a record without a topic.
+    :class:`~warren.msg_store.commit_log.commit_log_format.RecordError` for a record without a topic.
     """
     check_group_name(group)
     most = settings.max_reconsume_times if max_reconsume_times is None else max_reconsume_times

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from warren.actors.engines.topics.errors import DelayError
 from warren.actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
 from warren.actors.engines.topics.record_copies import all_with_properties, copy_of, merged, real_place
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import Record, RecordError
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import Record, RecordError
 from warren.storage.topic_settings import TopicSettings
 
 

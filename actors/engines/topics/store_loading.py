@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES
 from warren.actors.engines.topics.store_recovery import Cut
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.index_file_format import Layout, is_file_name
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.index_file_format import Layout, is_file_name
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import parse_file_name

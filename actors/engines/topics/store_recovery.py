@@ -2,7 +2,7 @@
 
 In RocketMQ's order, for RocketMQ's directories have to be answered for as it would:
 
-1. Each ConsumeQueue finds its own end (:meth:`~warren.queue_index.consume_queue.ConsumeQueue.recover`).
+1. Each ConsumeQueue finds its own end (:meth:`~warren.queue_index.topics.consume_queue.ConsumeQueue.recover`).
 2. After a clean stop the CommitLog is read from its third last file on. After a dirty one, from the last file whose
    first message is older than the checkpoint (none: the first file), and what is read is dispatched. The end is the
    first bytes that are no good record, or a blank one that has no file behind it.
@@ -14,8 +14,9 @@ In RocketMQ's order, for RocketMQ's directories have to be answered for as it wo
 With ``rebuild_after_crash`` (set for stores that will be written to), step 2 and those after it differ after a dirty
 stop. The CommitLog is only read. A record that was not written to its end (no CRC tells that) is not good, nor is one
 whose physical offset is not its position. Old bytes behind the log's end are deleted permanently. ConsumeQueues are cut
-back to where the reading began, the index to what its files surely hold (:mod:`warren.queue_index.index_recovery`), and
-both are dispatched anew from there. In RocketMQ's way, entries of messages that are gone can stay, and keys are lost.
+back to where the reading began, the index to what its files surely hold
+(:mod:`warren.queue_index.topics.index_recovery`), and both are dispatched anew from there. In RocketMQ's way, entries
+of messages that are gone can stay, and keys are lost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import attrs
 import numpy as np
 
 from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log.commit_log_format import (
     BLANK_HEADER_BYTES,
     MESSAGE_MAGICS,
     STORE_TIMESTAMP_STOP,
@@ -34,10 +35,10 @@ from warren.msg_store.commit_log_format import (
     decode_store_timestamp,
     peek,
 )
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_columns import RecordColumns
-from warren.msg_store.record_finder import RecordFinder
-from warren.queue_index.index_recovery import recover as recover_index
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_finder import RecordFinder
+from warren.queue_index.topics.index_recovery import recover as recover_index
 from warren.storage.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
     from warren.actors.engines.topics.checkpoint_format import Checkpoint
     from warren.actors.engines.topics.topic_store import TopicStore
-    from warren.msg_store.record_check import Read
-    from warren.queue_index.consume_queue import ConsumeQueue
+    from warren.msg_store.commit_log.record_check import Read
+    from warren.queue_index.topics.consume_queue import ConsumeQueue
     from warren.storage.topic_settings import TopicSettings
 
 _CLEAN_FILES: Final = 3

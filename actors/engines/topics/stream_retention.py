@@ -1,10 +1,11 @@
 """What streams keep of the CommitLog: by whole files, as RabbitMQ's go by whole segments.
 
-A stream (:mod:`warren.actors.engines.stream_arguments`) is a topic with one queue. It *lets a file go* when its last
-message there is older than ``max_age_ms``, or when its messages behind that file have ``max_length_bytes`` or more;
-without limits never, and never the file that is written. From then on its messages there are not shown any more, and
-nothing of it keeps the file from being deleted. A file in which only streams have messages goes when all have let it
-go; one with other topics' messages, when it is its time as well (:mod:`warren.msg_store.commit_log_expiry`).
+A stream (:mod:`warren.actors.engines.declared.stream_arguments`) is a topic with one queue. It *lets a file go* when
+its last message there is older than ``max_age_ms``, or when its messages behind that file have ``max_length_bytes`` or
+more; without limits never, and never the file that is written. From then on its messages there are not shown any more,
+and nothing of it keeps the file from being deleted. A file in which only streams have messages goes when all have let
+it go; one with other topics' messages, when it is its time as well
+(:mod:`warren.msg_store.commit_log.commit_log_expiry`).
 
 What a stream has in a file does not change any more once the next one is written: it is counted once.
 """
@@ -16,10 +17,10 @@ from typing import Final
 
 import attrs
 
-from warren.actors.engines.stream_arguments import StreamLimits
+from warren.actors.engines.declared.stream_arguments import StreamLimits
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log_expiry import Hold
-from warren.queue_index.consume_queue import ConsumeQueue
+from warren.msg_store.commit_log.commit_log_expiry import Hold
+from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.storage.errors import DataError, StorageError
 
 STREAM_QUEUE_ID: Final = 0

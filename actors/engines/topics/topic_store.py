@@ -36,15 +36,15 @@ from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_L
 from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, queue_place, strangers
 from warren.actors.engines.topics.store_recovery import Cut, Recovery
 from warren.actors.engines.topics.topic_table import TopicTable
-from warren.msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
-from warren.msg_store.commit_log_expiry import Hold
-from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, ROLLBACK, TRANSACTION_MASK, Blank
-from warren.msg_store.message_batch import measure
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import Ints, Longs
-from warren.queue_index.key_index import KeyIndex
+from warren.msg_store.commit_log.commit_log import Appended, Batch, CommitLog, MessageIllegalError
+from warren.msg_store.commit_log.commit_log_expiry import Hold
+from warren.msg_store.commit_log.commit_log_format import BLANK_HEADER_BYTES, ROLLBACK, TRANSACTION_MASK, Blank
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.rdq.message_batch import measure
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import Ints, Longs
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.errors import DataError, NoRoomError, StorageError, shortly
 from warren.storage.filesystem import FAILED, FileSystem, note_failed_sync, retryable, take_failed_sync_back
 from warren.storage.java_hash import index_hash
@@ -370,7 +370,7 @@ class TopicStore:
         """Physical offsets of messages with this key, or with another one of the same hash, the newest first.
 
         At most ``max_msgs_num_batch``; a message may come twice. Times are those of the index: to the second.
-        ``damage``: see :meth:`warren.queue_index.key_index.KeyIndex.query`.
+        ``damage``: see :meth:`warren.queue_index.topics.key_index.KeyIndex.query`.
         """
         wanted = self.settings.default_query_max_num if max_num is None else max_num
         bounded = min(wanted, self.settings.max_msgs_num_batch)

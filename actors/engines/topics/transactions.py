@@ -42,8 +42,8 @@ from warren.actors.engines.topics.names import (
     check_group_name,
 )
 from warren.actors.engines.topics.record_copies import all_with_properties, copy_of, real_place
-from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log.commit_log import Batch
+from warren.msg_store.commit_log.commit_log_format import (
     COMMIT,
     TRANSACTION_MASK,
     Host,

@@ -16,10 +16,10 @@ import attrs
 from tests.support.quorum_commands import PREAMBLE, History
 from tests.support.quorum_state import state_term
 from tests.support.recorder.loading import compiled, run
-from warren.queue_index.quorum import machine_state
-from warren.queue_index.quorum.consumers import Consumer
-from warren.queue_index.quorum.decoding import decode_entry
-from warren.queue_index.quorum.machine import QuorumMachine
+from warren.salvage.quorum.fifo import machine_state
+from warren.salvage.quorum.fifo.consumers import Consumer
+from warren.salvage.quorum.fifo.decoding import decode_entry
+from warren.salvage.quorum.fifo.machine import QuorumMachine
 from warren.storage.erlang_terms import Term, decode, encode
 
 Described = dict[str, Any]

@@ -2,9 +2,9 @@
 
 What of a file is needed is not on disk: it is found by joining what all queues of a vhost refer to with the records of
 its stores, which Spark does. A message that stands several times counts once, at its last place. Then the engine's own
-rule (:class:`warren.msg_store.file_summary.FileSummary`) is asked for pairs until it has no more: there must be garbage
-enough in the store, and the valid bytes of two neighbours must fit into a file. Files with nothing valid are deleted.
-The file with the highest number is the one that a broker goes on writing, and stays.
+rule (:class:`warren.msg_store.rdq.file_summary.FileSummary`) is asked for pairs until it has no more: there must be
+garbage enough in the store, and the valid bytes of two neighbours must fit into a file. Files with nothing valid are
+deleted. The file with the highest number is the one that a broker goes on writing, and stays.
 
 Where a queue of the vhost cannot be read, nobody knows what is needed, and nothing is proposed.
 """
@@ -25,9 +25,9 @@ from pyspark.sql import functions as F
 
 from warren.arrow.arrays import schema_of
 from warren.arrow.columns import Columns, as_batch
-from warren.msg_store.file_summary import FileSummary
-from warren.msg_store.rdq_columns import ColumnScan
-from warren.msg_store.rdq_format import EndReason, file_number
+from warren.msg_store.rdq.file_summary import FileSummary
+from warren.msg_store.rdq.rdq_columns import ColumnScan
+from warren.msg_store.rdq.rdq_format import EndReason, file_number
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, Numbered, Work, planned

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 
 from warren.arrow.parquet_export import ParquetFile, ParquetRows
-from warren.msg_store.commit_log_format import decode
+from warren.msg_store.commit_log.commit_log_format import decode
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.export_columns import schema_of
 from warren.pipeline.jobs.export_plan import Chunk, Part

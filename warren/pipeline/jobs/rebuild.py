@@ -36,7 +36,7 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import running, staged
 from warren.pipeline.log_columns import ColumnFiles, read_range
-from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare

@@ -8,8 +8,9 @@ the message is decoded there, and only what is compared goes on. Joined by vhost
 * of a record without a reference: an orphan, where all that may refer to it can be read;
 * of a record that was not written whole: whether there is a good copy elsewhere.
 
-Spark picks out the rows of which something may be to say, and the rules of :mod:`warren.salvage.needed_body` say it.
-A topic store is one task's: its files are compared with each other while its CommitLog is read from front to back.
+Spark picks out the rows of which something may be to say, and the rules of :mod:`warren.salvage.classic.needed_body`
+say it. A topic store is one task's: its files are compared with each other while its CommitLog is read from front to
+back.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ from warren.pipeline.jobs.spreading import Batches, kept, planned
 from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SAID, SCHEMA, do, plan
 from warren.pipeline.jobs.vhost_parts import node_number
 from warren.pipeline.schemas import FINDINGS
-from warren.salvage.names import as_text
-from warren.salvage.needed_body import (
+from warren.salvage.classic.needed_body import (
     Contents,
     Reference,
     answered,
@@ -43,6 +43,7 @@ from warren.salvage.needed_body import (
     orphaned_message,
     unanswered,
 )
+from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.storage.errors import UnknownMessageError
 from warren.tables.findings import finding_columns

@@ -28,10 +28,10 @@ import numpy.typing as npt
 
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
 from warren.actors.engines.topics.topic_store import queue_directories
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import ENTRY_BYTES
-from warren.queue_index.index_file import IndexFile
-from warren.queue_index.index_file_format import is_file_name
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file_format import is_file_name
 from warren.salvage.names import Json
 from warren.salvage.rocketmq.rebuilding import Rebuilt
 from warren.salvage.rocketmq.store import RocketmqStore

@@ -25,7 +25,14 @@ import numpy.typing as npt
 
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
 from warren.actors.engines.topics.topic_store import commit_log_directory
-from warren.queue_index.index_file_format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, Header, Layout, is_file_name
+from warren.queue_index.topics.index_file_format import (
+    HEADER_BYTES,
+    ITEM_BYTES,
+    SLOT_BYTES,
+    Header,
+    Layout,
+    is_file_name,
+)
 from warren.salvage.read_only import below
 from warren.storage.filesystem import File, FileSystem
 from warren.storage.mapped_files import parse_file_name

@@ -30,9 +30,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from warren.msg_store.commit_log_format import Blank
-from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.msg_store.commit_log.commit_log_format import Blank
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.salvage.rocketmq.walking import walk_columns

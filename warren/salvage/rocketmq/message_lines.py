@@ -18,7 +18,7 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import Any
 
-from warren.msg_store.commit_log_format import Blank, Record, decode_properties
+from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
 from warren.salvage.names import to_json
 
 KEYS = "KEYS"

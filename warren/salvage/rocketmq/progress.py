@@ -21,7 +21,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log import CommitLog
 
 _AFTER_S: Final = 1.0
 

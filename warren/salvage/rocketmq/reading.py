@@ -13,11 +13,11 @@ import numpy as np
 
 from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.queue_rows import rows_of_queues
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Blank, Record, RecordError, decode
-from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consume_queue_format import ENTRY_BYTES
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import Blank, Record, RecordError, decode
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.message_lines import carries

@@ -15,10 +15,10 @@ import attrs
 from warren.actors.engines.topics.checkpoint_format import Checkpoint
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Blank
-from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.key_index import KeyIndex
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import Blank
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.queue_index.topics.key_index import KeyIndex
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.store import RocketmqStore, index_names
 from warren.salvage.rocketmq.walking import walk_columns

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import attrs
 
-from warren.msg_store.commit_log_format import Record, decode_properties
+from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.where import RECORD_FIELDS, Where, compile_where
 
 

@@ -18,8 +18,8 @@ import attrs
 from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG
 from warren.actors.engines.topics.store_recovery import Cut
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import Inferred, infer
 from warren.salvage.rocketmq.store_files import StoreFiles

@@ -7,9 +7,9 @@ from typing import Final
 
 from warren.actors.engines.topics.checkpoint_format import FILE_BYTES
 from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG
-from warren.msg_store.commit_log_format import SCHEDULE_TOPIC
-from warren.queue_index.consumer_offsets import FILE_NAME
-from warren.queue_index.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
+from warren.msg_store.commit_log.commit_log_format import SCHEDULE_TOPIC
+from warren.queue_index.topics.consumer_offsets import FILE_NAME
+from warren.queue_index.topics.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.rocketmq.store_files import StoreFiles, finding
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog

@@ -1,10 +1,10 @@
 """The check of a CommitLog as it lies on the disk: every record is read, and its checksum compared.
 
 Where the walk meets bytes that are no record, it looks for a *whole record* behind them: a sound one
-(:mod:`warren.msg_store.record_finder`) that is not older than what came before, or the first of a later file that says
-it lies elsewhere. If there is one, the log is damaged in the middle, and the walk goes on with that record. If there is
-none, this is the log's end. Behind it are zeros, what a crash left of the last write, or old bytes (cutting a log does
-not overwrite them). A record that is older than those before it is among the old bytes.
+(:mod:`warren.msg_store.commit_log.record_finder`) that is not older than what came before, or the first of a later file
+that says it lies elsewhere. If there is one, the log is damaged in the middle, and the walk goes on with that record.
+If there is none, this is the log's end. Behind it are zeros, what a crash left of the last write, or old bytes (cutting
+a log does not overwrite them). A record that is older than those before it is among the old bytes.
 
 RocketMQ's recovery reads from a certain file on and ends the log at the first bad record. A finding says which messages
 are lost by that.
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from warren.actors.engines.topics.names import has_topic_characters
 from warren.actors.engines.topics.store_recovery import reading_start
-from warren.msg_store.commit_log_format import (
+from warren.msg_store.commit_log.commit_log_format import (
     MAGIC_AT,
     MESSAGE_MAGIC_PREFIX,
     PREPARED,
@@ -35,10 +35,10 @@ from warren.msg_store.commit_log_format import (
     decode,
     decode_store_timestamp,
 )
-from warren.msg_store.record_check import Failure, RecordHeader, check
-from warren.msg_store.record_columns import RecordColumns
-from warren.msg_store.record_finder import RecordFinder
-from warren.msg_store.record_scan import WINDOW_BYTES, read_columns
+from warren.msg_store.commit_log.record_check import Failure, RecordHeader, check
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_finder import RecordFinder
+from warren.msg_store.commit_log.record_scan import WINDOW_BYTES, read_columns
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.store_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.storage.filesystem import data_windows

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES
-from warren.msg_store.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
-from warren.msg_store.record_columns import RecordColumns
-from warren.queue_index.consume_queue_format import (
+from warren.msg_store.commit_log.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.queue_index.topics.consume_queue_format import (
     ENTRY,
     ENTRY_BYTES,
     FILLER_SIZE,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.actors.engines.topics.store_files import INDEX
-from warren.queue_index.index_file_format import (
+from warren.queue_index.topics.index_file_format import (
     HEADER_BYTES,
     ITEM,
     ITEM_BYTES,

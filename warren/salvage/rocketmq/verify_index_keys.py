@@ -17,8 +17,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.record_columns import RecordColumns
-from warren.msg_store.record_scan import read_columns
+from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_scan import read_columns
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warren.actors.engines.topics.store_files import ABORT
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_bookkeeping import checkpoint_findings, offset_findings

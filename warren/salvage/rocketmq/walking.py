@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TypeVar
 
-from warren.msg_store.commit_log import CommitLog
-from warren.msg_store.commit_log_format import Blank, Record
-from warren.msg_store.record_check import Failure
-from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log.commit_log import CommitLog
+from warren.msg_store.commit_log.commit_log_format import Blank, Record
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.store_files import MISSING_FILE
 from warren.storage.mapped_files import missing_file

@@ -1,0 +1,1 @@
+"""The actor of a vhost's delayed messages."""

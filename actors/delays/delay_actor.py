@@ -1,0 +1,288 @@
+"""The actor of a vhost's delayed messages: it hosts their log, and publishes what is due.
+
+*Coming.* Messages gather in its inbox and share a confirm, which is answered once they are as safe as the node's
+``sync`` says. A full disk refuses them.
+
+*Going* (:mod:`warren.actors.delays.delay_output`). What is due is published as anybody's messages are at that moment.
+Until it is safe there it is kept here, so a crash publishes it again and loses nothing. What leads nowhere, or is
+refused by a queue that is full, is dropped, and logged; where a queue is down it waits a while longer. So many messages
+are on their way at a time (:data:`~warren.actors.delays.delay_output.ON_THE_WAY`), and none while an alarm is set.
+
+*Time.* Messages are due by the wall clock and timers go by the monotonic one; so it looks once a second at least, while
+anything waits: a wall clock that was set is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.actors.delays.delay_output import BATCH_MESSAGES, MOST_WAIT_MS, MS_NS, DelayOutput
+from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
+from warren.actors.engines.full_disk import MAX_WAIT_NS
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.front_end import PublishBatch
+from warren.actors.node.node_context import NodeContext
+from warren.actors.queue.intake import CLOSED_WEIGHT, PublishKey
+from warren.actors.runtime.future import Confirm
+from warren.actors.runtime.inbox import PendingBatch
+from warren.queue_index.message.message_format import MSG_ID_BYTES, encode_many
+from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.queue.queue_output import Dispatch
+
+_LOG = logger("delays")
+
+_KEY: Final = object()
+"""Of what gathers in the inbox: all is of one kind."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Delayed:
+    """Messages that are to wait, as they are handed over."""
+
+    key: PublishKey
+    bodies: Sequence[bytes]
+    target: int
+    due_ms: Sequence[int]
+    """Of each."""
+    id_digests: Sequence[int]
+
+
+class DelayActor(DelayOutput):
+    """Owner of one vhost's delayed messages."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        context: NodeContext,
+        directory: str,
+        name: str,
+        dispatch: Dispatch,
+        is_opening: Callable[[], bool],
+        failed: Callable[[DelayActor, BaseException], None],
+    ) -> None:
+        """``failed``: told when it has stopped by an error; the others: as above."""
+        super().__init__(context, name, dispatch, is_opening)
+        self._directory = directory
+        self._failed = failed
+        self._unconfirmed: list[Confirm] = []
+        self._turn_armed = False
+        self._sync_armed = False
+        self._reclaim_armed = False
+
+    # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def delay(self, delayed: Delayed, reserved_bytes: int) -> Confirm:
+        """Hand messages over; returns their confirm, which messages that came together share."""
+        if self.actor_stopped.is_set():
+            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            raise self.stopped_error()
+        wall_ms = self._context.clock.wall_us() // 1000
+        return self.actor_inbox.gather(
+            _KEY,
+            delayed,
+            self._new_batch,
+            len(delayed.bodies),
+            size_bytes=delayed.key.size_bytes(delayed.bodies),
+            reserved_bytes=reserved_bytes,
+            wake=self._needs_a_turn if delayed.due_ms[0] > wall_ms + MOST_WAIT_MS else None,
+        ).confirm
+
+    def _needs_a_turn(self) -> bool:
+        """Whether messages that are not due soon are to be written now; else they are, together, with the next sync."""
+        if self.actor_inbox.weight >= BATCH_MESSAGES:
+            return True
+        if not self._turn_armed:
+            self._turn_armed = True
+            self.call_later("write", self._context.settings.sync_interval_ms * MS_NS, _nothing, first=True)
+        return False
+
+    @property
+    def tries_full_disk(self) -> bool:
+        return True  # nothing that consumers do makes room for them, so that waiting could last for ever
+
+    # ── coming ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_start(self) -> None:
+        limit = min(self._context.engine.msg_store_file_size_limit, 1 << 31)
+        self._log = DelayLog.open(self._context.files, self._directory, file_size_limit_bytes=limit)
+
+    def on_batch(self, entry: PendingBatch) -> None:
+        if not isinstance(entry, PublishBatch):
+            raise RuntimeError(f"{self.describe()} cannot handle {entry!r}")  # noqa: TRY004
+        self._turn_armed = False  # what comes from now on is seen at the end of the turn, or arms it again
+        items: list[Delayed] = entry.items
+        self.actor_inbox.lighten(sum(len(item.bodies) for item in items))
+        try:
+            self._context.check_directory()
+            self.log.add([message for item in items for message in _new_messages(item)])
+        except NoRoomError as error:
+            entry.confirm.fail(DiskFullError(f"{self.describe()}: not taken, for the disk is full: {error}"))
+            raise
+        except BaseException as error:
+            entry.confirm.fail(error)
+            raise
+        finally:
+            self._context.gate.leave(entry.reserved_bytes, unused_bytes=max(entry.room_bytes, 0))
+        self._unconfirmed.append(entry.confirm)
+
+        if self._refuses:
+            self._refuses = False
+            _LOG.warning(
+                "%s: there is room on the disk again",
+                self.describe(),
+                extra=log_event("disk_room", part=self.describe()),
+            )
+
+    def on_refused(self, error: Exception) -> None:
+        if not isinstance(error, NoRoomError):
+            super().on_refused(error)
+        elif not self._refuses:  # whoever comes is told each time, the log once
+            self._refuses = True
+            _LOG.warning(
+                "%s takes no more: %s",
+                self.describe(),
+                error,
+                extra=log_event("disk_full", error, part=self.describe()),
+            )
+
+    def on_turn_end(self) -> None:
+        hurry, self._hurry = self._hurry, False
+        if hurry and not self.actor_inbox.empty():
+            self._hurry = True  # what somebody waits for may not have been taken yet
+        if self._unconfirmed:
+            self._make_safe(hurry=hurry)
+        self._publish_due()
+        if not self._reclaim_armed and self.log.has_garbage and not self._is_closing:
+            self._reclaim_armed = True
+            self.call_soon(self._reclaim)
+        if self._waiting_publishers:
+            self._let_publishers_in()
+        if self._context.check_invariants:
+            self.log.check_invariants()
+
+    def wants_turn(self) -> bool:
+        return self._hurry and bool(self._unconfirmed)
+
+    def _make_safe(self, *, hurry: bool) -> None:
+        sync = self._context.settings.sync
+        if sync != "os" and not hurry and sync != "always":
+            if not self._sync_armed:
+                self._sync_armed = True
+                self.call_later("sync", self._context.settings.sync_interval_ms * MS_NS, self._sync_due)
+            return
+        if sync != "os":
+            self.log.sync()
+        self._context.check_directory()
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for confirm in unconfirmed:
+            if not confirm.done:
+                confirm.set()
+
+    def _sync_due(self) -> None:
+        self._sync_armed = False
+        self._hurry = True
+
+    def _reclaim(self) -> None:
+        if self._is_closing:
+            return
+        try:
+            self.log.reclaim()
+        except NoRoomError:
+            self.call_later("reclaim", MAX_WAIT_NS, self._reclaim)
+        else:
+            self._reclaim_armed = False
+
+    # ── calling back, looking ───────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, message_id: bytes, target: int | None = None) -> int:
+        """Call back messages with this id that wait; returns how many there were. On return that is safe."""
+        cancelled = len(self.log.cancel(message_id, target))
+        self._sync_now()
+        return cancelled
+
+    def drop(self, target: int) -> int:
+        """Call back all that wait of one target; returns how many."""
+        dropped = self.log.drop(target)
+        self._sync_now()
+        return dropped
+
+    def _sync_now(self) -> None:
+        if self._context.settings.sync != "os":
+            self.log.sync()
+
+    def list_waiting(self, limit: int, target: int | None = None) -> list[tuple[int, bytes]]:
+        """The first of those that wait: when each is due, and itself, encoded."""
+        found: list[tuple[int, bytes]] = []
+        if limit > 0:
+            for one in self.log.waiting(target):
+                found.append(one)
+                if len(found) >= limit:
+                    break
+        return found
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def stop_publishing(self) -> None:
+        """Publish nothing more: the queues are about to close."""
+        self._is_closing = True
+
+    def close(self) -> None:
+        """Make safe what came, write down what is published, and close the files."""
+        self._is_closing = True
+        if self._unconfirmed:
+            self._make_safe(hurry=True)
+        self.log.close()
+        self.cancel_timers()
+        self._end()
+
+    def give_up(self, error: BaseException) -> None:
+        """Leave everything as a crash would."""
+        self._error = error
+        if self._log is not None:
+            self._log.abandon()
+        self._end()
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the files are the parent's, and whoever comes here gets ``error``."""
+        self._error = error
+        self.actor_stopped.set()
+        self.actor_inbox.weight = CLOSED_WEIGHT
+
+    def _end(self) -> None:
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for confirm in unconfirmed:
+            confirm.fail(self.stopped_error())
+        self.actor_inbox.weight = CLOSED_WEIGHT
+        self._stop()
+        self._let_publishers_in()
+
+    def note_error(self, error: BaseException) -> None:
+        self._error = error
+
+    def on_error(self, error: BaseException) -> None:
+        if self._log is not None:
+            self._log.abandon()
+        self._end()
+        self._failed(self, error)
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        if isinstance(message, PublishBatch):
+            self._context.gate.leave(message.reserved_bytes)
+            message.confirm.fail(error)
+
+
+def _nothing() -> None:
+    """A turn works off what waits."""
+
+
+def _new_messages(item: Delayed) -> list[NewMessage]:
+    bodies = item.bodies
+    terms = encode_many(item.key.envelope, bytes(MSG_ID_BYTES * len(bodies)), bodies)  # ids come when they are due
+    return [
+        NewMessage(due_ms, digest, item.target, term)
+        for due_ms, digest, term in zip(item.due_ms, item.id_digests, terms, strict=True)
+    ]

@@ -1,0 +1,228 @@
+"""VhostDelays: the delayed messages of one vhost: they run, or they are down and why. Made with the first of them.
+
+Their actor is started by whoever needs it first. One that fails is started anew from its files by the node's actor,
+as often as the node's ``restart_limit`` allows, and not after damage; what the disk keeps down is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warren.actors.clock import Clock
+from warren.actors.delays.delay_actor import DelayActor, Delayed
+from warren.actors.engines.delays.delay_format import digest_of_id, target_of_exchange, target_of_queue
+from warren.actors.engines.restarts import DISK_ERRORS, Restarts
+from warren.actors.log_events import log_event, logger
+from warren.actors.messages import DelaysFailed
+from warren.actors.node.front_end import InFront
+from warren.actors.node.gate import Gate
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_errors import DelaysDownError
+from warren.actors.queue.intake import PublishKey
+from warren.actors.runtime.future import Confirm
+from warren.actors.runtime.inbox import Call, ControlCall
+from warren.actors.runtime.pool import Pool
+from warren.actors.runtime.timer import tell
+from warren.storage.errors import StorageError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.queue.queue_output import Dispatch
+
+_LOG = logger("delays")
+
+
+class VhostDelays:
+    """See the module's prose. Any thread may use it."""
+
+    def __init__(
+        self, context: NodeContext, path: str, name: str, dispatch: Dispatch, is_opening: Callable[[], bool]
+    ) -> None:
+        """``path``: of the vhost's directory for them."""
+        self.path = path
+        self._context = context
+        self._name = name
+        self._dispatch = dispatch
+        self._is_opening = is_opening
+        self._lock = threading.Lock()
+        self._actor: DelayActor | None = None
+        self._error: BaseException | None = None
+        self.restarts = Restarts()
+        """Of the node's actor."""
+        self._closed = False
+
+    @property
+    def running(self) -> DelayActor | None:
+        """Their actor, where there is one that lives."""
+        actor = self._actor
+        return None if actor is None or actor.actor_stopped.is_set() else actor
+
+    @property
+    def actor(self) -> DelayActor:
+        """Their actor, started if need be. Raises :class:`DelaysDownError`."""
+        actor = self._actor
+        if actor is not None and not actor.actor_stopped.is_set():
+            return actor
+        with self._lock:
+            if self.running is None:
+                if self._closed or self._is_kept_down:
+                    why = "it was closed" if self._error is None else str(self._error)
+                    raise DelaysDownError(f"the delayed messages of vhost '{self._name}' are down: {why}")
+                self._start()
+            return self._actor  # type: ignore[return-value]
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why they are down."""
+        return None if self.running is not None else self._error
+
+    @property
+    def _is_kept_down(self) -> bool:
+        """Whether nobody is to start it but the node's actor, or not even that."""
+        if isinstance(self._error, DISK_ERRORS):
+            return self._context.troubles.knows(("delays", self._name))
+        return self._error is not None
+
+    def _start(self) -> None:
+        self._error = None
+        ref = DelayActor.start(self._context, self.path, self._name, self._dispatch, self._is_opening, self._failed)
+        self._actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
+
+    def _failed(self, actor: DelayActor, error: BaseException) -> None:
+        """In the turn in which it fails."""
+        if actor is not self._actor:
+            return
+        self._error = error
+        tell(self._context.node, DelaysFailed(self._name, error))
+
+    def start_again(self) -> bool:
+        """For the node's actor: start it, if it has stopped by an error and nobody has; whether it runs now."""
+        with self._lock:
+            if self.running is None and not self._closed:
+                self._start()
+            return not self._closed
+
+    # ── what they are asked ─────────────────────────────────────────────────────────────────────────────────────
+
+    def receiver(
+        self, queue: str | None, exchange: str, due_ms: Sequence[int] | int, ids: Sequence[bytes] = ()
+    ) -> Appointment:
+        """What takes messages that wait until ``due_ms``, of each or of all. ``ids``: of each, or one for all."""
+        target = target_of(queue, exchange)
+        return Appointment(self.actor, target, due_ms, tuple(map(digest_of_id, ids)))
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        actor = self.running
+        return 0 if actor is None or actor._log is None else len(actor._log)
+
+    def waiting_of(self, queue: str | None, exchange: str) -> int:
+        """How many messages wait that were published to a queue itself, or to an exchange."""
+        actor = self.running
+        log = None if actor is None else actor._log
+        return 0 if log is None else log.waiting_of(target_of(queue, exchange))
+
+    def drop_queue(self, queue: str) -> int:
+        """A queue is deleted: so are they, unless they are down. For the node's actor."""
+        actor = self.running
+        dropped = 0
+        if actor is not None:
+            try:
+                dropped = actor.actor_ref.ask(Call(lambda: actor.drop(target_of(queue, ""))))  # type: ignore[assignment]
+            except WarrenError as error:
+                _LOG.warning(
+                    "delayed messages of queue '%s', which was deleted, stay: %s",
+                    queue,
+                    error,
+                    extra=log_event("delayed_kept", error, vhost=self._name, queue=queue),
+                )
+        return dropped
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def stop_publishing(self) -> None:
+        """Before the queues close."""
+        if (actor := self.running) is not None:
+            with contextlib.suppress(WarrenError):
+                actor.actor_ref.ask(ControlCall(actor.stop_publishing))
+
+    def close(self) -> None:
+        """When the queues are closed. Raises what keeps that from being clean."""
+        self._closed = True
+        actor = self.running
+        if actor is None:
+            return
+        actor.actor_ref.ask(Call(actor.close))
+        parent = self.path.rpartition("/")[0]
+        with contextlib.suppress(StorageError):
+            if not self._context.files.list(parent):
+                self._context.files.delete_tree(parent)
+
+    def give_up(self, error: BaseException) -> None:
+        """Leave everything as a crash would."""
+        self._closed = True
+        if (actor := self.running) is not None:
+            with contextlib.suppress(WarrenError):
+                actor.actor_ref.ask(ControlCall(lambda: actor.give_up(error)))
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child."""
+        if (actor := self.running) is not None:
+            actor.forget(error)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Appointment(InFront):
+    """The time at which messages are to come. Publishers use it as they use a queue's actor
+    (:class:`~warren.actors.node.front_end.FrontEnd`)."""
+
+    behind: DelayActor
+    _target: int
+    _due_ms: Sequence[int] | int
+    _id_digests: Sequence[int]
+    coalesces: bool = True
+
+    @property
+    def gate(self) -> Gate:
+        return self.behind.gate
+
+    @property
+    def clock(self) -> Clock:
+        return self.behind.clock
+
+    @property
+    def pool(self) -> Pool:
+        return self.behind.pool
+
+    def describe(self) -> str:
+        return self.behind.describe()
+
+    def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
+        """Hand over one message; returns its confirm."""
+        return self.publish_many(key, [body], reserved_bytes, here=here)
+
+    def publish_many(
+        self,
+        key: PublishKey,
+        bodies: Sequence[bytes],
+        reserved_bytes: int = 0,
+        *,
+        msg_ids: bytes = b"",
+        here: bool = True,
+    ) -> Confirm:
+        """Hand over messages; returns their confirm."""
+        count = len(bodies)
+        due_ms = [self._due_ms] * count if isinstance(self._due_ms, int) else self._due_ms
+        digests = self._id_digests if len(self._id_digests) == count else [*self._id_digests, 0][:1] * count
+        return self.behind.delay(Delayed(key, bodies, self._target, due_ms, digests), reserved_bytes)
+
+
+def target_of(queue: str | None, exchange: str) -> int:
+    """Whose messages are that were published to a queue itself, or to an exchange."""
+    if queue is not None and not exchange:
+        return target_of_queue(queue.encode("utf-8", "surrogateescape"))
+    return target_of_exchange(exchange.encode("utf-8", "surrogateescape"))

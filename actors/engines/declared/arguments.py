@@ -1,0 +1,294 @@
+"""What a queue is declared as: its name, its kind, and its ``x-`` arguments, checked.
+
+A declaration is a value, of a classic queue or of a stream (:mod:`warren.actors.engines.declared.stream_arguments`). A
+classic queue's arguments are RabbitMQ's, under their names; what is known is checked when the declaration is made
+(:class:`~warren.actors.engines.errors.ArgumentsError`), what belongs to other kinds of queue is refused, and what
+nobody knows is kept and means nothing. What an engine has to know of them
+:class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` say.
+
+Two declarations of one queue are *equivalent* where durable, auto_delete, exclusive and every argument that a classic
+queue knows are the same; arguments that nobody knows do not count.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+import attrs
+
+from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS, QueueArguments
+from warren.actors.engines.declared.stream_arguments import STREAM, STREAM_CHECKS, check_new, check_values
+from warren.actors.engines.declared.texts import (
+    MAX_SHORT_STRING_BYTES,
+    VOID,
+    argument,
+    check_depth,
+    check_short_string,
+    check_texts,
+    inequivalent,
+)
+from warren.actors.engines.errors import ArgumentsError
+from warren.queue_index.message.amqp_tables import Timestamp, type_name
+from warren.storage.errors import did_you_mean, shown
+
+MAX_PRIORITY: Final = 255
+"""Levels are one byte in the name under which they are stored."""
+
+_FOREIGN: Final = frozenset(
+    {
+        "x-dead-letter-strategy",
+        "x-initial-cluster-size",
+        "x-max-age",
+        "x-max-in-memory-bytes",
+        "x-max-in-memory-length",
+        "x-queue-leader-locator",
+        "x-quorum-initial-group-size",
+        "x-stream-max-segment-size-bytes",
+    }
+)
+"""Arguments of quorum queues and of streams: a classic queue that took them would not do what they ask for."""
+
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+# ── what an argument may be: each says what is wrong as the broker does, or None ──────────────────────────────────────
+
+
+def _count(value: Any) -> str | None:
+    if not isinstance(value, int) or isinstance(value, bool | Timestamp):
+        return f'"expected integer, got {type_name(value)}"'
+    return f"{{value_negative,{value}}}" if value < 0 else None
+
+
+def _period(value: Any) -> str | None:
+    return _count(value) or (f"{{value_too_large,{value}}}" if value > MAX_PERIOD_MS else None)
+
+
+def _expires(value: Any) -> str | None:
+    return _period(value) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _priority(value: Any) -> str | None:
+    return _count(value) or (f"{{max_value_exceeded,{value}}}" if value > MAX_PRIORITY else None)
+
+
+def _version(value: Any) -> str | None:
+    return _count(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+
+
+def _multiplier(value: Any) -> str | None:
+    return _count(value) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _percent(value: Any) -> str | None:
+    return _count(value) or (f"{{max_value_exceeded,{value}}}" if value > 100 else None)
+
+
+def _of_type(kind: type, value: Any) -> str | None:
+    return None if isinstance(value, kind) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _string(value: Any) -> str | None:
+    return _of_type(str, value) or (
+        f"more than {MAX_SHORT_STRING_BYTES} bytes"
+        if len(value.encode("utf-8", "surrogateescape")) > MAX_SHORT_STRING_BYTES
+        else None
+    )
+
+
+def _truth(value: Any) -> str | None:
+    return _of_type(bool, value)
+
+
+def _one_of(*known: str, otherwise: str) -> Callable[[Any], str | None]:
+    return lambda value: _of_type(str, value) or (None if value in known else otherwise.format(value))
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    "x-expires": _expires,
+    "x-message-ttl": _period,
+    "x-dead-letter-exchange": _string,
+    "x-dead-letter-routing-key": _string,
+    "x-max-length": _count,
+    "x-max-length-bytes": _count,
+    "x-max-priority": _priority,
+    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
+    "x-queue-mode": _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
+    "x-queue-version": _version,
+    "x-single-active-consumer": _truth,
+    "x-queue-type": _one_of("classic", otherwise="\"unsupported queue type '{}'\""),
+    "x-queue-master-locator": lambda _: None,
+    "x-consumer-timeout": _expires,
+    "x-delivery-limit": _count,
+    "x-delayed-retry-type": _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
+    "x-delayed-retry-min": _expires,
+    "x-delayed-retry-max": _expires,
+    "x-delayed-retry-multiplier": _multiplier,
+    "x-delayed-retry-jitter": _percent,
+    "x-message-deduplication": _truth,
+    "x-cache-ttl": _expires,
+}
+"""What a classic queue knows, in the order in which a second declaration is compared. The last eight are warren's:
+those of RabbitMQ's other queues, of its later versions, or of LavinMQ."""
+
+
+def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not arguments:
+        return _NO_ARGUMENTS
+    check_depth("an argument", arguments)
+    return MappingProxyType(copy.deepcopy(dict(arguments)))
+
+
+@attrs.frozen
+class QueueDeclaration(QueueArguments):
+    """One queue as it was declared. Raises :class:`ArgumentsError` where an argument cannot be."""
+
+    vhost: str
+    name: str
+    durable: bool = True
+    exclusive: bool = False
+    """Of one owner, and gone with it; never in a file of definitions."""
+    auto_delete: bool = False
+    """Gone with its last consumer, if it ever had one."""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    """A copy that nobody can change."""
+    topic: str = ""
+    """Of a stream: the topic that has its messages, once somebody has chosen it."""
+
+    def __attrs_post_init__(self) -> None:
+        check_short_string("a queue's name", self.name)
+        check_texts("an argument", dict(self.arguments))
+        if self.arguments:
+            self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        """In a broker's order: the first that is wrong is told."""
+        if self.is_stream:
+            check_values(self, self.arguments)
+            return
+        exchange = self.arguments.get("x-dead-letter-exchange", "")
+        if not isinstance(exchange, str):
+            raise ArgumentsError(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {self}")
+        for name in ("x-queue-type", *_CHECKS):
+            if name not in self.arguments:
+                continue
+            wrong = _CHECKS[name](self.arguments[name])
+            if wrong is None and name == "x-dead-letter-routing-key" and "x-dead-letter-exchange" not in self.arguments:
+                wrong = "routing_key_but_no_dlx_defined"
+            if wrong is not None:
+                raise ArgumentsError(f"invalid arg '{name}' for {self}: {wrong}")
+        for name in self.arguments:
+            if name in _FOREIGN:
+                raise ArgumentsError(f"invalid arg '{name}' for {self} of queue type rabbit_classic_queue")
+
+    def __str__(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost}'"
+
+    @property
+    def unknown_arguments(self) -> list[str]:
+        """Arguments that mean nothing, each with the name that may have been meant."""
+        known = (*_CHECKS, *_FOREIGN, *STREAM_CHECKS)
+        return [f"{shown(name)}{did_you_mean(name, known)}" for name in self.arguments if name not in known]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream (:mod:`warren.actors.engines.declared.stream_arguments`) and no classic queue."""
+        return self.arguments.get("x-queue-type") == STREAM
+
+    def check_new(self) -> None:
+        """Raise :class:`ArgumentsError` for what may be said of a queue that is there, but no new one can be."""
+        if self.is_stream:
+            check_new(
+                self,
+                self.arguments,
+                durable=self.durable,
+                exclusive=self.exclusive,
+                auto_delete=self.auto_delete,
+            )
+
+    # ── again, and in files ─────────────────────────────────────────────────────────────────────────────────────
+
+    def equivalent(self, other: QueueDeclaration) -> str | None:
+        """Why ``other``, declared now, is not what this one (the queue that is there) was declared as; or ``None``."""
+        if self.exclusive != other.exclusive:
+            return locked(self)
+        return self.differs(durable=other.durable, auto_delete=other.auto_delete, arguments=other.arguments)
+
+    def differs(self, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> str | None:
+        """Why these, whatever the arguments are, are not what this queue was declared with; or ``None``."""
+        for name, current, received in self._differences(durable, auto_delete, arguments):
+            return inequivalent(name, self, received, current)
+        return None
+
+    def all_differences(self, other: QueueDeclaration) -> list[str]:
+        """What differs in ``other``, which is asked for, from this queue, which exists: a phrase for each property and
+        argument."""
+        return [
+            f"{name} is {_shown(current)} (asked for: {_shown(received)})"
+            for name, current, received in self._differences(other.durable, other.auto_delete, other.arguments)
+        ]
+
+    def _differences(
+        self, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Each property and argument that differs: its name, what it is here, and what was received."""
+        for name, flag in (("durable", durable), ("auto_delete", auto_delete)):
+            if flag != getattr(self, name):
+                yield name, getattr(self, name), flag
+        for name in STREAM_CHECKS if self.is_stream else _CHECKS:
+            current, received = argument(self.arguments, name), argument(arguments, name)
+            if (_type_class(current), current) == (_type_class(received), received):
+                continue
+            if name == "x-queue-type" and {current, received} == {None, "classic"}:
+                continue
+            yield name, current, received
+
+    def to_json(self) -> dict[str, Any]:
+        """As a broker's file of definitions has it."""
+        return {
+            "name": self.name,
+            "vhost": self.vhost,
+            "durable": self.durable,
+            "auto_delete": self.auto_delete,
+            "arguments": copy.deepcopy(dict(self.arguments)),
+            **({"topic": self.topic} if self.topic else {}),
+        }
+
+    @classmethod
+    def from_json(cls, definition: Mapping[str, Any]) -> QueueDeclaration:
+        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        types = {"name": str, "vhost": str, "durable": bool, "auto_delete": bool, "arguments": Mapping}
+        if not isinstance(definition, Mapping):
+            raise ArgumentsError(f"a queue's definition cannot be {definition!r:.100}")
+        for key, kind in types.items():
+            if not isinstance(definition.get(key), kind):
+                raise ArgumentsError(f"a queue's definition whose {key} is {definition.get(key)!r:.100}")
+        return cls(**{key: definition[key] for key in types}, topic=str(definition.get("topic", "")))
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(None if value is VOID else value)
+
+
+def _type_class(value: Any) -> str:
+    """Which values are of one kind: numbers of any width are, a truth value is no number."""
+    match value:
+        case bool():
+            return "bool"
+        case int() | Decimal():
+            return "int"
+        case float():
+            return "float"
+        case _:
+            return type(value).__name__
+
+
+def locked(queue: QueueDeclaration) -> str:
+    """Of an exclusive queue that is another owner's, or was declared otherwise."""
+    return (
+        f"cannot obtain exclusive access to locked {queue}. It could be originally declared on another connection or "
+        "the exclusive property value does not match that of the original declaration."
+    )

@@ -1,0 +1,399 @@
+"""A node's definitions: its vhosts, with their queues, exchanges, bindings and policies, and its users; in memory, on
+disk, in and out.
+
+The plain owner of all that is declared. It changes what :mod:`warren.actors.engines.declared.vhost_definitions`
+describes, keeps a routing table up to date with it, and writes down what is durable
+(:mod:`warren.actors.engines.declared.definitions_file`) when :meth:`Definitions.save` is called: several changes may be
+saved at once, and nobody should be told that something durable is there before it returned. In RabbitMQ's JSON they
+come and go through :mod:`warren.actors.engines.declared.definitions_json`.
+
+A refused operation changes nothing. After a save that failed, what was to be saved is here and may be on the disk or
+not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), everything since
+:meth:`Definitions.begin`.
+
+What an earlier warren has written and this one would refuse, a name or an argument that is no text, is passed over and
+told (:attr:`Definitions.passed_over`), and stays in the files.
+
+Where nothing was ever said of users, by a new directory or one of before there were any, there is one:
+:data:`~warren.actors.engines.declared.users.DEFAULT_USER`. Once that was written down, whoever deletes it has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.changes import ChangeNotes, NotedTable
+from warren.actors.engines.declared.definitions_file import DefinitionsFile, Snapshot
+from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.declared.parameters import Parameters
+from warren.actors.engines.declared.permissions import (
+    Permissions,
+    TopicPermissions,
+    permissions_of,
+    topic_permissions_of,
+)
+from warren.actors.engines.declared.policies import Policy, PolicyKind
+from warren.actors.engines.declared.texts import check_short_string, check_utf8, is_text
+from warren.actors.engines.declared.users import Users
+from warren.actors.engines.declared.vhost_definitions import (
+    NOTHING_REMOVED,
+    Removed,
+    VhostDefinitions,
+    is_builtin,
+    is_kept,
+)
+from warren.actors.engines.declared.vhost_metadata import VhostMetadata
+from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
+from warren.storage.errors import DataError, StorageError, shortly
+from warren.storage.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    from warren.actors.engines.declared.definitions_json import Imported
+
+DEFAULT_VHOST: Final = "/"
+SLICE: Final = 100
+"""Definitions that an import reads or declares at a time: about 10 ms of work, and one sync."""
+
+
+@attrs.define(eq=False, repr=False)
+class Definitions:
+    """Everything that is declared on one node. Made by :meth:`open`, or empty for a node without a disk.
+
+    One caller at a time; a vhost's ``routing`` may be read by any thread, for as long as the vhost is there.
+    """
+
+    _file: DefinitionsFile | None = None
+    _random: Callable[[int], bytes] = bytes
+    """Random bytes by their number, for salts; a node with a disk has better ones than these zeros."""
+    _notes: ChangeNotes = attrs.field(init=False, factory=ChangeNotes)
+    """Since the last save that worked; how to take back: since :meth:`begin`, too."""
+    users: Users = attrs.field(init=False)
+    parameters: Parameters = attrs.field(init=False)
+    _metadata: NotedTable[str, VhostMetadata] = attrs.field(init=False)
+    _vhosts: dict[str, VhostDefinitions] = attrs.field(init=False, factory=dict)
+    _begun_at: int = attrs.field(init=False, default=0)
+    """How many changes :meth:`undo` leaves."""
+    _passed_over: list[tuple[str, dict[str, Any]]] = attrs.field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.users = Users(self._random, self._notes)
+        self.parameters = Parameters(self._notes)
+        self._metadata = NotedTable(self._notes, "vhost", lambda name, said: {"name": name} | said.in_file())
+        snapshot = None if self._file is None else self._file.load()
+        if self._file is None or snapshot is None:
+            self.declare_vhost(DEFAULT_VHOST, VhostMetadata(description="Default virtual host"))
+        else:
+            self._restore(snapshot, self._file.path)
+        if snapshot is None or "users" not in snapshot:
+            self.users.add_default(DEFAULT_VHOST if DEFAULT_VHOST in self._vhosts else None)
+        self.begin()
+
+    @classmethod
+    def open(cls, files: FileSystem, directory: str, random: Callable[[int], bytes]) -> Definitions:
+        """Those that were saved in a node's data directory; where there are none, the vhost ``/`` and nothing in it.
+
+        Reads only. ``random``: random bytes by their number, for passwords' salts. Raises :class:`DataError` where the
+        files are damaged; they stay as they are.
+        """
+        return cls(DefinitionsFile(files, directory), random)
+
+    def _restore(self, snapshot: Snapshot, path: str) -> None:
+        declare: dict[str, Callable[[Any], object]] = {
+            "vhosts": lambda vhost: self.declare_vhost(
+                vhost["name"], VhostMetadata.from_json(vhost), named_by_node=True
+            ),
+            "users": lambda user: self.users.put(self.users.from_json(user)),
+            "permissions": lambda item: self.grant(item["user"], item["vhost"], permissions_of(item)),
+            "topic_permissions": lambda item: self.grant_topics(
+                item["user"], item["vhost"], item["exchange"], topic_permissions_of(item)
+            ),
+            "policies": lambda policy: self.set_policy(Policy.from_json("policy", policy)),
+            "operator_policies": lambda policy: self.set_policy(Policy.from_json("operator_policy", policy)),
+            "parameters": lambda item: self.set_parameter(
+                item["vhost"], item["component"], item["name"], item["value"]
+            ),
+            "global_parameters": lambda item: self.parameters.set_global(item["name"], item["value"]),
+            "exchanges": lambda exchange: self.declare_exchange(ExchangeDeclaration.from_json(exchange)),
+            "queues": lambda queue: self.declare_queue(QueueDeclaration.from_json(queue), named_by_node=True),
+            "bindings": lambda binding: self.bind(Binding.from_json(binding)),
+        }
+        for part, declare_one in declare.items():
+            for definition in snapshot.get(part, ()):
+                try:
+                    declare_one(definition)
+                except (RefusedError, KeyError, TypeError) as error:
+                    if not self._may_pass_over(definition):
+                        raise DataError(
+                            path, None, f"definitions that contradict each other: {shortly(str(error))}"
+                        ) from error
+                    self._passed_over.append((part, definition))
+        self._notes.changes.clear()
+
+    @property
+    def torn(self) -> DataError | None:
+        """The end of their log, if it is no whole record."""
+        return None if self._file is None else self._file.torn
+
+    def _may_pass_over(self, definition: Any) -> bool:
+        """Whether it has a text that is none, or belongs to something that has."""
+        if not isinstance(definition, dict):
+            return False
+        gone = [
+            (one.get("vhost"), one.get("name")) for part, one in self._passed_over if part in ("exchanges", "queues")
+        ]
+        ends = [(definition.get("vhost"), definition.get(end)) for end in ("source", "destination")]
+        return not is_text(definition) or any(end in gone for end in ends)
+
+    @property
+    def passed_over(self) -> list[str]:
+        """What the files define and cannot be had."""
+        return [f"{part}: {json.dumps(definition):.200}" for part, definition in self._passed_over]
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhosts(self) -> list[str]:
+        """In the order in which they were declared."""
+        return list(self._vhosts)
+
+    def vhost(self, name: str) -> VhostDefinitions:
+        """Raises :class:`NotFoundError`."""
+        found = self._vhosts.get(name)
+        if found is None:
+            raise NotFoundError(f"no vhost '{name}'")
+        return found
+
+    def declare_vhost(self, name: str, metadata: VhostMetadata | None = None, *, named_by_node: bool = False) -> bool:
+        """See that the vhost is there; returns whether it is new. ``named_by_node``: by bytes that are no UTF-8, even.
+
+        (A directory on the disk may be that vhost's.) ``metadata``: of a vhost that is new.
+        """
+        check_short_string("a vhost's name", name)
+        if not name:
+            raise ArgumentsError("a vhost needs a name")
+        if name in self._vhosts:
+            return False
+        if not named_by_node:
+            check_utf8("a vhost's name", name)
+        self._metadata.put(name, VhostMetadata() if metadata is None else metadata)
+        self._vhosts[name] = VhostDefinitions(name, self._notes)
+        self._notes.undo.append(lambda: self._vhosts.pop(name))
+        return True
+
+    def metadata(self, vhost: str) -> VhostMetadata:
+        """What is said of a vhost. Raises :class:`NotFoundError`."""
+        return self._metadata.get(self.vhost(vhost).name) or VhostMetadata()
+
+    def describe_vhost(self, vhost: str, metadata: VhostMetadata) -> None:
+        """Say that of a vhost from now on. Raises :class:`NotFoundError`."""
+        self._metadata.put(self.vhost(vhost).name, metadata)
+
+    def delete_vhost(self, name: str) -> Removed:
+        """With everything in it, permissions and parameters included. One that is not there is fine."""
+        vhost = self._vhosts.get(name)
+        if vhost is None:
+            return NOTHING_REMOVED
+        self.users.forget_vhost(name)
+        self.parameters.forget_vhost(name)
+        removed = vhost.delete_all()
+        del self._vhosts[name]
+        self._notes.undo.append(lambda: self._vhosts.__setitem__(name, vhost))
+        self._metadata.drop(name)
+        return removed
+
+    # ── what is in them: see VhostDefinitions ───────────────────────────────────────────────────────────────────
+
+    def declare_queue(self, declaration: QueueDeclaration, *, named_by_node: bool = False) -> bool:
+        """See that the queue is there; returns whether it is new. ``named_by_node``: its name may be a reserved one.
+
+        A stream gets a topic, each anew: what one that was deleted has left in the files is not this one's.
+        """
+        if declaration.is_stream and not declaration.topic:
+            from warren.actors.engines.topics.names import stream_topic  # noqa: PLC0415 - many nodes have no stream
+
+            declaration = attrs.evolve(declaration, topic=stream_topic(declaration.name, self._random(8)))
+        return self.vhost(declaration.vhost).declare_queue(declaration, named_by_node=named_by_node)
+
+    def delete_queue(self, vhost: str, name: str) -> Removed:
+        """With its bindings, and exchanges that go with these. One that is not there is fine."""
+        return self.vhost(vhost).delete_queue(name)
+
+    def declare_exchange(self, declaration: ExchangeDeclaration) -> bool:
+        """See that the exchange is there; returns whether it is new."""
+        return self.vhost(declaration.vhost).declare_exchange(declaration)
+
+    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> Removed:
+        """With the bindings from it and to it, and what goes with these. One that is not there is fine."""
+        return self.vhost(vhost).delete_exchange(name, if_unused=if_unused)
+
+    def bind(self, binding: Binding) -> bool:
+        """See that the binding is there; returns whether it is new."""
+        return self.vhost(binding.vhost).bind(binding)
+
+    def unbind(self, binding: Binding) -> Removed:
+        """Take the binding away, and an exchange that goes with it. One that is not there is fine."""
+        return self.vhost(binding.vhost).unbind(binding)
+
+    # ── users and parameters: see Users, Parameters ─────────────────────────────────────────────────────────────
+
+    def grant(self, user: str, vhost: str, permissions: Permissions) -> bool:
+        """Let a user do that in a vhost; returns whether it is news. Raises :class:`NotFoundError`."""
+        return self.users.grant(user, self.vhost(vhost).name, permissions)
+
+    def grant_topics(self, user: str, vhost: str, exchange: str, permissions: TopicPermissions) -> bool:
+        """Confine what a user may do with a topic exchange, which need not be there; returns whether it is news.
+
+        Raises :class:`NotFoundError`.
+        """
+        return self.users.grant_topics(user, self.vhost(vhost).name, exchange, permissions)
+
+    def set_parameter(self, vhost: str, component: str, name: str, value: Any) -> bool:
+        """Returns whether it is news. Raises :class:`NotFoundError` where there is no such vhost."""
+        return self.parameters.set(self.vhost(vhost).name, component, name, value)
+
+    # ── policies: see VhostPolicies ─────────────────────────────────────────────────────────────────────────────
+
+    def set_policy(self, policy: Policy) -> bool:
+        """See that the policy, or operator policy, is there; returns whether that changed anything."""
+        return self.vhost(policy.vhost).policies.put(policy)
+
+    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
+        """Raises :class:`NotFoundError` where there is none."""
+        self.vhost(vhost).policies.clear(kind, name)
+
+    # ── on disk ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether all that is durable is on the disk and synced; not for sure when it was just opened."""
+        return not self._notes.changes and (self._file is None or (self._file.is_safe and self._file.is_known))
+
+    def begin(self) -> None:
+        """What comes from here on can be taken back together."""
+        self._notes.undo.clear()
+        self._begun_at = len(self._notes.changes)
+
+    def undo(self) -> None:
+        """Take back what was done since :meth:`begin` or the last save that worked, here and on the disk.
+
+        Where the disk does not let, the next save does it.
+        """
+        steps = self._notes.undo.copy()
+        for step in reversed(steps):
+            step()
+        del self._notes.changes[self._begun_at :]
+        self.begin()
+        if self._file is not None and not self._file.is_known:
+            with contextlib.suppress(StorageError):
+                self.save()
+
+    def save(self) -> None:
+        """Write down what has changed; on return it survives a power loss. Raises :class:`StorageError`."""
+        if self._file is not None and not self.is_saved:
+            self._file.save(self._notes.changes, self._snapshot)
+        self._notes.changes.clear()
+        self.begin()
+
+    def _snapshot(self) -> Snapshot:
+        """All that is durable."""
+        vhosts = self._vhosts.values()
+        snapshot: Snapshot = {
+            "vhosts": [{"name": vhost.name} | self.metadata(vhost.name).in_file() for vhost in vhosts],
+            **self.users.to_json(),
+            "policies": [policy.to_json() for vhost in vhosts for policy in vhost.policies.all("policy")],
+            "operator_policies": [
+                policy.to_json() for vhost in vhosts for policy in vhost.policies.all("operator_policy")
+            ],
+            **self.parameters.to_json(),
+            "exchanges": [
+                exchange.to_json()
+                for vhost in vhosts
+                for exchange in vhost.exchanges()
+                if exchange.durable and not is_builtin(exchange.name)
+            ],
+            "queues": [queue.to_json() for vhost in vhosts for queue in vhost.queues() if is_kept(queue)],
+            "bindings": [binding.to_json() for vhost in vhosts for binding in vhost.kept_bindings()],
+        }
+        for part, definition in self._passed_over:
+            snapshot[part].append(definition)
+        return snapshot
+
+    # ── in and out ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def export_definitions(self, vhost: str | None = None) -> dict[str, Any]:
+        """All of them, or one vhost's, as RabbitMQ's definitions JSON, which a broker imports."""
+        from warren.actors.engines.declared.definitions_json import export_node, export_vhost  # noqa: PLC0415 - seldom asked for
+
+        if vhost is not None:
+            return export_vhost(self.vhost(vhost), self.parameters)
+        return export_node(self._vhosts.values(), self.metadata, self.users, self.parameters)
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Imported:
+        """As :meth:`importing`, all slices at once."""
+        from warren.actors.engines.declared.definitions_json import Imported  # noqa: PLC0415 - as above
+
+        return Imported.join(self.importing(document, vhost))
+
+    def importing(self, document: Mapping[str, Any], vhost: str | None = None) -> Iterator[Imported]:
+        """Add what RabbitMQ's definitions JSON has to what there is; if a vhost is given, into that one.
+
+        Each step reads or declares at most :data:`SLICE` definitions, and yields what it declared. Before anything is
+        declared, raises :class:`DefinitionsError`, which lists everything that is in the way: a queue or an exchange
+        that exists with other properties, a quorum queue, a definition of an unknown vhost.
+        """
+        from warren.actors.engines.declared.definitions_json import DefinitionsError, Imported, Plan  # noqa: PLC0415 - as above
+
+        plan = Plan(self._vhosts, vhost, self.users)
+        for count, _ in enumerate(plan.read(document), 1):
+            if count % SLICE == 0:
+                yield Imported()
+        if plan.problems:
+            raise DefinitionsError(plan.problems)
+        new_vhosts = [name for name in plan.vhosts if self.declare_vhost(name)]
+        for name, metadata in plan.vhosts.items():
+            if metadata is not None:
+                self.describe_vhost(name, metadata)
+        access = plan.access
+        done = Imported(
+            vhosts=tuple(new_vhosts),
+            users=tuple(name for name, user in access.users.items() if self.users.put(user)),
+            permissions=tuple(key for key, granted in access.permissions.items() if self.grant(*key, granted)),
+            topic_permissions=tuple(
+                key for key, granted in access.topic_permissions.items() if self.grant_topics(*key, granted)
+            ),
+            parameters=tuple(key for key, value in access.parameters.items() if self.set_parameter(*key, value)),
+            global_parameters=tuple(
+                name for name, value in access.global_parameters.items() if self.parameters.set_global(name, value)
+            ),
+            policies=tuple(policy for policy in plan.policies if self.set_policy(policy)),
+            skipped=tuple(plan.skipped),
+            kept=access.kept,
+            ignored=plan.ignored,
+        )
+        planned = [*plan.exchanges.values(), *plan.queues.values(), *plan.bindings]
+        for at in range(0, len(planned), SLICE):
+            items = planned[at : at + SLICE]
+            done = attrs.evolve(
+                done,
+                exchanges=tuple(x for x in items if isinstance(x, ExchangeDeclaration) and self.declare_exchange(x)),
+                queues=tuple(x for x in items if isinstance(x, QueueDeclaration) and self.declare_queue(x)),
+                bindings=tuple(x for x in items if isinstance(x, Binding) and self.bind(x)),
+            )
+            if at + SLICE < len(planned):
+                yield done
+                done = Imported()
+        yield done
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where a vhost contradicts itself or its routing table."""
+        for name, vhost in self._vhosts.items():
+            if vhost.name != name:
+                raise RuntimeError(f"vhost {vhost.name!r} under the name {name!r}")
+            vhost.check_invariants()
+        self.users.check_invariants(self._vhosts)
+        self.parameters.check_invariants(self._vhosts)

@@ -1,0 +1,293 @@
+"""Exchanges and bindings as they are declared: values, checked, and their JSON.
+
+An *exchange* takes what is published to it and passes it on to queues and other exchanges. A *binding* leads from an
+exchange, its *source*, to a queue or an exchange, its *destination*; what its routing key and arguments mean is the
+source's type's business (:mod:`warren.actors.engines.declared.routing`). Two bindings are one where source,
+destination, routing key and arguments are the same.
+
+Every vhost has the default exchange, which has no name and to which nothing can be bound, and those of
+:data:`BUILTIN_EXCHANGES`. Names that begin with ``amq.`` are the node's own.
+
+Arguments become *plain* when they come in: what JSON can say and no more, so that a file of definitions holds them
+whole. Bytes become the text that they are, a moment becomes its second: for the broker, too, these are the same value.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+from collections.abc import Hashable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+import attrs
+
+from warren.actors.engines.declared.texts import argument, check_short_string, check_texts, inequivalent
+from warren.actors.engines.errors import ArgumentsError
+from warren.queue_index.message.amqp_tables import type_name
+from warren.storage.erlang_text import binary_text
+
+DEFAULT_EXCHANGE: Final = ""
+RESERVED_PREFIX: Final = "amq."
+ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+X_MATCH: Final = "x-match"
+
+ExchangeType = Literal["direct", "fanout", "headers", "topic", "x-delayed-message"]
+DestinationType = Literal["queue", "exchange"]
+ROUTING_TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "headers", "topic")
+DELAYED: Final = "x-delayed-message"
+"""The type of exchanges that let messages wait (:mod:`warren.actors.engines.declared.delayed_exchange`)."""
+DELAYED_TYPE: Final = "x-delayed-type"
+"""The argument that says how such an exchange routes."""
+EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = (*ROUTING_TYPES, DELAYED)
+X_MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
+
+TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
+"""Internal: to it RabbitMQ publishes what is traced. It is here because programs look for it; nothing is traced."""
+BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    TRACE_EXCHANGE: "topic",
+    "amq.topic": "topic",
+}
+"""What every vhost has beside the default exchange, by name; durable, and never deleted."""
+
+_MAX_DEPTH: Final = 64
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+# ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plain_arguments(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A copy of ``arguments`` that nobody can change, of nothing but JSON's values; raises :class:`ArgumentsError`."""
+    if not arguments:
+        return _NO_ARGUMENTS
+    plain = _plain_table(arguments, _MAX_DEPTH)
+    check_texts("an argument", plain)
+    return MappingProxyType(plain)
+
+
+def _plain_table(table: Mapping[str, Any], depth_left: int) -> dict[str, Any]:
+    for name in table:
+        check_short_string("an argument's name", name)
+    return {name: _plain(value, depth_left - 1) for name, value in table.items()}
+
+
+def _plain(value: Any, depth_left: int) -> Any:
+    if depth_left <= 0:
+        raise ArgumentsError(f"arguments nested deeper than {_MAX_DEPTH} levels")
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)  # a timestamp is one by another name
+        case float() if math.isfinite(value):
+            return value
+        case datetime():
+            return calendar.timegm(value.utctimetuple())
+        case bytes():
+            return value.decode("utf-8", "surrogateescape")
+        case Mapping():
+            return _plain_table(value, depth_left)
+        case list() | tuple():
+            return [_plain(item, depth_left - 1) for item in value]
+        case _:
+            raise ArgumentsError(f"an argument cannot be {value!r:.100}")
+
+
+def unfrozen(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy that belongs to whoever asks for it."""
+    return _plain_table(arguments, _MAX_DEPTH + 1)
+
+
+def _identity(value: Any) -> Hashable:
+    """Equal for equal values only; a number is no truth value, and 1 is not 1.0."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((name, _identity(item)) for name, item in value.items()))
+    if isinstance(value, list):
+        return ("array", *map(_identity, value))
+    return (type(value).__name__, value)
+
+
+def _erlang(value: Any) -> str:
+    """A value that is no string, as the broker's replies show it."""
+    match value:
+        case None:
+            return "undefined"
+        case bool():
+            return str(value).lower()
+        case Mapping() | list():
+            return "[]" if not value else "[...]"
+        case _:
+            return str(value)
+
+
+def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]:
+    """The keys of a JSON definition that must be there, and its arguments; raises :class:`ArgumentsError`."""
+    if not isinstance(definition, Mapping):
+        raise ArgumentsError(f"{what}'s definition cannot be {definition!r:.100}")
+    for key, kind in types.items():
+        if not isinstance(definition.get(key), kind):
+            raise ArgumentsError(f"{what}'s definition whose {key} is {definition.get(key)!r:.100}")
+    arguments = definition.get("arguments") or {}  # a broker may write [] for none
+    if not isinstance(arguments, Mapping):
+        raise ArgumentsError(f"{what}'s definition whose arguments are {arguments!r:.100}")
+    return {key: definition[key] for key in types} | {"arguments": cast("Mapping[str, Any]", arguments)}
+
+
+# ── declarations ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class ExchangeDeclaration:
+    """One exchange as it was declared. Raises :class:`ArgumentsError` for a type or an argument that cannot be."""
+
+    vhost: str
+    name: str
+    type: ExchangeType = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    """Gone with the last binding that it is the source of."""
+    internal: bool = False
+    """Takes messages from other exchanges only, and those that die in a queue."""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=plain_arguments, hash=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_short_string("an exchange's name", self.name)
+        if self.type not in EXCHANGE_TYPES:
+            raise ArgumentsError(f"{self}: unknown exchange type {self.type!r:.100}; {', '.join(EXCHANGE_TYPES)} exist")
+        for field in ("durable", "auto_delete", "internal"):
+            if not isinstance(getattr(self, field), bool):
+                raise ArgumentsError(f"{self}: {field} cannot be {getattr(self, field)!r:.100}")
+        alternate = self.arguments.get(ALTERNATE_EXCHANGE)
+        if ALTERNATE_EXCHANGE in self.arguments and not isinstance(alternate, str):
+            raise ArgumentsError(f"invalid type '{type_name(alternate)}' for arg '{ALTERNATE_EXCHANGE}' in {self}")
+
+        if self.type == DELAYED:
+            self._check_delayed_type()
+
+    def _check_delayed_type(self) -> None:
+        found = self.arguments.get(DELAYED_TYPE)
+        if found == DELAYED:
+            raise ArgumentsError(f"Invalid argument, '{DELAYED}' can't be used for '{DELAYED_TYPE}'")
+        if found not in ROUTING_TYPES:
+            raise ArgumentsError(f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type")
+
+    def __str__(self) -> str:
+        return f"exchange '{self.name}' in vhost '{self.vhost}'"
+
+    @property
+    def routing_type(self) -> ExchangeType:
+        """The type by which it routes."""
+        found: ExchangeType = self.arguments[DELAYED_TYPE] if self.type == DELAYED else self.type
+        return found
+
+    @property
+    def alternate_exchange(self) -> str | None:
+        """Where messages go that this exchange has no destination for."""
+        return self.arguments.get(ALTERNATE_EXCHANGE)
+
+    def equivalent(self, other: ExchangeDeclaration) -> str | None:
+        """Why ``other``, declared now, is not what this one was declared as; or ``None``.
+
+        Of the arguments only the alternate exchange counts.
+        """
+        fields = {name: getattr(other, name) for name in ("type", "durable", "auto_delete", "internal")}
+        return self.differs(arguments=other.arguments, **fields)
+
+    def differs(self, *, arguments: Mapping[str, Any], **fields: Any) -> str | None:
+        """Why these arguments, whatever they are, and fields are not what this one was declared with; or ``None``."""
+        for name, received in fields.items():
+            if received != getattr(self, name):
+                return inequivalent(name, self, received, getattr(self, name))
+        received = argument(arguments, ALTERNATE_EXCHANGE)
+        if received != self.alternate_exchange:
+            return inequivalent(ALTERNATE_EXCHANGE, self, received, self.alternate_exchange)
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a broker's file of definitions has it."""
+        return attrs.asdict(self, recurse=False) | {"arguments": unfrozen(self.arguments)}
+
+    @classmethod
+    def from_json(cls, definition: Any) -> ExchangeDeclaration:
+        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        found = from_definition("an exchange", definition, vhost=str, name=str, type=str, durable=bool)
+        return cls(
+            vhost=found["vhost"],
+            name=found["name"],
+            type=found["type"],
+            durable=found["durable"],
+            auto_delete=definition.get("auto_delete", False),
+            internal=definition.get("internal", False),
+            arguments=found["arguments"],
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Binding:
+    """From an exchange to a queue or an exchange of the same vhost. Equal are those that are one to a broker."""
+
+    vhost: str = attrs.field(eq=False)
+    source: str = attrs.field(eq=False)
+    destination: str = attrs.field(eq=False)
+    destination_type: DestinationType = attrs.field(default="queue", eq=False)
+    routing_key: str = attrs.field(default="", eq=False)
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=plain_arguments, eq=False, hash=False)
+    identity: Hashable = attrs.field(init=False, repr=False)
+
+    @identity.default
+    def _identify(self) -> Hashable:
+        check_short_string("a routing key", self.routing_key)
+        if self.destination_type not in ("queue", "exchange"):
+            raise ArgumentsError(f"a binding leads to a queue or an exchange, not to {self.destination_type!r:.100}")
+        ends = (self.vhost, self.source, self.destination_type, self.destination, self.routing_key)
+        return (*ends, _identity(self.arguments)) if self.arguments else ends
+
+    def __str__(self) -> str:
+        return (
+            f"binding '{self.routing_key}' of exchange '{self.source}' to {self.destination_type} "
+            f"'{self.destination}' in vhost '{self.vhost}'"
+        )
+
+    def check_for(self, source: ExchangeDeclaration) -> None:
+        """Raise :class:`ArgumentsError` where an exchange of that type cannot have this binding."""
+        mode = self.arguments.get(X_MATCH, "all")
+        if source.routing_type != "headers" or mode in X_MATCH_MODES:
+            return
+        if isinstance(mode, str):
+            said = binary_text(mode.encode("utf-8", "surrogateescape"))
+            raise ArgumentsError(f"Invalid {X_MATCH} field value {said}; expected all, any, all-with-x, or any-with-x")
+        raise ArgumentsError(
+            f"Invalid {X_MATCH} field type {type_name(mode)} (value {_erlang(mode)}); expected longstr"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a broker's file of definitions has it."""
+        return {
+            "source": self.source,
+            "vhost": self.vhost,
+            "destination": self.destination,
+            "destination_type": self.destination_type,
+            "routing_key": self.routing_key,
+            "arguments": unfrozen(self.arguments),
+        }
+
+    @classmethod
+    def from_json(cls, definition: Any) -> Binding:
+        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        names = ("vhost", "source", "destination", "destination_type", "routing_key")
+        return cls(**from_definition("a binding", definition, **dict.fromkeys(names, str)))
+
+
+def builtin_exchanges(vhost: str) -> list[ExchangeDeclaration]:
+    """What a new vhost has, the default exchange first."""
+    named = [
+        ExchangeDeclaration(vhost=vhost, name=name, type=kind, internal=name == TRACE_EXCHANGE)
+        for name, kind in BUILTIN_EXCHANGES.items()
+    ]
+    return [ExchangeDeclaration(vhost=vhost, name=DEFAULT_EXCHANGE), *named]

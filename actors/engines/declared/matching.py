@@ -1,0 +1,278 @@
+"""Which bindings of an exchange take a message: a matcher for each type of exchange.
+
+=========  ==========================================================================================================
+type       a binding takes a message where
+=========  ==========================================================================================================
+direct     its key is the message's
+fanout     always
+topic      its key, words between dots, is the message's; ``*`` stands for one word, ``#`` for any number, none too
+headers    the message has all of its arguments as headers, or with ``x-match: any`` one of them; an argument of
+           ``None`` asks only that the header is there. ``x-…`` arguments count with ``all-with-x`` and ``any-with-x``
+=========  ==========================================================================================================
+
+A matcher has one writer and any number of readers in any thread: :mod:`warren.actors.engines.declared.routing` says why
+that goes well. What it asks of a matcher: a reader looks dictionaries up or copies them, and walks only copies; the
+writer makes what it adds whole before one assignment shows it.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, Protocol
+
+from warren.actors.engines.declared.exchanges import X_MATCH, Binding, ExchangeType
+
+Headers = Mapping[str, Any]
+
+
+class Bound(NamedTuple):
+    """What a binding leads to; ``number`` rises from one binding to the next."""
+
+    number: int
+    is_queue: bool
+    name: str
+
+
+Leaf = dict[Hashable, Bound]
+"""Bindings that take the same messages, by their identity."""
+
+
+class Matcher(Protocol):
+    """The bindings of one exchange."""
+
+    needs_headers: bool
+
+    def add(self, binding: Binding, bound: Bound) -> None: ...
+    def remove(self, binding: Binding) -> None: ...
+    def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
+        """What takes a message, in the order of binding; one destination may be there several times."""
+
+    def identities(self) -> set[Hashable]:
+        """Of all bindings; for checks."""
+
+
+class DirectMatcher:
+    """By routing key."""
+
+    needs_headers = False
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Leaf] = {}
+
+    def add(self, binding: Binding, bound: Bound) -> None:
+        leaf = self._by_key.get(binding.routing_key)
+        if leaf is None:
+            self._by_key[binding.routing_key] = {binding.identity: bound}
+        else:
+            leaf[binding.identity] = bound
+
+    def remove(self, binding: Binding) -> None:
+        leaf = self._by_key[binding.routing_key]
+        del leaf[binding.identity]
+        if not leaf:
+            del self._by_key[binding.routing_key]
+
+    def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
+        leaf = self._by_key.get(routing_key)
+        return () if leaf is None else list(leaf.copy().values())
+
+    def identities(self) -> set[Hashable]:
+        return {identity for leaf in self._by_key.values() for identity in leaf}
+
+
+class FanoutMatcher:
+    """All of them."""
+
+    needs_headers = False
+
+    def __init__(self) -> None:
+        self._all: Leaf = {}
+
+    def add(self, binding: Binding, bound: Bound) -> None:
+        self._all[binding.identity] = bound
+
+    def remove(self, binding: Binding) -> None:
+        del self._all[binding.identity]
+
+    def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
+        return list(self._all.copy().values())
+
+    def identities(self) -> set[Hashable]:
+        return set(self._all)
+
+
+class TopicNode:
+    """A place in the trie: what is bound just here, and where the next word of a binding's key leads."""
+
+    __slots__ = ("children", "is_hash", "leaf")
+
+    def __init__(self, word: str) -> None:
+        self.is_hash = word == "#"
+        self.children: dict[str, TopicNode] = {}
+        self.leaf: Leaf = {}
+
+
+class TopicMatcher:
+    """A trie of the words of bindings' keys, gone through with all nodes that the words so far lead to.
+
+    A node behind ``#`` stays where it is whatever comes, and is reached without a word; so no pattern costs more than
+    the number of its nodes for each word.
+    """
+
+    needs_headers = False
+
+    def __init__(self) -> None:
+        self._root = TopicNode("")
+
+    def add(self, binding: Binding, bound: Bound) -> None:
+        node, words = self._root, topic_words(binding.routing_key)
+        at = 0
+        while at < len(words) and (child := node.children.get(words[at])) is not None:
+            node, at = child, at + 1
+        if at == len(words):
+            node.leaf[binding.identity] = bound
+            return
+        branch = TopicNode(words[-1])
+        branch.leaf[binding.identity] = bound
+        for above, word in zip(words[at:-1][::-1], words[at + 1 :][::-1], strict=True):
+            stem = TopicNode(above)
+            stem.children[word] = branch
+            branch = stem
+        node.children[words[at]] = branch  # whole, as of now
+
+    def remove(self, binding: Binding) -> None:
+        path = [self._root]
+        words = topic_words(binding.routing_key)
+        for word in words:
+            path.append(path[-1].children[word])
+        del path[-1].leaf[binding.identity]
+        for word in reversed(words):
+            node = path.pop()
+            if node.leaf or node.children:
+                break
+            del path[-1].children[word]
+
+    def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
+        nodes = _with_hashes([self._root])
+        for word in topic_words(routing_key):
+            following: list[TopicNode] = []
+            for node in nodes:
+                if node.is_hash:
+                    following.append(node)
+                if (child := node.children.get("*")) is not None:
+                    following.append(child)
+                if word not in ("*", "#") and (child := node.children.get(word)) is not None:
+                    following.append(child)
+            nodes = _with_hashes(following)
+        leaves = [node.leaf.copy() for node in nodes if node.leaf]
+        if len(leaves) == 1:
+            return list(leaves[0].values())
+        return sorted(bound for leaf in leaves for bound in leaf.values())
+
+    def identities(self) -> set[Hashable]:
+        found, nodes = set[Hashable](), [self._root]
+        for node in nodes:
+            found.update(node.leaf)
+            nodes.extend(node.children.values())
+        return found
+
+
+def _with_hashes(nodes: list[TopicNode]) -> list[TopicNode]:
+    """The nodes, each once, and those behind ``#`` that they lead to without a word."""
+    found = dict.fromkeys(nodes)
+    waiting = list(found)
+    for node in waiting:
+        child = node.children.get("#")
+        if child is not None and child not in found:
+            found[child] = None
+            waiting.append(child)
+    return waiting
+
+
+def topic_words(key: str) -> list[str]:
+    """The words of a topic's key; an empty key has none, ``a.`` has two."""
+    return key.split(".") if key else []
+
+
+Wanted = tuple[tuple[str, Any], ...]
+"""Headers that a binding asks for."""
+
+
+class HeadersMatcher:
+    """One binding after the other: their arguments have nothing to look them up by."""
+
+    needs_headers = True
+
+    def __init__(self) -> None:
+        self._all: dict[Hashable, tuple[bool, Wanted, Bound]] = {}
+
+    def add(self, binding: Binding, bound: Bound) -> None:
+        mode = binding.arguments.get(X_MATCH, "all")
+        wanted = tuple(
+            (name, value)
+            for name, value in binding.arguments.items()
+            if name != X_MATCH and (mode.endswith("-with-x") or not name.startswith("x-"))
+        )
+        self._all[binding.identity] = (mode.startswith("all"), wanted, bound)
+
+    def remove(self, binding: Binding) -> None:
+        del self._all[binding.identity]
+
+    def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
+        return [
+            bound
+            for needs_all, wanted, bound in self._all.copy().values()
+            if (_has_all if needs_all else _has_any)(headers, wanted)
+        ]
+
+    def identities(self) -> set[Hashable]:
+        return set(self._all)
+
+
+# Loops, for a generator costs more than all that it would look at: there is one of these for each binding.
+
+
+def _has_all(headers: Headers, wanted: Wanted) -> bool:
+    for name, value in wanted:
+        if name not in headers or not (value is None or _is_same(value, headers[name])):
+            return False
+    return True
+
+
+def _has_any(headers: Headers, wanted: Wanted) -> bool:
+    for name, value in wanted:  # noqa: SIM110
+        if name in headers and (value is None or _is_same(value, headers[name])):
+            return True
+    return False
+
+
+def _is_same(wanted: Any, value: Any) -> bool:
+    """Whether a header has the value that a binding asks for: 1 and 1.0 are one, a truth value is no number."""
+    if type(wanted) is type(value) is str:
+        return bool(wanted == value)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    elif isinstance(value, datetime):
+        value = calendar.timegm(value.utctimetuple())
+    if isinstance(wanted, bool) or isinstance(value, bool):
+        return wanted is value
+    if isinstance(wanted, Mapping):
+        return (
+            isinstance(value, Mapping)
+            and wanted.keys() == value.keys()
+            and all(_is_same(item, value[name]) for name, item in wanted.items())
+        )
+    if isinstance(wanted, list):
+        return isinstance(value, list | tuple) and len(wanted) == len(value) and all(map(_is_same, wanted, value))
+    return not isinstance(value, Decimal) and bool(wanted == value)
+
+
+MATCHERS: Final[Mapping[ExchangeType, type[Matcher]]] = {
+    "direct": DirectMatcher,
+    "fanout": FanoutMatcher,
+    "headers": HeadersMatcher,
+    "topic": TopicMatcher,
+}

@@ -1,0 +1,269 @@
+"""Policies: optional arguments that queues and exchanges get by their names, and lose again.
+
+A *policy* has a pattern, a regular expression that is searched for in a name, and a *definition*: what it sets, under
+the names of queue arguments without their ``x-``. An *operator policy* is one that limits what users may have. Of each
+kind a queue or an exchange has one at most: of those that match, the one with the highest priority; where two have the
+same, the one whose name comes first.
+
+Both are merged into the *effective policy definition* (:meth:`AppliedPolicies.definition`): what only one sets holds;
+of what both set, the lesser. What that makes of a queue's own arguments:
+:mod:`warren.actors.engines.declared.queue_arguments`.
+
+What may stand in a definition, and what is said of the rest, is RabbitMQ 3.10's; ``consumer-timeout`` is a later
+RabbitMQ's, and ``delayed-retry-…`` is that of a later RabbitMQ's quorum queues and of LavinMQ
+(:mod:`warren.actors.engines.declared.retry_policy`). Settings that mean something to other queues than classic ones, or
+to a cluster, are taken and mean nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+import attrs
+
+from warren.actors.engines.declared.erlang_text import erlang_pairs, erlang_text
+from warren.actors.engines.declared.name_patterns import NamePattern
+from warren.actors.engines.declared.texts import check_depth, check_short_string, check_texts
+from warren.actors.engines.errors import ArgumentsError
+
+PolicyKind = Literal["policy", "operator_policy"]
+ApplyTo = Literal["all", "queues", "exchanges"]
+PolicyTarget = Literal["queue", "exchange"]
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_APPLY_TO: Final = {"all": ("queue", "exchange"), "queues": ("queue",), "exchanges": ("exchange",)}
+
+# ── what a definition may have ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _number_from(least: int, most: int | None = None) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and value >= least and (most is None or value <= most)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _one_of(*known: Any) -> Callable[[Any], bool]:
+    return lambda value: any(type(value) is type(one) and value == one for one in known)
+
+
+def _is_max_age(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\d+[YMDhms]", value, re.ASCII) is not None
+
+
+_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "alternate-exchange": (_is_text, "alternate exchange name"),
+    "consumer-timeout": (_number_from(1), "consumer timeout"),
+    "dead-letter-exchange": (_is_text, "dead letter exchange name"),
+    "dead-letter-routing-key": (_is_text, "dead letter routing key"),
+    "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
+    "delayed-retry-jitter": (_number_from(0, 100), "delayed retry jitter"),
+    "delayed-retry-max": (_number_from(1), "delayed retry max"),
+    "delayed-retry-min": (_number_from(1), "delayed retry min"),
+    "delayed-retry-multiplier": (_number_from(1), "delayed retry multiplier"),
+    "delayed-retry-type": (_one_of("disabled", "all", "failed", "returned"), "delayed retry type"),
+    "delivery-limit": (_number_from(0), "delivery limit"),
+    "expires": (_number_from(1), "queue expiry"),
+    "initial-cluster-size": (_number_from(0), "cluster size"),
+    "max-age": (_is_max_age, "max age"),
+    "max-in-memory-bytes": (_number_from(0), "maximum memory in bytes"),
+    "max-in-memory-length": (_number_from(0), "maximum memory in bytes"),
+    "max-length": (_number_from(0), "maximum length"),
+    "max-length-bytes": (_number_from(0), "maximum length in bytes"),
+    "message-ttl": (_number_from(0), "message TTL"),
+    "overflow": (_one_of("drop-head", "reject-publish", "reject-publish-dlx"), "overflow value"),
+    "queue-leader-locator": (
+        _one_of("client-local", "balanced", "random", "least-leaders"),
+        "queue leader locator value",
+    ),
+    "queue-mode": (_one_of("default", "lazy"), "queue-mode value"),
+    "queue-version": (_one_of(1, 2), "queue-version value"),
+    "stream-max-segment-size-bytes": (_number_from(0, 3_000_000_000), "segment size"),
+}
+"""What a setting may be, and what it is called where it is not that."""
+
+_MIRRORING: Final = (
+    "ha-mode",
+    "ha-params",
+    "ha-sync-mode",
+    "ha-sync-batch-size",
+    "ha-promote-on-shutdown",
+    "ha-promote-on-failure",
+)
+"""Of a cluster's mirrored queues: taken, checked no further than that there is a mode."""
+
+_OPERATOR: Final = frozenset(
+    {
+        "consumer-timeout",
+        "delivery-limit",
+        "expires",
+        "max-in-memory-bytes",
+        "max-in-memory-length",
+        "max-length",
+        "max-length-bytes",
+        "message-ttl",
+    }
+)
+
+
+def _check_definition(kind: PolicyKind, definition: Any) -> None:
+    if not isinstance(definition, Mapping):
+        raise ArgumentsError(f"parse error while reading policy definition: {erlang_text(definition)}")
+    if not definition:
+        raise ArgumentsError("no policy provided")
+    for name in definition:
+        check_short_string("a policy's setting", name)
+    try:
+        json.dumps(dict(definition), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentsError(f"a policy's definition is JSON: {error}") from error
+    check_texts("a policy's definition", definition)
+    known = _OPERATOR if kind == "operator_policy" else {*_CHECKS, *_MIRRORING}
+    for name in sorted(known & definition.keys()):
+        check, called = _CHECKS.get(name, (None, ""))
+        if check is not None and not check(definition[name]):
+            raise ArgumentsError(f"{erlang_text(definition[name])} is not a valid {called}")
+    if kind == "policy" and "ha-mode" not in definition and not definition.keys().isdisjoint(_MIRRORING):
+        raise ArgumentsError("ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown")
+    if unknown := {name: definition[name] for name in definition if name not in known}:
+        raise ArgumentsError(f"{erlang_pairs(unknown)} are not recognised policy settings")
+
+
+# ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _frozen(definition: Any) -> Any:
+    check_depth("a policy's definition", definition)
+    return MappingProxyType(copy.deepcopy(dict(definition))) if isinstance(definition, Mapping) else definition
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """One policy, or operator policy. Raises :class:`ArgumentsError` for what cannot be one, in RabbitMQ's words."""
+
+    kind: PolicyKind = "policy"
+    vhost: str
+    name: str
+    pattern: str
+    definition: Mapping[str, Any] = attrs.field(converter=_frozen, hash=False)
+    priority: int = 0
+    apply_to: ApplyTo = "all"
+    _regex: NamePattern = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_short_string("a policy's name", self.name)
+        check_short_string("a vhost's name", self.vhost)
+        if type(self.priority) is not int:
+            raise ArgumentsError(f"priority should be a number, actually was {erlang_text(self.priority)}")
+        if not isinstance(self.pattern, str):
+            raise ArgumentsError(f"pattern should be a binary but was {erlang_text(self.pattern)}")
+        check_texts("a pattern", self.pattern)
+        try:
+            regex = NamePattern(self.pattern)
+        except re.error as error:
+            raise ArgumentsError(
+                f"pattern should be regular expression but is invalid: {_regex_error(error)}"
+            ) from error
+        object.__setattr__(self, "_regex", regex)
+        if not isinstance(self.apply_to, str) or self.apply_to not in _APPLY_TO:
+            raise ArgumentsError(
+                f"apply-to '{self.apply_to!s:.100}' unrecognised; should be 'queues', 'exchanges' or 'all'"
+            )
+        _check_definition(self.kind, self.definition)
+
+    def __str__(self) -> str:
+        return f"{self.kind.replace('_', ' ')} '{self.name}' in vhost '{self.vhost}'"
+
+    def matches(self, target: PolicyTarget, name: str) -> bool:
+        """Whether it could be the one for a queue or an exchange of that name."""
+        return target in _APPLY_TO[self.apply_to] and self._regex.matches(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """As in RabbitMQ's lists and files of policies."""
+        return {
+            "vhost": self.vhost,
+            "name": self.name,
+            "pattern": self.pattern,
+            "apply-to": self.apply_to,
+            "definition": copy.deepcopy(dict(self.definition)),
+            "priority": self.priority,
+        }
+
+    def to_parameter(self) -> dict[str, Any]:
+        """As in RabbitMQ's files of parameters, where operator policies stand."""
+        json_of = self.to_json()
+        vhost, name = json_of.pop("vhost"), json_of.pop("name")
+        return {"vhost": vhost, "component": self.kind, "name": name, "value": json_of}
+
+    @classmethod
+    def from_json(cls, kind: PolicyKind, definition: Any) -> Policy:
+        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        if not isinstance(definition, Mapping):
+            raise ArgumentsError(f"a policy cannot be {definition!r:.100}")
+        for key in ("vhost", "name", "pattern", "definition"):
+            if key not in definition:
+                raise ArgumentsError(f'Key "{key}" not found in {definition.get("name", "a policy")!s:.100}')
+        return cls(
+            kind=kind,
+            vhost=definition["vhost"],
+            name=definition["name"],
+            pattern=definition["pattern"],
+            definition=definition["definition"],
+            priority=definition.get("priority", 0),
+            apply_to=definition.get("apply-to", "all"),
+        )
+
+    @classmethod
+    def from_parameter(cls, definition: Mapping[str, Any]) -> Policy:
+        """What :meth:`to_parameter` wrote, or a broker."""
+        value = definition.get("value")
+        if not isinstance(value, Mapping):
+            raise ArgumentsError(f"a policy cannot be {value!r:.100}")
+        ours = {key: definition[key] for key in ("vhost", "name") if key in definition}
+        return cls.from_json(cast(PolicyKind, definition["component"]), {**value, **ours})
+
+
+def _regex_error(error: re.error) -> str:
+    return f'{{"{error.msg}",{error.pos or 0}}}'
+
+
+# ── which one a queue or an exchange has ──────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class AppliedPolicies:
+    """What a queue or an exchange has: at most one of each kind."""
+
+    policy: Policy | None = None
+    operator_policy: Policy | None = None
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """The effective one: both merged."""
+        if self.policy is None or self.operator_policy is None:
+            only = self.policy or self.operator_policy
+            return _NOTHING if only is None else only.definition
+        ours, theirs = self.policy.definition, self.operator_policy.definition
+        return {**theirs, **ours, **{name: min(ours[name], theirs[name]) for name in ours.keys() & theirs.keys()}}
+
+    def to_json(self) -> dict[str, Any]:
+        """As RabbitMQ's lists of queues and exchanges say it."""
+        return {
+            "policy": None if self.policy is None else self.policy.name,
+            "operator_policy": None if self.operator_policy is None else self.operator_policy.name,
+            "effective_policy_definition": copy.deepcopy(dict(self.definition)),
+        }
+
+
+NO_POLICIES: Final = AppliedPolicies()
+
+
+def by_precedence(policies: Iterable[Policy]) -> list[Policy]:
+    """Those that go before others first."""
+    return sorted(policies, key=lambda policy: (-policy.priority, policy.name))

@@ -1,0 +1,189 @@
+"""Where a message goes: for an exchange, a routing key and headers, the names of queues.
+
+What takes a message in one exchange is :mod:`warren.actors.engines.declared.matching`'s business. What is bound to
+another exchange goes on from there, with the same key; an exchange is passed once. Where an exchange has no destination
+for a message, its alternate exchange gets it. A queue is named once, in the order in which exchanges are reached and
+then of their bindings. The default exchange has one destination: the queue named as the key.
+
+**Threads.** A :class:`RoutingTable` has one writer and any number of readers in any thread. Nothing is locked, and no
+change makes a copy of the table: one more of ten thousand queues or bindings costs what the first did. Both may share
+it, because
+
+- all that a reader looks into are dictionaries, looked up or copied in one step of the interpreter, never walked while
+  they change; what they hold are values;
+- the writer makes a binding or an exchange whole before one assignment puts it where a reader can come upon it;
+- so a message that is routed while a binding comes or goes is routed with it or without it. A name that comes out may
+  be that of a queue which has gone meanwhile: whoever publishes must live with that in any case.
+
+*The cache* has what was found for an exchange and a key, unless headers had a say. The writer puts an empty one in its
+place after each change; a reader stores into the one that it took before it looked, so nothing old gets into the new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+import attrs
+
+from warren.actors.engines.declared.exchanges import DEFAULT_EXCHANGE, Binding, ExchangeDeclaration
+from warren.actors.engines.declared.matching import MATCHERS, Bound, Headers, Matcher
+from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
+from warren.queue_index.message.amqp_tables import type_name
+
+CACHED_ROUTES: Final = 4096
+"""Entries of the cache. It is emptied when it is full: with keys that never come again no cache helps."""
+CACHED_QUEUES: Final = 64
+"""What has more is not kept: so many names for each of so many keys would be memory without end."""
+
+_NOWHERE: Final[tuple[str, ...]] = ()
+
+
+@attrs.frozen(eq=False, repr=False)
+class Exchange:
+    """An exchange that routes: what it was declared as, its bindings, and where else it sends."""
+
+    declaration: ExchangeDeclaration
+    matcher: Matcher
+    alternate: str | None
+    """The exchange that gets what this one has no destination for."""
+
+
+class RoutingTable:
+    """The exchanges and bindings of one vhost, and the names of its queues. The module says which threads may what."""
+
+    __slots__ = ("_cache", "_exchanges", "_next_number", "_note_drop", "_queues", "vhost")
+
+    def __init__(self, vhost: str, note_drop: Callable[[ExchangeDeclaration, str, str], object]) -> None:
+        """``note_drop``: called with an exchange, its alternate and the key of a message that no queue gets."""
+        self.vhost = vhost
+        self._note_drop = note_drop
+        self._queues: dict[str, tuple[str, ...]] = {}
+        self._exchanges: dict[str, Exchange] = {}
+        self._cache: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._next_number = 0
+
+    # ── for any thread ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def route(
+        self, exchange: str, routing_key: str, headers: Headers | None = None, *, from_node: bool = False
+    ) -> tuple[str, ...]:
+        """The queues that a message published to ``exchange`` goes to, each once.
+
+        Raises :class:`NotFoundError` where there is no such exchange, and :class:`AccessRefusedError` where it is
+        internal, unless the node itself publishes (``from_node``): a dead letter.
+        """
+        if not exchange:
+            return self._queues.get(routing_key, _NOWHERE)
+        found = self._cache.get((exchange, routing_key))
+        if found is not None:
+            return found
+        return self._look_up(exchange, (routing_key,), headers or {}, from_node)
+
+    def route_all(
+        self, exchange: str, routing_keys: Iterable[str], headers: Headers | None = None, *, from_node: bool = False
+    ) -> tuple[str, ...]:
+        """The queues of a message with several keys: its own and those of :func:`carbon_copies`.
+
+        It has all of them in each exchange that it comes to: a binding takes it whose key is any of them.
+        """
+        keys = tuple(routing_keys)
+        if len(keys) == 1:
+            return self.route(exchange, keys[0], headers, from_node=from_node)
+        if not exchange:
+            return tuple(dict.fromkeys(name for key in keys for name in self._queues.get(key, _NOWHERE)))
+        return self._look_up(exchange, keys, headers or {}, from_node)
+
+    def _look_up(self, name: str, routing_keys: tuple[str, ...], headers: Headers, from_node: bool) -> tuple[str, ...]:
+        cache = self._cache  # before looking: see the module
+        start = self._exchanges.get(name)
+        if start is None:
+            raise NotFoundError(f"no exchange '{name}' in vhost '{self.vhost}'")
+        if start.declaration.internal and not from_node:
+            raise AccessRefusedError(f"cannot publish to internal {start.declaration}")
+        queues: dict[str, None] = {}
+        needs_headers = start.declaration.internal  # these are looked at anew: who asks makes a difference
+        seen, waiting = {name}, [start]
+        passed_on: Exchange | None = None
+        for exchange in waiting:
+            needs_headers |= exchange.matcher.needs_headers
+            found = [bound for key in routing_keys for bound in exchange.matcher.match(key, headers)]
+            further: list[str] = []
+            if found:
+                queues |= dict.fromkeys(bound.name for bound in found if bound.is_queue)
+                further = [bound.name for bound in found if not bound.is_queue]
+            elif exchange.alternate is not None:
+                further, passed_on = [exchange.alternate], exchange
+            for destination in further:
+                if destination not in seen and (following := self._exchanges.get(destination)) is not None:
+                    waiting.append(following)
+                seen.add(destination)
+        names = tuple(queues)
+        if not names and passed_on is not None and passed_on.alternate is not None:
+            self._note_drop(passed_on.declaration, passed_on.alternate, routing_keys[0])
+        if not needs_headers and len(names) <= CACHED_QUEUES and len(routing_keys) == 1:
+            if len(cache) >= CACHED_ROUTES:
+                cache.clear()
+            cache[name, routing_keys[0]] = names
+        return names
+
+    # ── for its writer ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_queue(self, name: str) -> None:
+        self._queues[name] = (name,)
+
+    def remove_queue(self, name: str) -> None:
+        """Its bindings are removed one by one."""
+        del self._queues[name]
+
+    def add_exchange(self, declaration: ExchangeDeclaration, alternate: str | None) -> None:
+        if declaration.name != DEFAULT_EXCHANGE:  # which has no bindings, not even as an alternate exchange
+            self._exchanges[declaration.name] = Exchange(declaration, MATCHERS[declaration.routing_type](), alternate)
+            self._cache = {}
+
+    def set_alternate(self, name: str, alternate: str | None) -> None:
+        """A policy gives an exchange another alternate exchange, or takes it away."""
+        exchange = self._exchanges.get(name)
+        if exchange is not None and exchange.alternate != alternate:
+            self._exchanges[name] = attrs.evolve(exchange, alternate=alternate)
+            self._cache = {}
+
+    def remove_exchange(self, name: str) -> None:
+        """With the bindings that it is the source of."""
+        if name != DEFAULT_EXCHANGE:
+            del self._exchanges[name]
+            self._cache = {}
+
+    def add_binding(self, binding: Binding) -> None:
+        bound = Bound(self._next_number, binding.destination_type == "queue", binding.destination)
+        self._next_number += 1
+        self._exchanges[binding.source].matcher.add(binding, bound)
+        self._cache = {}
+
+    def remove_binding(self, binding: Binding) -> None:
+        self._exchanges[binding.source].matcher.remove(binding)
+        self._cache = {}
+
+    def check_invariants(self, queues: set[str], exchanges: set[str], bindings: set[Hashable]) -> None:
+        """Raise ``RuntimeError`` unless it holds just these."""
+        if {queue for queues_of_key in self._queues.values() for queue in queues_of_key} != queues:
+            raise RuntimeError("the default exchange does not lead to the queues that there are")
+        if set(self._exchanges) != exchanges - {DEFAULT_EXCHANGE}:
+            raise RuntimeError("the routing table's exchanges are not those that there are")
+        routed = [exchange.matcher.identities() for exchange in self._exchanges.values()]
+        if set().union(*routed) != bindings or sum(map(len, routed)) != len(bindings):
+            raise RuntimeError("the routing table's bindings are not those that there are")
+
+
+def carbon_copies(headers: Headers) -> tuple[str, ...]:
+    """Further routing keys that a publisher set in the headers ``CC`` and ``BCC``; whoever stores drops the latter.
+
+    Raises :class:`ArgumentsError` for anything but lists; what is no string in them counts for nothing.
+    """
+    keys: list[str] = []
+    for name in ("CC", "BCC"):
+        value = headers.get(name, ())
+        if not isinstance(value, list | tuple):
+            raise ArgumentsError(f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(value)}}}')
+        keys += [key for key in value if isinstance(key, str)]
+    return tuple(keys)

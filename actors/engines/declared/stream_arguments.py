@@ -1,0 +1,126 @@
+"""What a stream may be declared with and consumed with: a queue with ``x-queue-type: stream``.
+
+A stream is durable, is of nobody alone, and stays when its last consumer goes. It knows few arguments, and refuses
+those of other kinds of queue. How long its messages stay is said by :class:`StreamLimits`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from warren.actors.engines.errors import ArgumentsError
+from warren.queue_index.message.amqp_tables import Timestamp, type_name
+
+STREAM: Final = "stream"
+MAX_SEGMENT_SIZE_BYTES: Final = 3_000_000_000
+"""The largest ``x-stream-max-segment-size-bytes`` that RabbitMQ takes."""
+
+_PERIOD: Final = re.compile("([0-9]+)([YMDhms])", re.ASCII)
+_SECONDS: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
+_LEADER_LOCATORS: Final = frozenset({"client-local", "balanced", "random", "least-leaders"})
+
+FOREIGN_ARGUMENTS: Final = frozenset(
+    {
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-delivery-limit",
+        "x-expires",
+        "x-max-in-memory-bytes",
+        "x-max-in-memory-length",
+        "x-max-length",
+        "x-max-priority",
+        "x-message-ttl",
+        "x-overflow",
+        "x-queue-master-locator",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-quorum-initial-group-size",
+        "x-single-active-consumer",
+    }
+)
+"""Arguments of classic and quorum queues that a stream refuses."""
+
+# ── what an argument may be: each says what is wrong, or None ────────────────────────────────────────────────────────
+
+
+def _count(value: Any) -> str | None:
+    if not isinstance(value, int) or isinstance(value, bool | Timestamp):
+        return f'"expected integer, got {type_name(value)}"'
+    return f"{{value_negative,{value}}}" if value < 0 else None
+
+
+def _cluster_size(value: Any) -> str | None:
+    return _count(value) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _age(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"{{unacceptable_type,{type_name(value)}}}"
+    return "invalid_max_age" if period_ms(value) is None else None
+
+
+def _leader_locator(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"{{unacceptable_type,{type_name(value)}}}"
+    return None if value in _LEADER_LOCATORS else "invalid_queue_locator_arg"
+
+
+STREAM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    "x-max-length-bytes": _count,
+    "x-queue-type": lambda _: None,
+    "x-max-age": _age,
+    "x-stream-max-segment-size-bytes": _count,
+    "x-initial-cluster-size": _cluster_size,
+    "x-queue-leader-locator": _leader_locator,
+}
+"""What a stream knows, in the order in which a second declaration is compared."""
+
+
+def period_ms(text: str) -> int | None:
+    """RabbitMQ's ``"7D"``, ``"12h"`` and so on, in milliseconds; ``None`` for what is none, or is no time at all."""
+    found = _PERIOD.fullmatch(text)
+    return None if found is None else int(found[1]) * _SECONDS[found[2]] * 1000 or None
+
+
+def check_values(stream: object, arguments: Mapping[str, Any]) -> None:
+    """Raise :class:`ArgumentsError` where an argument that ``stream`` knows has a value that cannot be."""
+    for name, check in STREAM_CHECKS.items():
+        if name in arguments and (wrong := check(arguments[name])) is not None:
+            raise ArgumentsError(f"invalid arg '{name}' for {stream}: {wrong}")
+
+
+def check_new(
+    stream: object, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    """Raise :class:`ArgumentsError` where no stream can be declared so; of one that is there nobody asks this."""
+    for name in arguments:
+        if name in FOREIGN_ARGUMENTS:
+            raise ArgumentsError(f"invalid arg '{name}' for {stream} of queue type rabbit_stream_queue")
+    for wrong, what in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
+        if wrong:
+            raise ArgumentsError(f"invalid property '{what}' for {stream}")
+    if arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_SEGMENT_SIZE_BYTES:
+        raise ArgumentsError("Exceeded max value for x-stream-max-segment-size-bytes")
+
+
+# ── how long messages stay ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class StreamLimits:
+    """How much a stream keeps at least; ``None``: everything."""
+
+    max_age_ms: int | None = None
+    max_length_bytes: int | None = None
+    """Of records in the CommitLog."""
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], policies: Mapping[str, Any]) -> StreamLimits:
+        """What a stream's arguments and its policies' definition say; as with RabbitMQ, these go before those."""
+        age, length_bytes = (policies.get(name, arguments.get(f"x-{name}")) for name in ("max-age", "max-length-bytes"))
+        return cls(None if age is None else period_ms(age), length_bytes)

@@ -1,0 +1,84 @@
+"""The policies of one vhost, and which of them a queue or an exchange has. All of them are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from warren.actors.engines.declared.changes import ChangeNotes
+from warren.actors.engines.declared.policies import (
+    NO_POLICIES,
+    AppliedPolicies,
+    Policy,
+    PolicyKind,
+    PolicyTarget,
+    by_precedence,
+)
+from warren.actors.engines.errors import NotFoundError
+
+
+@attrs.define(eq=False, repr=False)
+class VhostPolicies:
+    """One caller at a time."""
+
+    _notes: ChangeNotes
+    _changed: Callable[[], object]
+    """Called after each step, and after it was taken back."""
+    _by_kind: dict[PolicyKind, dict[str, Policy]] = attrs.field(init=False)
+    _ordered: dict[PolicyKind, list[Policy]] = attrs.field(init=False)
+    """As they go before each other."""
+
+    def __attrs_post_init__(self) -> None:
+        self._by_kind = {"policy": {}, "operator_policy": {}}
+        self._ordered = {"policy": [], "operator_policy": []}
+
+    def all(self, kind: PolicyKind) -> list[Policy]:
+        """As a broker lists them: what goes before others comes after them."""
+        return self._ordered[kind][::-1]
+
+    def get(self, kind: PolicyKind, name: str) -> Policy | None:
+        """The policy of that name, if there is one."""
+        return self._by_kind[kind].get(name)
+
+    def put(self, policy: Policy) -> bool:
+        """See that it is there, in place of one of its name; returns whether that changed anything."""
+        before = self.get(policy.kind, policy.name)
+        if before == policy:
+            return False
+        self._notes.note("put", policy.kind, policy.to_json())
+        self._set(policy.kind, policy.name, policy)
+        return True
+
+    def clear(self, kind: PolicyKind, name: str) -> None:
+        """Raises :class:`NotFoundError`."""
+        policy = self.get(kind, name)
+        if policy is None:
+            raise NotFoundError("Parameter does not exist")
+        self._notes.note("drop", kind, policy.to_json())
+        self._set(kind, name, None)
+
+    def clear_all(self) -> None:
+        """The vhost goes."""
+        for kind, policies in self._by_kind.items():
+            for name in list(policies):
+                self.clear(kind, name)
+
+    def _set(self, kind: PolicyKind, name: str, policy: Policy | None) -> None:
+        policies = self._by_kind[kind]
+        before = policies.pop(name, None)
+        if policy is not None:
+            policies[name] = policy
+        self._ordered[kind] = by_precedence(policies.values())
+        self._notes.undo.append(lambda: self._set(kind, name, before))
+        self._changed()
+
+    def of(self, target: PolicyTarget, name: str) -> AppliedPolicies:
+        """Those that a queue or an exchange has."""
+        if not any(self._ordered.values()):
+            return NO_POLICIES
+        found = {
+            kind: next((policy for policy in policies if policy.matches(target, name)), None)
+            for kind, policies in self._ordered.items()
+        }
+        return AppliedPolicies(**found) if any(found.values()) else NO_POLICIES

@@ -1,0 +1,153 @@
+"""AckDeadlines: which deliveries of one queue have been held for too long.
+
+Of channels, or consumers, that have a *timeout*; others are not noted. A message is due between its timeout and a
+sixteenth more: deliveries of that time are one mark, however many they are. Whoever has a message may *extend* its
+time, as often as he likes.
+
+What is due and not settled goes back to the queue: it has *lapsed*. Its holder may not know, so that it may settle it
+all the same: that means nothing then.
+
+Invariants: the marks of a channel do not overlap, and are in the order of their deadlines but for extended ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+from sortedcontainers import SortedDict
+
+from warren.actors.engines.queue.seq_id_map import SeqIdMap, stretches
+
+_SHARE: Final = 16
+_TAGS: Final = 0
+"""The level of a map of delivery tags."""
+
+
+@attrs.define(eq=False, repr=False)
+class _Mark:
+    """Deliveries of one channel that are due together."""
+
+    channel: str
+    tags: range
+    until_us: int
+    """Up to when deliveries of the same kind join it."""
+    timeout_us: int
+
+
+@attrs.define(eq=False, repr=False)
+class AckDeadlines:
+    """Of one queue."""
+
+    _due: SortedDict[int, list[_Mark]] = attrs.field(factory=SortedDict)
+    _last: dict[str, _Mark] = attrs.field(factory=dict)
+    """Of each channel the mark that the next delivery may join."""
+    _extended: dict[str, SeqIdMap] = attrs.field(factory=dict)
+    """Until when (µs since the epoch) what was extended may be held, by tag."""
+    _lapsed: dict[str, SeqIdMap] = attrs.field(factory=dict)
+    """Tags that may be settled still, and are not with their channel any more."""
+
+    def given(self, channel: str, first: int, count: int, timeout_ms: int, now_us: int) -> None:
+        """A channel got messages under the tags from ``first`` on."""
+        timeout_us = timeout_ms * 1000
+        last = self._last.get(channel)
+        if last is not None and now_us < last.until_us and (last.tags.stop, last.timeout_us) == (first, timeout_us):
+            last.tags = range(last.tags.start, first + count)
+            return
+        mark = _Mark(channel, range(first, first + count), now_us + timeout_us // _SHARE, timeout_us)
+        self._last[channel] = mark
+        self._add(mark.until_us + timeout_us, mark)
+
+    def _add(self, due_us: int, mark: _Mark) -> None:
+        self._due.setdefault(due_us, []).append(mark)
+
+    def extend(self, channel: str, tag: int, until_us: int) -> None:
+        """A message may be held until then, or for as long as it may be already."""
+        extended, tags = self._extended.setdefault(channel, SeqIdMap()), range(tag, tag + 1)
+        extended.put(_TAGS, tags, max(until_us, *extended.of(_TAGS, tags, 0)))
+
+    def next_due_us(self) -> int | None:
+        """When something is due next, if it is not settled before; ``None``: nothing is."""
+        return self._due.peekitem(0)[0] if self._due else None
+
+    def take_due(self, now_us: int) -> list[tuple[str, range]]:
+        """What is due, by channel and tags; it may have been settled long since."""
+        due: list[tuple[str, range]] = []
+        while self._due and self._due.peekitem(0)[0] <= now_us:
+            _, marks = self._due.popitem(0)
+            for mark in marks:
+                last = self._last.get(mark.channel)
+                if last is not None and last is mark:
+                    del self._last[mark.channel]
+                due += self._without_extended(mark, now_us)
+        return due
+
+    def _without_extended(self, mark: _Mark, now_us: int) -> list[tuple[str, range]]:
+        extended = self._extended.get(mark.channel)
+        if extended is None:
+            return [(mark.channel, mark.tags)]
+        due, start = [], mark.tags.start
+        for tag, until_us in zip(mark.tags, extended.of(_TAGS, mark.tags, 0), strict=True):
+            if until_us <= now_us:
+                continue
+            if start < tag:
+                due.append((mark.channel, range(start, tag)))
+            start = tag + 1
+            self._add(until_us, _Mark(mark.channel, range(tag, tag + 1), 0, mark.timeout_us))
+        if start < mark.tags.stop:
+            due.append((mark.channel, range(start, mark.tags.stop)))
+        for _, tags in due:
+            extended.forget(_TAGS, tags)
+        return due
+
+    def lapse(self, channel: str, tags: range) -> None:
+        """These went back to the queue."""
+        for part in stretches(tags):
+            self._lapsed.setdefault(channel, SeqIdMap()).put(_TAGS, part, 1)
+
+    def has_lapsed(self, channel: str, tag: int) -> bool:
+        """Whether a message went back before its channel settled it."""
+        lapsed = self._lapsed.get(channel)
+        return lapsed is not None and lapsed.of(_TAGS, range(tag, tag + 1), 0) == [1]
+
+    def without_lapsed(self, channel: str, tags: list[range]) -> list[range]:
+        """The tags that a channel settles, but for those that have lapsed; these are settled now."""
+        lapsed = self._lapsed.get(channel)
+        if lapsed is None:
+            return tags
+        left: list[range] = []
+        for part in tags:
+            start = part.start
+            for tag, gone in zip(part, lapsed.of(_TAGS, part, 0), strict=True):
+                if gone:
+                    if start < tag:
+                        left.append(range(start, tag))
+                    start = tag + 1
+            if start < part.stop:
+                left.append(range(start, part.stop))
+            lapsed.forget(_TAGS, part)
+        if not lapsed:
+            del self._lapsed[channel]
+        return left
+
+    def close_channel(self, channel: str) -> None:
+        """A channel is gone."""
+        for one in (self._last, self._extended, self._lapsed):
+            one.pop(channel, None)
+        for due_us, marks in list(self._due.items()):
+            left = [mark for mark in marks if mark.channel != channel]
+            if left:
+                self._due[due_us] = left
+            else:
+                del self._due[due_us]
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where marks overlap, or are not where they belong."""
+        for maps in (*self._extended.values(), *self._lapsed.values()):
+            maps.check_invariants()
+        there = [mark for marks in self._due.values() for mark in marks]
+        tags = [(mark.channel, tag) for mark in there for tag in mark.tags]
+        if len(set(tags)) != len(tags) or any(not mark.tags for mark in there):
+            raise RuntimeError("two marks have the same delivery, or one has none")
+        if any(not any(mark is one for one in there) for mark in self._last.values()):
+            raise RuntimeError("the last mark of a channel is not due at any time")

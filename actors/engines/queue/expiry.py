@@ -1,0 +1,232 @@
+"""Expiry: which messages of a queue die, and when: expired, one too many, rejected, refused.
+
+*Expiry* is looked at where messages leave: at the head. A message that is due and not at the head stays, and counts,
+until it gets there.
+
+*Limits* hold for ready messages. ``drop-head`` is done after messages came, from the head: of a priority queue's
+highest level; with what a stop has brought back it is done whatever ``x-overflow`` says, as a broker does. Where a
+whole batch came and some of what goes is due as well, either reason may be told.
+
+Without a dead-letter exchange such messages are removed; with one they go to the
+:mod:`~warren.actors.engines.queue.dead_letter_outbox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import attrs
+
+from warren.actors.engines.declared.queue_arguments import QueueArguments
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.dead_letter_outbox import BATCH_MESSAGES, DeadLetterOutbox, Held
+from warren.actors.engines.queue.dead_letters import Reason
+from warren.actors.engines.queue.effects import DeadLetterBatch
+from warren.actors.engines.queue.limits import Limits
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.variable_queue import VariableQueue
+
+WallClock = Callable[[], int]
+"""µs since the Unix epoch."""
+
+
+class DeathWatcher(Protocol):
+    """Somebody who is to know which messages die, or come back by themselves."""
+
+    def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
+        """So many at the head of a level are about to."""
+
+    def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
+        """These, by levels and seq_ids, came back too often and are about to."""
+
+    def lapsed(self, channel: str, tags: range) -> None:
+        """A channel has held these, by their delivery tags, for too long: they come back."""
+
+    def refused(self, bodies: Sequence[bytes]) -> None:
+        """The queue does not take messages with these bodies, or contents."""
+
+
+@attrs.define(eq=False, repr=False)
+class Expiry:
+    """Which messages of one queue die. ``send``: takes dead letters that are to be published."""
+
+    _arguments: QueueArguments
+    _backing: Backing
+    _wall_clock: WallClock
+    _send: Callable[[DeadLetterBatch], None]
+    _outbox: DeadLetterOutbox | None = attrs.field(init=False, default=None)
+    limits: Limits | None = attrs.field(init=False)
+    ttl_us: int | None = attrs.field(init=False)
+    expiring: bool = attrs.field(init=False)
+    """Whether a message may have an expiry."""
+    _starting: bool = attrs.field(init=False)
+    """Whether limits hold for what a stop has brought back, too, and nobody has seen to that."""
+    _deadline_us: int | None = attrs.field(init=False)
+    """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
+    watcher: DeathWatcher | None = attrs.field(init=False, default=None)
+    """For tests."""
+
+    def __attrs_post_init__(self) -> None:
+        self._take_limits()
+        self.expiring = len(self._backing) > 0 or self._backing.recovering
+        self._starting = self.expiring and self.limits is not None
+        self._deadline_us = 0 if self.expiring else None
+
+    def _take_limits(self) -> None:
+        ttl_ms = self._arguments.message_ttl_ms
+        self.limits = Limits.of(self._arguments)
+        self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
+
+    def set_arguments(self, arguments: QueueArguments) -> None:
+        """Other arguments hold from now on; what they make one too many dies.
+
+        As in a broker, which puts the new limits in force before the new overflow: under ``drop-head`` before or after,
+        what is too many goes from the head. What waits keeps the expiry that it came with.
+        """
+        overflow = self._arguments.overflow
+        self._arguments = arguments
+        self._take_limits()
+        if self._outbox is not None:
+            self._outbox.arguments = arguments
+        limits = self.limits
+        if limits is not None and limits.refuses and overflow == "drop-head":
+            self.limits = attrs.evolve(limits, overflow=overflow)
+            self.shed()
+            self.limits = limits
+        self.shed()
+        self.expire()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no dead letters are on their way."""
+        return not self._outbox
+
+    @property
+    def held(self) -> Iterator[tuple[int, range]]:
+        """Dead letters that are on their way, by level and seq_ids."""
+        return iter(self._outbox or ())
+
+    # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expiry_us(self, expiration_ms: int | None) -> int:
+        """When a message that comes now expires; 0: never."""
+        ttl_us = self.ttl_us
+        if expiration_ms is not None:
+            ttl_us = expiration_ms * 1000 if ttl_us is None else min(ttl_us, expiration_ms * 1000)
+        return 0 if ttl_us is None else self._wall_clock() + ttl_us
+
+    def next_deadline_us(self) -> int | None:
+        """When there is something to do next; ``None``: never, for what is here now. Wakes nothing."""
+        if self.is_over:
+            return 0
+        if not self.expiring:
+            return None
+        if self._backing.asleep:
+            return self._deadline_us
+        level = self._backing.first_level()
+        return None if level is None else self._backing.level(level).head_expiry() or None
+
+    @property
+    def _sheds(self) -> Limits | None:
+        """The limits, where what is too many goes from the head."""
+        limits = self.limits
+        return None if limits is None or (limits.refuses and not self._starting) else limits
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is more than the limits allow, which :meth:`shed` sees to."""
+        return self._sheds is not None and self._sheds.excess(self._backing) is not None
+
+    @property
+    def discards(self) -> bool:
+        """Whether a message that comes goes at once, wherever it would stand, unless a consumer takes it."""
+        return self.ttl_us == 0 and self._arguments.dead_letter_exchange is None
+
+    def fall_asleep(self) -> None:
+        """The queue is about to: remember what cannot be looked at then."""
+        self._deadline_us = self.next_deadline_us()
+        self.expiring = self.expiring and len(self._backing) > 0
+
+    # ── who ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self) -> None:
+        """What is due at the head dies."""
+        if not self.expiring:
+            return
+        now_us = self._wall_clock()
+        while (level := self._backing.first_level()) is not None:
+            queue = self._backing.level(level)
+            if not 0 < (queue.head_expiry() or 0) <= now_us:
+                return
+            count, _ = queue.head_due(now_us, BATCH_MESSAGES)
+            self._take_head(level, queue, count, "expired")
+        if not self._backing.depth and not self._backing.recovering:
+            self.expiring = False
+
+    def fresh_at_head(self, level: int, limit: int) -> int:
+        """How many messages at the head of a level, at most so many, may be handed out now."""
+        count, due = self._backing.level(level).head_due(self._wall_clock(), limit)
+        return 0 if due else count
+
+    def shed(self) -> None:
+        """What is more than the limits allow dies, from the head."""
+        limits = self._sheds
+        if limits is None:
+            return
+        self._starting = self._backing.recovering
+        while excess := limits.excess(self._backing):
+            level = self._backing.first_level()
+            if level is None:
+                return
+            queue = self._backing.level(level)
+            count = min(queue.head_excess(*excess), BATCH_MESSAGES)
+            if self.expiring:  # as if messages had come one by one: what is due behind the first ones expires
+                fresh, due = queue.head_due(self._wall_clock(), count)
+                count = 1 if due else fresh
+            self._take_head(level, queue, count, "maxlen")
+            self.expire()
+
+    def reject(self, held: Held, reason: Reason = "rejected") -> bool:
+        """Messages that a channel had die; ``False``: of that nobody hears, they are to be acked."""
+        outbox = self._open_outbox()
+        if outbox is None:
+            return False
+        outbox.take_held(held, reason, self._wall_clock())
+        return True
+
+    def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
+        """Messages die that the limits did not let in, where they are to be heard of."""
+        if self.watcher is not None:
+            self.watcher.refused(bodies)
+        outbox = self._open_outbox()
+        if outbox is not None and self.limits is not None and self.limits.dead_letters_refused:
+            outbox.take_refused(envelope, bodies, self._wall_clock())
+
+    def safe(self, number: int) -> None:
+        """A batch of dead letters is safe where it went."""
+        if self._outbox is None:
+            raise RuntimeError(f"no dead letters are on their way, batch {number} least of all")
+        self._outbox.safe(number)
+
+    def forget(self) -> None:
+        """The queue ends: nothing is on its way any more, as far as it goes."""
+        self._outbox = None
+        self.expiring = False
+
+    def _take_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
+        if self.watcher is not None:
+            self.watcher.dying(queue, count, reason)
+        outbox = self._open_outbox()
+        if outbox is None:
+            queue.drop_many(count)
+        else:
+            outbox.take_head(level, count, reason, self._wall_clock())
+
+    def _open_outbox(self) -> DeadLetterOutbox | None:
+        """Where the dead go; ``None``: the queue has no exchange for them, and they are gone."""
+        if self._arguments.dead_letter_exchange is None:
+            return None
+        if self._outbox is None:
+            self._outbox = DeadLetterOutbox(self._arguments, self._backing, self._send)
+        return self._outbox

@@ -1,0 +1,245 @@
+"""QueueDeliveries: what goes out of one queue, to its consumers and to those who ask.
+
+The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that hands out. A message that is
+handed to a waiting consumer as it comes never expires, and never counts for a limit. What is delivered again is counted
+(:mod:`~warren.actors.engines.queue.retries`); where it came back too often it dies in place of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from warren.actors.engines.errors import PreconditionFailedError
+from warren.actors.engines.queue.consumers import ConsumerState
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_settlements import QueueSettlements
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.fetching import Fetched, FetchedAgain, fetched_alone
+
+if TYPE_CHECKING:
+    from warren.queue_index.queue.removal import Wanted
+
+_ROUND_MESSAGES: Final = 1024
+"""So many are taken at once for several consumers in turns."""
+
+
+@attrs.define(eq=False, repr=False)
+class QueueDeliveries(QueueSettlements):
+    """What goes out of one queue. See the module's prose."""
+
+    # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get_many(
+        self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, Wanted] | None = None
+    ) -> list[Delivered]:
+        """At most ``count`` messages from the head for one who asks, or those ``wanted``, by level, that are ready.
+
+        They do not show in the effects.
+
+        Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` where that is no number of messages.
+        """
+        if not hasattr(count, "__index__") or count < 0:
+            raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
+        self._used_at_us = self._wall_clock()
+        delivered: list[Delivered] = []
+        taken = self._take(count, ack_required=ack_required) if wanted is None else self._take_wanted(wanted)
+        for level, fetched in taken:
+            first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
+            if first and (timeout_ms := self.arguments.consumer_timeout_ms) is not None:
+                self._limit_time(channel, first, fetched.count, timeout_ms)
+            if self.counts is not None:
+                self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+                self.counts.got += fetched.count if ack_required else 0
+            delivered.append(Delivered(None, channel, first, fetched))
+        return delivered
+
+    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+        """Delete those messages that are ready, wherever they stand; returns how many there were."""
+        self._used_at_us = self._wall_clock()
+        self.tick()
+        held = [
+            (level, part) for level, some in self._of_levels(wanted) for part in self.backing.level(level).remove(some)
+        ]
+        if self._retries is not None:
+            self._retries.forget(held)
+        removed = sum(len(part) for _, part in held)
+        if self.counts is not None:
+            self.counts.purged += removed
+        return removed
+
+    def _take_wanted(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Fetched]]:
+        """Those messages that are ready, wherever they stand; by level."""
+        self.tick()
+        taken = [
+            (level, one) for level, some in self._of_levels(wanted) for one in self.backing.level(level).take(some)
+        ]
+        return self._counted(taken, True) if self._remembers else taken
+
+    def _of_levels(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
+        """What is wanted of levels that have messages, highest first."""
+        levels = (level for level in self.backing.numbers if level in wanted and self.backing.length_of(level))
+        return [(level, wanted[level]) for level in levels]
+
+    def hand_off(self, envelope: Envelope, body: bytes, give: Callable[[Delivered], bool]) -> bool:
+        """Give a message straight to a consumer that acks unseen, past the empty queue; ``False``: publish it.
+
+        ``give``: whether its receiver takes it. It is done with then: nothing is written, and no rate counts it.
+        """
+        chosen = self._consumers.next() if not len(self.backing) else None
+        if chosen is None or not chosen[0].consumer.acks_unseen or self.backing.recovering:
+            return False
+        if envelope.of_contents:
+            envelope, body = envelope.with_content(body)
+        limits = self._expiry.limits
+        if limits is not None and limits.refuses and limits.refused(self.backing, (body,), 1):
+            return False
+        consumer = chosen[0].consumer
+        if not give(Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, (body,)))):
+            return False
+        self._consumers.pass_turn(chosen[0])
+        if self.counts is not None:
+            self.counts.note_published(1, len(body), envelope.persistent)
+            self.counts.note_delivered(1, False, False)
+        return True
+
+    def deliver(self, at_most: int | None = None) -> bool:
+        """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""
+        consumers = self._consumers
+        left = at_most
+        while (ready := len(self.backing)) and (chosen := consumers.next()) is not None and left != 0:
+            state, room = chosen
+            limit = ready if left is None else min(ready, left)
+            given = self._give_in_turns(limit) or self._give(state, min(limit, room), fresh=False)
+            if left is not None:
+                left -= given
+        return bool(ready) and consumers.next() is not None
+
+    def _hand_out(self, count: int) -> None:
+        """Hand so many messages to consumers, who have room for them; due or not."""
+        while count and (chosen := self._consumers.next()) is not None:
+            state, room = chosen
+            given = self._give(state, min(room, count), fresh=True)
+            if not given and state.consumer.shared is not None:
+                continue  # others of those who share have taken the room meanwhile
+            if not given:
+                raise RuntimeError("messages that were just published are not at the head")
+            count -= given
+
+    def _give_in_turns(self, limit: int) -> int:
+        """Take messages off the head for several consumers at once, one each in turn; 0: that cannot be done here."""
+        consumers, single = self._consumers, self.backing.single
+        if single is None or self._expiry.expiring or (turns := consumers.round()) is None:
+            return 0
+        ack_required, room = turns
+        deliveries, given = self.effects.deliveries, 0
+        taken = [(0, one) for one in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required)]
+        for _, fetched in self._counted(taken, ack_required) if self._remembers else taken:
+            if self.counts is not None:
+                self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+            offset = 0
+            while offset < fetched.count:
+                states, each = consumers.turns(fetched.count - offset)
+                if not states:
+                    raise RuntimeError("consumers had room for less than they said")
+                for place, state in enumerate(states, offset):
+                    part, consumer = fetched.every(place, len(states), each), state.consumer
+                    first = consumers.give(state, 0, part.seq_ids)
+                    if (
+                        first
+                        and (timeout_ms := consumer.ack_timeout_ms or self.arguments.consumer_timeout_ms) is not None
+                    ):
+                        self._limit_time(consumer.channel, first, part.count, timeout_ms)
+                    deliveries.append(Delivered(consumer.tag, consumer.channel, first, part))
+                offset += len(states) * each
+            given += fetched.count
+        return given
+
+    def _give(self, state: ConsumerState, count: int, *, fresh: bool) -> int:
+        """Take messages off the head for one consumer; returns how many there were."""
+        consumer, given = state.consumer, 0
+        if consumer.shared is not None and not (count := state.take_shared(count)):
+            return 0
+        taken = self._take(count, ack_required=consumer.ack_required, fresh=fresh)
+        deliveries = self.effects.deliveries
+        for level, fetched in taken:
+            seq_ids = fetched.seq_ids
+            first = self._consumers.give(state, level, seq_ids)
+            if first and (timeout_ms := consumer.ack_timeout_ms or self.arguments.consumer_timeout_ms) is not None:
+                self._limit_time(consumer.channel, first, len(seq_ids), timeout_ms)
+            if self.counts is not None:
+                self.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
+            deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
+            given += len(seq_ids)
+        if consumer.shared is not None:
+            state.give_shared_back(count - given)
+        return given
+
+    def _take(
+        self, count: int, *, ack_required: bool, fresh: bool = False, counted: bool = True
+    ) -> list[tuple[int, Fetched]]:
+        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level.
+
+        ``counted``: with how often they came back, and without what is not to be delivered.
+        """
+        backing, expiry = self.backing, self._expiry
+        expiring = expiry.expiring and not fresh
+        if backing.single is not None and not expiring:
+            taken = [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
+            return self._counted(taken, ack_required, count) if counted and self._remembers else taken
+        taken, left = [], count
+        if expiring:
+            expiry.expire()
+        while left and (level := backing.first_level()) is not None:
+            queue, part = backing.level(level), min(left, backing.length_of(level))
+            if expiring:
+                part = expiry.fresh_at_head(level, part)
+            for fetched in queue.fetch_many(part, ack_required=ack_required):
+                taken.append((level, fetched))
+                left -= fetched.count
+            if expiring:
+                expiry.expire()
+        return self._counted(taken, ack_required, count) if counted and self._remembers else taken
+
+    def _counted(
+        self, taken: list[tuple[int, Fetched]], ack_required: bool, wanted: int = 0
+    ) -> list[tuple[int, Fetched]]:
+        """The same messages, those that were delivered before with their counts.
+
+        What waits still, or came back too often, is not among them; as many more as are ``wanted`` then are.
+        """
+        found: list[tuple[int, Fetched]] = []
+        while taken:
+            before, wanted = wanted, wanted - sum(fetched.count for _, fetched in taken)
+            for level, fetched in taken:
+                parts = self._to_deliver(level, fetched, ack_required) if fetched.redelivered else [fetched]
+                found += [(level, part) for part in parts]
+                wanted += fetched.count - sum(part.count for part in parts)
+            taken = self._take(wanted, ack_required=ack_required, counted=False) if 0 < wanted <= before else []
+        return found
+
+    def _to_deliver(self, level: int, fetched: Fetched, ack_required: bool) -> list[Fetched]:
+        """Messages that were delivered before, with their counts; those of them that are to go out now."""
+        retries = self._open_retries()
+        if ack_required and (waiting := retries.go_on_waiting(level, fetched.seq_ids, self._wall_clock())) is not None:
+            return [
+                part
+                for at, waits in enumerate(waiting)
+                if not waits
+                for part in self._to_deliver(level, fetched.part(at, 1), ack_required)
+            ]
+        was_out = self._tells_out and fetched.has_deliver_record
+        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
+        if counts is None:
+            return [fetched]
+        again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
+        if not ack_required:
+            retries.forget([(level, fetched.seq_ids)])
+            return [again]
+        over = retries.over_limit(counts)
+        if over is None:
+            return [again]
+        self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
+        return [again.part(at, 1) for at, one in enumerate(over) if not one]

@@ -1,0 +1,358 @@
+"""QueueSettlements: one queue's consumers and channels, what they have, and how they settle it.
+
+The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that takes back. A message that
+is not acked comes back to its old place, now or later (:mod:`~warren.actors.engines.queue.retries`), or dies; where a
+consumer may hold messages only for so long, it does so by itself (:mod:`~warren.actors.engines.queue.ack_deadlines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.declared.queue_arguments import QueueArguments, effective
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.consumers import Consumer, Consumers, ConsumerState, Run, Shared
+from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.effects import DeadLetterBatch, Effects
+from warren.actors.engines.queue.expiry import DeathWatcher, Expiry, WallClock
+from warren.actors.log_events import log_event, logger
+
+if TYPE_CHECKING:
+    from warren.actors.engines.queue.ack_deadlines import AckDeadlines
+    from warren.actors.engines.queue.retries import Retries
+    from warren.storage.record_log import RecordLog
+
+_LOG = logger("queue")
+
+
+@attrs.define(eq=False, repr=False)
+class QueueSettlements:
+    """Who has what of one queue. See the module's prose."""
+
+    declaration: QueueDeclaration
+    backing: Backing
+    """For what its files and memory need: paging, syncs, recovery. Messages come and go by the queue's own calls."""
+    _wall_clock: WallClock = attrs.field(kw_only=True)
+    counts: Counts | None = attrs.field(default=None, kw_only=True)
+    """What has happened; ``None``: nobody counts."""
+    policies: AppliedPolicies = attrs.field(default=NO_POLICIES, kw_only=True)
+    arguments: QueueArguments = attrs.field(init=False)
+    """What the declaration and the policies come to."""
+    _consumers: Consumers = attrs.field(init=False)
+    _effects: Effects | None = attrs.field(init=False, default=None)
+    _expiry: Expiry = attrs.field(init=False)
+    _used_at_us: int = attrs.field(init=False)
+    _returned_log: Callable[[QueueDeclaration], RecordLog] | None = attrs.field(default=None, kw_only=True)
+    """Makes a queue's log of what came back; ``None``: there is none, for the queue does not survive either."""
+    _sync: bool = attrs.field(default=True, kw_only=True)
+    """Whether what is called safe survives a power loss, or only the process."""
+    _tells_out: bool = attrs.field(default=True, kw_only=True)
+    """Whether the files tell which messages were out when the queue stopped."""
+    _crashed: bool = attrs.field(default=False, kw_only=True)
+    """Whether it was found as a crash had left it."""
+    _remembers: bool = attrs.field(init=False)
+    """Whether messages may be there that came back, or were out before the queue was started."""
+    _retries: Retries | None = attrs.field(init=False, default=None)
+    """Made when the first message comes back, or goes out that may have come back in an earlier life."""
+    _deadlines: AckDeadlines | None = attrs.field(init=False, default=None)
+    """Made for the first delivery that has a timeout."""
+
+    def __attrs_post_init__(self) -> None:
+        self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
+        self.arguments = effective(self.declaration, self.policies.definition)
+        self._expiry = Expiry(self.arguments, self.backing, self._wall_clock, self._send_dead_letters)
+        self._used_at_us = self._wall_clock()
+        self._remembers = len(self.backing) > 0 or self.backing.recovering
+
+    def load_returned(self) -> None:
+        """There is a log of what came back, of the time before a stop: read it."""
+        self._open_retries().load(self.backing.next_seq_id)
+
+    def _open_retries(self) -> Retries:
+        self._remembers = True
+        if self._retries is None:
+            from warren.actors.engines.queue.retries import SUSPECTS, Retries  # noqa: PLC0415 - in most queues nothing comes back
+
+            log = None if self._returned_log is None else self._returned_log(self.declaration)
+            self._retries = Retries(self.arguments, log, self._sync, SUSPECTS if self._crashed else 0)
+        return self._retries
+
+    @property
+    def retries(self) -> Retries | None:
+        """What came back; ``None``: nothing has."""
+        return self._retries
+
+    @property
+    def effects(self) -> Effects:
+        """What has collected for others; :meth:`drain_effects` takes it away."""
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
+
+    def tell_deaths_to(self, watcher: DeathWatcher) -> None:
+        """Tell somebody which messages die, and how, and which were held for too long."""
+        self._expiry.watcher = watcher
+
+    def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        if self.counts is not None:
+            self.counts.dead_lettered += len(batch.publications)
+        self.effects.dead_letters.append(batch)
+
+    # ── consumers and channels ──────────────────────────────────────────────────────────────────────────────────
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Let a consumer in; its messages come from :meth:`deliver`.
+
+        Raises :class:`~warren.actors.engines.errors.AccessRefusedError` where it, or another one, is the only one
+        allowed.
+        """
+        before = self._consumers.active
+        self._consumers.add(consumer)
+        self._note_active(before)
+
+    def set_room(self, tag: str, room: int) -> None:
+        """Let a consumer have room for so many more, whatever is unacked with it."""
+        self._consumers.set_room(tag, room)
+
+    def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
+        """Let a consumer have another prefetch; :meth:`deliver` goes by it."""
+        self._consumers.set_prefetch(tag, prefetch, shared)
+
+    def resume(self, shared: Shared) -> None:
+        """There is room again in what consumers share."""
+        self._consumers.resume(shared)
+
+    def cancel_consumer(self, tag: str) -> bool:
+        """Let a consumer go; what is unacked stays with its channel. Returns whether it was there."""
+        before = self._consumers.active
+        if self._consumers.remove(tag) is None:
+            return False
+        self._used_at_us = self._wall_clock()
+        self._note_active(before)
+        return True
+
+    def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
+        """Let a channel's consumers go and requeue what it has unacked; returns how many messages that were.
+
+        ``seen_up_to``: what was delivered behind this tag nobody has seen; ``None``: all of it was.
+        """
+        before = self._consumers.active
+        tags, runs = self._consumers.remove_channel(channel)
+        if self._deadlines is not None:
+            self._deadlines.close_channel(channel)
+        if tags or runs:
+            self._used_at_us = self._wall_clock()
+        self._note_active(before)
+        if seen_up_to is None or not runs or runs[-1].end <= seen_up_to + 1:
+            return self._come_back(runs, failed=True)
+        seen = [run.part(run.first, min(run.end, seen_up_to + 1)) for run in runs if run.first <= seen_up_to]
+        unseen = [run.part(max(run.first, seen_up_to + 1), run.end) for run in runs if run.end > seen_up_to + 1]
+        return self._come_back(seen, failed=True) + self._come_back(unseen, seen=False)
+
+    def lose_channel(self, channel: str) -> int:
+        """:meth:`close_channel` of one that nobody can say anything of any more."""
+        return self.close_channel(channel, self._consumers.oldest_tag(channel))
+
+    def _note_active(self, before: ConsumerState | None) -> None:
+        active = self._consumers.active
+        if active is not None and active is not before and self.declaration.single_active_consumer:
+            self.effects.activated.append(active.consumer.tag)
+
+    def ack(self, channel: str, tags: Sequence[range]) -> None:
+        """Done with: messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
+        runs = self._ack(self._settled(channel, tags))
+        if self.counts is not None:
+            self.counts.note_acked(runs)
+
+    def ack_up_to(self, channel: str, tag: int) -> None:
+        """Done with everything up to a tag; 0: everything."""
+        runs = self._ack(self._settled_up_to(channel, tag))
+        if self.counts is not None:
+            self.counts.note_acked(runs)
+
+    def nack(self, channel: str, tags: Sequence[range], *, requeue: bool, failed: bool = False) -> None:
+        """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them.
+
+        ``failed``: those that go back failed, which says whether they wait (``x-delayed-retry-type``).
+        """
+        self._nack(self._settled(channel, tags), requeue=requeue, failed=failed)
+
+    def nack_up_to(self, channel: str, tag: int, *, requeue: bool) -> None:
+        """As :meth:`nack`, everything up to a tag; 0: everything."""
+        self._nack(self._settled_up_to(channel, tag), requeue=requeue)
+
+    def retry(self, channel: str, tags: Sequence[range], wait_ms: int | None = None) -> None:
+        """Not done with, for something failed: back to their old places, but not at once. ``None``: when the queue's
+        arguments say so."""
+        self._come_back(self._settled(channel, tags), retried=True, wait_ms=wait_ms)
+
+    def extend(self, channel: str, tag: int, time_ms: int) -> None:
+        """A channel may hold a message for so long from now on, where its time is limited.
+
+        Raises :class:`~warren.actors.engines.errors.UnknownTagError` where it has it no more.
+        """
+        self._consumers.check_present(channel, tag)
+        if self._deadlines is not None:
+            self._deadlines.extend(channel, tag, self._wall_clock() + time_ms * 1000)
+
+    def _settled(self, channel: str, tags: Sequence[range]) -> list[Run]:
+        if self._deadlines is not None:
+            tags = self._deadlines.without_lapsed(channel, list(tags))
+        return self._consumers.settle(channel, tags)
+
+    def _settled_up_to(self, channel: str, tag: int) -> list[Run]:
+        if self._deadlines is not None and self._deadlines.has_lapsed(channel, tag):
+            return self._consumers.settle_present(channel, range(tag + 1))
+        return self._consumers.settle_up_to(channel, tag)
+
+    def _ack(self, runs: Sequence[Run]) -> Sequence[Run]:
+        for level, seq_ids in _by_level(runs).items():
+            self.backing.level(level).ack(seq_ids)
+        if self._retries is not None:
+            self._retries.forget([(run.level, run.seq_ids) for run in runs])
+        return runs
+
+    def _nack(self, runs: list[Run], *, requeue: bool, failed: bool = False) -> None:
+        if requeue:
+            self._come_back(runs, failed=failed)
+            return
+        if self.counts is not None:
+            self.counts.rejected += sum(run.count for run in runs)
+        if self._retries is not None:
+            self._retries.forget([(run.level, run.seq_ids) for run in runs])
+        if not self._expiry.reject([(run.level, run.seq_ids) for run in runs]):
+            self._ack(runs)
+
+    # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _come_back(
+        self,
+        runs: Sequence[Run],
+        *,
+        seen: bool = True,
+        failed: bool = False,
+        retried: bool = False,
+        wait_ms: int | None = None,
+    ) -> int:
+        """Messages are not with their channel any more; returns how many that were."""
+        if not runs:
+            return 0
+        held = [(run.level, run.seq_ids) for run in runs]
+        came = self._open_retries().came_back(
+            held, self._wall_clock(), seen=seen, failed=failed, retried=retried, wait_ms=wait_ms
+        )
+        self._put_back(came.ready)
+        self._die_of_limit(came.over)
+        count = sum(run.count for run in runs)
+        if self.counts is not None:
+            self.counts.requeued += count
+        self._consumers.hand_out_anew()
+        self.tick()
+        return count
+
+    def _put_back(self, held: Iterable[tuple[int, range]]) -> None:
+        """Let pending messages stand in their old places again."""
+        levels: dict[int, list[range]] = {}
+        for level, seq_ids in held:
+            levels.setdefault(level, []).append(seq_ids)
+        for level, parts in levels.items():
+            self.backing.level(level).requeue(parts)
+
+    def _die_of_limit(self, held: list[tuple[int, range]]) -> None:
+        """Pending messages came back more often than the queue's limit allows."""
+        if not held:
+            return
+        if self._expiry.watcher is not None:
+            self._expiry.watcher.over_limit([(self.backing.level(level), seq_ids) for level, seq_ids in held])
+        count, arguments = sum(len(seq_ids) for _, seq_ids in held), self.arguments
+        is_gone = arguments.dead_letter_exchange is None
+        fate = "they are gone" if is_gone else f"they are dead-lettered to {arguments.dead_letter_target}"
+        _LOG.warning(
+            "%s: %d messages came back more than %s times: %s",
+            self.declaration,
+            count,
+            arguments.delivery_limit,
+            fate,
+            extra=log_event("queue_delivery_limit", of=self.declaration, count=count),
+        )
+        if not self._expiry.reject(held, "delivery_limit"):
+            for level, seq_ids in held:
+                self.backing.level(level).ack([seq_ids])
+
+    def tick(self) -> None:
+        """See to what is due: what waited, what was held for too long, what expires, what is past the limits."""
+        if self._retries is not None or self._deadlines is not None:
+            self._come_due(self._wall_clock())
+        self._expiry.shed()
+        self._expiry.expire()
+
+    def _come_due(self, now_us: int) -> None:
+        if self._deadlines is not None and (due := self._deadlines.take_due(now_us)):
+            self._lapse(self._deadlines, due)
+        if self._retries is not None and (waited := self._retries.take_due(now_us)):
+            self._put_back(waited)
+            self._consumers.hand_out_anew()
+
+    def _purge_waiting(self) -> int:
+        """Delete what waits to be delivered again; returns how many messages that were."""
+        if self._retries is None:
+            return 0
+        held = self._retries.take_all()
+        self._retries.forget(held)
+        for level, seq_ids in held:
+            self.backing.level(level).ack([seq_ids])
+        return sum(len(seq_ids) for _, seq_ids in held)
+
+    def _limit_time(self, channel: str, first: int, count: int, timeout_ms: int) -> None:
+        """A channel got messages, and may hold them for so long."""
+        if self._deadlines is None:
+            from warren.actors.engines.queue.ack_deadlines import AckDeadlines  # noqa: PLC0415 - most have none
+
+            self._deadlines = AckDeadlines()
+        self._deadlines.given(channel, first, count, timeout_ms, self._wall_clock())
+
+    def _lapse(self, deadlines: AckDeadlines, due: Iterable[tuple[str, range]]) -> None:
+        """What was held for too long comes back."""
+        runs: list[Run] = []
+        for channel, tags in due:
+            for run in self._consumers.settle_present(channel, tags):
+                gone = range(run.first, run.end)
+                deadlines.lapse(channel, gone)
+                if self._expiry.watcher is not None:
+                    self._expiry.watcher.lapsed(channel, gone)
+                if run.owner is not None:
+                    self.effects.lapsed.append((run.owner.consumer.tag, gone))
+                runs.append(run)
+        if runs:
+            count = sum(run.count for run in runs)
+            _LOG.warning(
+                "%s: %d messages were not acked in time and come back",
+                self.declaration,
+                count,
+                extra=log_event("queue_ack_timeout", of=self.declaration, count=count),
+            )
+            self._come_back(runs)
+
+    @property
+    def next_due_us(self) -> int | None:
+        """When what waits, or was held for too long, is due; ``None``: never, for what is here now."""
+        times = (
+            None if self._retries is None else self._retries.next_due_us(),
+            None if self._deadlines is None else self._deadlines.next_due_us(),
+        )
+        return min((time for time in times if time is not None), default=None)
+
+
+def _by_level(runs: Sequence[Run]) -> dict[int, list[range]]:
+    """The seq_ids of runs, by level."""
+    if len(runs) == 1:
+        return {runs[0].level: [runs[0].seq_ids]}
+    levels: dict[int, list[range]] = {}
+    for run in runs:
+        levels.setdefault(run.level, []).append(run.seq_ids)
+    return levels

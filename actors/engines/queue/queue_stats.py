@@ -1,0 +1,47 @@
+"""What a queue says of itself, under RabbitMQ's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.policies import AppliedPolicies
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.consumers import Consumers
+
+
+def queue_stats(
+    declaration: QueueDeclaration, policies: AppliedPolicies, backing: Backing, consumers: Consumers, waiting: int
+) -> dict[str, Any]:
+    """All there is to say. Wakes nothing. ``waiting``: messages that came back and wait to be delivered again.
+
+    Warren's own are ``messages_retrying``, those that wait so, ``messages_dead_lettering``, dead letters that are not
+    safe yet where they went, and ``recovering``: what a crash has left is still being counted, and the counts are of
+    what was found so far.
+    """
+    status = backing.status()
+    counts = {key: status.pop(key) for key in list(status) if key.startswith(("message", "disk_"))}
+    ready, unacked = len(backing), consumers.unacked
+    active = None if consumers.active is None else consumers.active.consumer.tag
+    single = declaration.single_active_consumer
+    return counts | {
+        "name": declaration.name,
+        "vhost": declaration.vhost,
+        "durable": declaration.durable,
+        "auto_delete": declaration.auto_delete,
+        "exclusive": declaration.exclusive,
+        "arguments": dict(declaration.arguments),
+        **policies.to_json(),
+        "state": "hibernated" if backing.asleep else "running",
+        "messages": ready + unacked + waiting,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "messages_retrying": waiting,
+        "messages_dead_lettering": backing.depth - ready - unacked - waiting,
+        "recovering": backing.recovering,
+        "unacknowledged_by_channel": consumers.unacked_by_channel(),
+        "consumers": len(consumers),
+        "exclusive_consumer_tag": None if single else active,
+        "single_active_consumer_tag": active if single else None,
+        "backing_queue_status": status,
+    }

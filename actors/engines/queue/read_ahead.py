@@ -1,0 +1,59 @@
+"""Read ahead: messages at the head of a queue that go out before a turn has taken them off.
+
+Who asks for one message after another would otherwise pay a turn for each. So a turn that has answered his get, or has
+taken off what went out, leaves the head of the queue here, as it stands; the next gets of that channel take from it,
+and their acks are noted. The queue does not change meanwhile, for every change takes a turn, and a turn begins with
+taking off what went out so (:meth:`~warren.actors.engines.queue.queue_early.QueueEarly.take_off`), in one run. It comes
+within the sync interval, and leaves the head here anew as long as somebody goes on.
+
+As with early deliveries (:mod:`warren.actors.queue.early_deliveries`), all of it happens under the inbox's lock, while
+nobody runs a turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from warren.actors.engines.queue.delivery_tags import DeliveryTags
+from warren.actors.engines.queue.effects import Delivered
+from warren.queue_index.queue.fetching import Fetched
+
+MOST_AHEAD: Final = 256
+"""So many go out before a turn has to come."""
+
+
+class ReadAhead:
+    """Messages at the head, for gets of one channel, the first of which may have gone out."""
+
+    __slots__ = ("_fetched", "_gone", "_tags", "channel", "delivered", "first_tag")
+
+    def __init__(self, channel: str, tags: DeliveryTags[Any], fetched: Fetched) -> None:
+        self.channel = channel
+        self.delivered = 0
+        self.first_tag = tags.next_tag
+        self._tags = tags
+        self._fetched = fetched
+        self._gone = bytearray(fetched.count)
+
+    @property
+    def gone(self) -> list[bool]:
+        """Which of those that went out were acked."""
+        return [*map(bool, self._gone[: self.delivered])]
+
+    def deliver(self, channel: str) -> Delivered | None:
+        """Hand out the next one; ``None``: that cannot be. The inbox's lock is held."""
+        at, tag = self.delivered, self._tags.next_tag
+        if at == self._fetched.count or tag != self.first_tag + at or channel != self.channel:
+            return None
+        delivered = Delivered(None, channel, tag, self._fetched.part(at, 1))
+        self._tags.pass_by(1)
+        self.delivered = at + 1
+        return delivered
+
+    def ack(self, channel: str, tag: int) -> bool:
+        """Let go of one that was handed out; whether it was here. The inbox's lock is held."""
+        at = tag - self.first_tag
+        if not 0 <= at < self.delivered or channel != self.channel or self._gone[at]:
+            return False
+        self._gone[at] = True
+        return True

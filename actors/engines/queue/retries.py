@@ -1,0 +1,390 @@
+"""Retries: what came back to a queue after it was delivered: how often, and until when it waits.
+
+A message *comes back* when it is requeued, when its channel goes, when a consumer has held it for too long, and when a
+crash leaves it unacked. Each time counts, as far as somebody has seen the message: with a prefetch most have not. Where
+nobody can tell, who works on messages in their order has seen the oldest, and that one counts: of a channel that was
+lost, of each channel at a clean stop, of all that was out when the process crashed (it is *blamed*, as it goes out
+again). So a message that kills its process dies of the delivery limit, and those behind it do not.
+
+A message that has come back more often than the limit dies. One that is to wait
+(:mod:`~warren.actors.engines.declared.retry_policy`) is held as if a channel had it, and then goes to its old place: so
+a wait moves no message, and loses none.
+
+*On disk*: a log of its own (:class:`~warren.storage.record_log.RecordLog`), in none of the files that RabbitMQ knows. A
+record is numbers, big-endian::
+
+    kind  level  first seq_id  behind the last  number
+    1     1      8             8                8 bytes
+
+======  =======  ====================================================================================================
+kind             says of the messages
+======  =======  ====================================================================================================
+1       count    they came back so often, and are ready
+2       wait     they wait until then: µs since the epoch
+3       out      they were delivered again. Written before they are: a message that kills its process counts so
+======  =======  ====================================================================================================
+
+A message that is not in the log was out, for the first time, when the index has a deliver record of it. (Not where such
+records are written with the publish: there nobody can tell.) That record is written with the next sync, and a message
+may kill its process before. So after a crash the first messages that go out (:data:`SUSPECTS`) are written down even if
+nothing is known of them.
+
+What waits when the queue stops stands at its place when it is started again, and waits on from when it is fetched
+(:meth:`Retries.go_on_waiting`). What the log says of messages that are gone means nothing, for a seq_id is not given
+twice while the log is there (:meth:`Retries.begin_anew` comes before a level does). *A crash* loses of the log what was
+not synced: a count is less then, a wait is over. A log that is damaged is left out with a warning: no message is lost
+for it.
+
+Invariants: what waits is pending in the queue; what the map of waits says stands in the order of times, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import attrs
+from sortedcontainers import SortedDict
+
+from warren.actors.engines.declared.queue_arguments import QueueArguments
+from warren.actors.engines.declared.retry_policy import OF_FAILURES, RetryPolicy
+from warren.actors.engines.queue.seq_id_map import SeqIdMap, stretches
+from warren.actors.log_events import log_event, logger
+from warren.storage.errors import DataError, NoRoomError
+from warren.storage.record_log import RecordLog
+
+_LOG = logger("queue")
+
+COUNT, WAIT, OUT = 1, 2, 3
+RECORD: Final = struct.Struct(">BBQQQ")
+MIN_LOG_BYTES: Final = 64 * 1024
+"""Up to here a log is not worth a new one; above, it may grow to twice what it was when it was made."""
+SUSPECTS: Final = 4096
+_UNKNOWN: Final = -1
+
+Held = list[tuple[int, range]]
+"""Messages by level and seq_ids."""
+
+
+@attrs.frozen
+class CameBack:
+    """What becomes of messages that came back."""
+
+    ready: Held
+    """Back to their places."""
+    over: Held
+    """More often than the limit allows."""
+
+
+@attrs.define(eq=False, repr=False)
+class Retries:
+    """Of one queue. ``log``: where it is kept; ``None``: nowhere, for the queue does not survive either. ``sync``: what
+    is safe survives a power loss, or only the process."""
+
+    arguments: QueueArguments
+    _log: RecordLog | None = None
+    _sync: bool = True
+    counts: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
+    _times: SortedDict[int, Held] = attrs.field(init=False, factory=SortedDict)
+    """What waits, by when it is due (µs since the epoch)."""
+    suspects: int = 0
+    """How many messages that go out next may be what killed the process."""
+    _blames: bool = attrs.field(init=False)
+    """Whether one of those that go out has to take the blame for a crash."""
+    _out: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
+    """What the log says was out when the process crashed, until one is blamed."""
+    _waits: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
+    """What waited when the queue stopped, until it is fetched: when it is due."""
+    waiting: int = attrs.field(init=False, default=0)
+    """How many messages wait."""
+    _new_log_bytes: int = attrs.field(init=False, default=0)
+    """How large the log was when it was made anew."""
+
+    def __attrs_post_init__(self) -> None:
+        self._blames = self.suspects > 0
+
+    # ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, next_seq_id: Callable[[int], int]) -> None:
+        """Read the log, once, before anything else.
+
+        ``next_seq_id``: the one that a level gives next; what stands behind it in the log is of an earlier life.
+        """
+        if self._log is None:
+            return
+        try:
+            for _, record in self._log.replay():
+                self._replay(record)
+        except (DataError, struct.error) as error:
+            _LOG.warning(
+                "how often messages came back is not known: %s", error, extra=log_event("queue_counts_lost", error)
+            )
+            self.counts, self._waits, self._out = SeqIdMap(), SeqIdMap(), SeqIdMap()
+            self._log.delete()
+            return
+        if self._log.damage is not None:
+            _LOG.warning(
+                "how often some messages came back is not known: %s",
+                self._log.damage,
+                extra=log_event("queue_counts_lost", reason=str(self._log.damage)),
+            )
+        if self._log.torn is not None:
+            _LOG.warning(
+                "a log of how often messages came back is torn: %s",
+                self._log.torn,
+                extra=log_event("log_torn", self._log.torn),
+            )
+        for known in (self.counts, self._waits, self._out):
+            for level in {entry[0] for entry in known}:
+                known.forget_outside(level, range(next_seq_id(level)))
+        self._new_log_bytes = self._log.size_bytes
+
+    def _replay(self, record: bytes) -> None:
+        for kind, level, start, stop, number in RECORD.iter_unpack(record):
+            seq_ids = range(start, stop)
+            self._waits.forget(level, seq_ids)
+            self._out.forget(level, seq_ids)
+            if kind == COUNT:
+                self.counts.put(level, seq_ids, number)
+            elif kind == WAIT:
+                self._waits.put(level, seq_ids, number)
+            else:
+                self._out.put(level, seq_ids, 1)
+
+    def sync(self) -> None:
+        """Make safe what has changed. Raises :class:`NoRoomError`."""
+        log = self._log
+        if log is None:
+            return
+        if log.size_bytes > max(MIN_LOG_BYTES, 2 * self._new_log_bytes):
+            self._write_anew(log)
+        elif self._sync:
+            log.sync()
+        else:
+            log.write()
+
+    def _write_anew(self, log: RecordLog) -> None:
+        if self.counts or self._times:
+            log.replace(self._records(), sync=self._sync)
+        else:
+            log.delete()
+        self._new_log_bytes = log.size_bytes
+
+    def _records(self) -> Iterator[bytes]:
+        """All that is known, as a new log has it."""
+        for level, start, stop, count in self.counts:
+            yield RECORD.pack(COUNT, level, start, stop, count)
+        for due, held in self._times.items():
+            for level, seq_ids in held:
+                yield RECORD.pack(WAIT, level, seq_ids.start, seq_ids.stop, due)
+        for level, start, stop, due in self._waits:
+            yield RECORD.pack(WAIT, level, start, stop, due)
+        for level, start, stop, _ in self._out:
+            yield RECORD.pack(OUT, level, start, stop, 0)
+
+    def close(self, out: Iterable[tuple[int, range]], seen: Iterable[tuple[int, int]]) -> None:
+        """The queue stops cleanly: what is ``out`` comes back, and of that some (level and seq_id) were ``seen``."""
+        self._out = SeqIdMap()
+        for level, seq_ids in out:
+            self.counts.add(level, seq_ids, 0)
+        for level, seq_id in seen:
+            self.counts.add(level, range(seq_id, seq_id + 1), 1)
+        if self._log is not None:
+            self._write_anew(self._log)
+            self._log.close()
+
+    def begin_anew(self, levels: Iterable[int]) -> None:
+        """Some levels have no message, and will give seq_ids that they have given before."""
+        for level in levels:
+            for known in (self.counts, self._waits, self._out):
+                known.forget_outside(level, range(0))
+        if self._log is not None:
+            self._write_anew(self._log)
+            self._log.close()
+
+    def delete(self) -> None:
+        """The queue is deleted."""
+        self.counts, self._waits, self._times, self.waiting = SeqIdMap(), SeqIdMap(), SortedDict(), 0
+        if self._log is not None:
+            self._log.delete()
+
+    def abandon(self) -> None:
+        """Give the file up as a crash would."""
+        if self._log is not None:
+            self._log.close()
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def came_back(
+        self,
+        held: Iterable[tuple[int, range]],
+        now_us: int,
+        *,
+        seen: bool = True,
+        failed: bool = False,
+        retried: bool = False,
+        wait_ms: int | None = None,
+    ) -> CameBack:
+        """Messages came back. ``seen`` false: nobody has seen them, they do not count, nor wait.
+
+        ``failed``: their deliveries failed. ``retried``: so the one that had them says, and that they are to wait;
+        ``wait_ms``: for this long.
+        """
+        policy = RetryPolicy.of(self.arguments, failed=failed or retried) or (OF_FAILURES if retried else None)
+        limit = self.arguments.delivery_limit
+        result = CameBack([], [])
+        for level, seq_ids in held:
+            for part, count in self.counts.add(level, seq_ids, int(seen)):
+                if not seen:
+                    self._note(COUNT, level, part, count)
+                    result.ready.append((level, part))
+                    continue
+                if limit is not None and count > limit:
+                    self.counts.forget(level, part)
+                    result.over.append((level, part))
+                    continue
+                self._note(COUNT, level, part, count)
+                if wait_ms is None and policy is None:
+                    result.ready.append((level, part))
+                else:
+                    self._let_wait(level, part, count, now_us, policy, wait_ms, result)
+        return result
+
+    def _let_wait(  # noqa: PLR0917
+        self,
+        level: int,
+        part: range,
+        count: int,
+        now_us: int,
+        policy: RetryPolicy | None,
+        wait_ms: int | None,
+        result: CameBack,
+    ) -> None:
+        jittered = wait_ms is None and policy is not None and policy.jitter_percent
+        for piece in [range(seq_id, seq_id + 1) for seq_id in part] if jittered else [part]:
+            if wait_ms is not None or policy is None:
+                wait_us = (wait_ms or 0) * 1000
+            else:
+                wait_us = policy.wait_us(count, piece.start)
+            if wait_us <= 0:
+                result.ready.append((level, piece))
+                continue
+            self._note(WAIT, level, piece, now_us + wait_us)
+            self.hold(level, piece, now_us + wait_us)
+
+    def hold(self, level: int, seq_ids: range, due_us: int) -> None:
+        """Let pending messages wait until then."""
+        self._times.setdefault(due_us, []).append((level, seq_ids))
+        self.waiting += len(seq_ids)
+
+    def go_on_waiting(self, level: int, seq_ids: range, now_us: int) -> list[bool] | None:
+        """Let those of some fetched messages wait on that did so before a stop; which of them, ``None``: none."""
+        if not self._waits:
+            return None
+        dues = self._waits.of(level, seq_ids, 0)
+        self._waits.forget(level, seq_ids)
+        if max(dues) <= now_us:
+            return None
+        for seq_id, due_us in zip(seq_ids, dues, strict=True):
+            if due_us > now_us:
+                self.hold(level, range(seq_id, seq_id + 1), due_us)
+        return [due_us > now_us for due_us in dues]
+
+    def next_due_us(self) -> int | None:
+        """When the first message that waits is due; ``None``: none waits."""
+        return self._times.peekitem(0)[0] if self._times else None
+
+    def take_due(self, now_us: int) -> Held:
+        """What has waited long enough, and goes to its place."""
+        due: Held = []
+        while self._times and self._times.peekitem(0)[0] <= now_us:
+            due += self._times.popitem(0)[1]
+        self._waited(due)
+        return due
+
+    def take_all(self) -> Held:
+        """All that waits, whenever it is due."""
+        held = [one for some in self._times.values() for one in some]
+        self._times.clear()
+        self._waited(held)
+        return held
+
+    def _waited(self, held: Held) -> None:
+        self.waiting -= sum(len(seq_ids) for _, seq_ids in held)
+
+    @property
+    def held(self) -> Iterator[tuple[int, range]]:
+        """What waits, by level and seq_ids."""
+        return (one for some in self._times.values() for one in some)
+
+    def delivered_again(self, level: int, seq_ids: range, *, was_out: bool) -> list[int] | None:
+        """Redelivered messages are about to go out; how often each came back, ``None``: none did. Written down at once.
+
+        ``was_out``: whether those that are not here were out before, as the index says.
+        """
+        counts = self.counts.of(level, seq_ids, _UNKNOWN)
+        blamed = self._blamed(level, seq_ids, counts, was_out=was_out) if self._blames else None
+        if blamed is None and max(counts) == _UNKNOWN and (was_out or self.suspects <= 0):
+            return None  # the index tells as much
+        self.suspects -= len(seq_ids)
+        if _UNKNOWN in counts:
+            self._begin_to_count(level, seq_ids, counts)
+        if blamed is not None:
+            for part, count in self.counts.add(level, range(blamed, blamed + 1), 1):
+                self._note(COUNT, level, part, count)
+        if self._log is not None:
+            for part in stretches(seq_ids):
+                self._note(OUT, level, part, 0)
+            with contextlib.suppress(NoRoomError):  # a count that is one less is better than no delivery
+                self._log.write()
+        return self.counts.of(level, seq_ids, 0)
+
+    def _blamed(self, level: int, seq_ids: range, counts: Sequence[int], *, was_out: bool) -> int | None:
+        """The first of these that was out when the process crashed, if no other was before it."""
+        for seq_id, count, out in zip(seq_ids, counts, self._out.of(level, seq_ids, 0), strict=True):
+            if out or (was_out and count == _UNKNOWN):
+                self._blames, self._out = False, SeqIdMap()
+                return seq_id
+        return None
+
+    def _begin_to_count(self, level: int, seq_ids: range, counts: Sequence[int]) -> None:
+        if max(counts) == _UNKNOWN:
+            for part in stretches(seq_ids):
+                self._put(level, part, 0)
+        else:
+            for seq_id, count in zip(seq_ids, counts, strict=True):
+                if count == _UNKNOWN:
+                    self._put(level, range(seq_id, seq_id + 1), 0)
+
+    def _put(self, level: int, seq_ids: range, count: int) -> None:
+        self.counts.put(level, seq_ids, count)
+        self._note(COUNT, level, seq_ids, count)
+
+    def over_limit(self, counts: Sequence[int]) -> list[bool] | None:
+        """Which of some messages came back more often than the limit allows; ``None``: none."""
+        limit = self.arguments.delivery_limit
+        if limit is None or max(counts) <= limit:
+            return None
+        return [count > limit for count in counts]
+
+    def forget(self, held: Iterable[tuple[int, range]]) -> None:
+        """Messages are gone."""
+        for level, seq_ids in held:
+            self.counts.forget(level, seq_ids)
+
+    def _note(self, kind: int, level: int, seq_ids: range, number: int) -> None:
+        if self._log is not None:
+            self._log.append(RECORD.pack(kind, level, seq_ids.start, seq_ids.stop, number))
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where counts, waits or the log contradict one another."""
+        self.counts.check_invariants()
+        if self._log is not None:
+            self._log.check_invariants()
+        waiting = [(level, seq_id) for level, seq_ids in self.held for seq_id in seq_ids]
+        if len(waiting) != self.waiting or len(set(waiting)) != len(waiting):
+            raise RuntimeError(f"{self.waiting} messages wait, and {len(waiting)} of them do, some of them twice")

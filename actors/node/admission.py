@@ -1,0 +1,138 @@
+"""Admission: how publishers are let in to the actors that take their messages, and are made to wait (*backpressure*).
+
+Nobody is let in while an alarm is set, nor while one of the actors is full (:mod:`warren.actors.node.front_end`); then
+bytes are reserved, of which the node has so many for all (:mod:`warren.actors.node.gate`). Bytes come last, for all of
+a publish at once: whoever has some waits for nothing else, and so keeps them from nobody.
+
+A thread first runs a turn of an actor that is full. An event loop may neither wait nor run turns: it tries
+(:meth:`Admission.attempt`), and awaits what it gets to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import attrs
+import pykka
+
+from warren.actors.clock import NS
+from warren.actors.node.gate import Reservation
+from warren.actors.node.node_context import BlockedError
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.interrupts import uninterrupted
+
+LOOK_S: Final = 1.0
+"""A publisher who waits looks so often whether somebody still reads the memory."""
+
+
+class BackpressureWait(NamedTuple):
+    """A publisher has to wait for ``future``: then it tries again, or (a :class:`Reservation`) has its bytes."""
+
+    future: Future
+
+
+@attrs.define(eq=False, repr=False)
+class Admission:
+    """Wait until actors have room for messages, then ``give`` them; the answer is what ``give`` returns.
+
+    No interrupt comes between a reservation and ``give``.
+    """
+
+    find: Callable[[], Sequence[Any]]
+    """The actors that get messages (:class:`~warren.actors.node.front_end.FrontEnd`): all of one node, or none."""
+    size_of: Callable[[Sequence[Any]], int]
+    """The bytes that the messages take on their way to these actors."""
+    give: Callable[[Sequence[Any], int, bool], Any]
+    """Called with the actors, the bytes that are reserved, and whether this thread may do the actors' work. It hands
+    the bytes over, or gives them back."""
+    block: bool = True
+    timeout: float | None = None
+    ahead: bool = False
+    """Whether to reserve for messages that will join these."""
+    passes_alarms: bool | None = None
+    """Whether to admit the messages during an alarm. ``True`` for messages that a guest sent before it learned of the
+    alarm: its program may have ended since. ``False`` for AMQP clients, which may ask for no confirm and so would not
+    learn of a refusal. ``None``: only those that find a full disk, if the actors refuse these (``tries_full_disk``)."""
+
+    def get(self) -> Any:
+        """Wait in this thread. Raises :class:`BlockedError` where the publisher may not wait any longer."""
+        actors = self.find()
+        deadline = None if self.timeout is None or not actors else self._now_ns(actors) + round(self.timeout * NS)
+        while True:
+            found = uninterrupted(self.attempt, actors, True)
+            if not isinstance(found, BackpressureWait):
+                return found
+            wait, gate = found.future, actors[0].gate
+            try:
+                while not wait.done:
+                    left_s = LOOK_S if deadline is None else (deadline - self._now_ns(actors)) / NS
+                    if left_s <= 0:
+                        raise self.blocked(actors)
+                    if not wait.settled(min(LOOK_S, left_s)):
+                        gate.look_if_stale()
+                if isinstance(wait, Reservation):
+                    return uninterrupted(self.take, actors, wait, True)
+            except pykka.Timeout as error:
+                raise BlockedError(f"{actors[0].describe()}: blocked, and nobody is left who could help") from error
+            finally:
+                gate.withdraw(wait)
+
+    @staticmethod
+    def _now_ns(actors: Sequence[Any]) -> int:
+        now_ns: int = actors[0].clock.now_ns()
+        return now_ns
+
+    def attempt(self, actors: Sequence[Any], here: bool) -> Any:
+        """Give the messages, or return a :class:`BackpressureWait`; whoever waits for one withdraws it from the gate.
+
+        ``here``: whether the calling thread may do the actors' work; an event loop's may not. Raises
+        :class:`BlockedError` for a publisher who may not wait (``block``).
+        """
+        if not actors:
+            return self.give(actors, 0, here)
+        gate, size_bytes = actors[0].gate, max(self.size_of(actors), 1)  # nothing reserved means that there was no room
+        passes_alarms = self.passes_alarms
+        if passes_alarms is None:
+            is_full = gate.disk_is_full and gate.reasons == {"disk"}
+            passes_alarms = is_full and all(actor.tries_full_disk for actor in actors)
+        if gate.reasons and not passes_alarms:
+            return self._wait_for_alarms(actors, here)
+        for actor in actors:
+            if actor.is_full() and not (here and actor.turn() and not actor.is_full()):
+                if not self.block:
+                    raise BlockedError(f"{actor.describe()} is behind")
+                return BackpressureWait(actor.backpressure_wait())
+        if gate.reasons and passes_alarms:
+            return self.give(actors, gate.enter(size_bytes), here)
+        reserved_bytes = gate.reserve(size_bytes, ahead=self.ahead and here, here=here)
+        if not reserved_bytes and here:
+            for actor in actors:
+                actor.turn()
+            reserved_bytes = gate.reserve(size_bytes, ahead=self.ahead)
+        if reserved_bytes:
+            return self.give(actors, reserved_bytes, here)
+        if gate.reasons:  # the memory was read meanwhile
+            return self._wait_for_alarms(actors, here)
+        if not self.block:
+            raise BlockedError(f"{actors[0].describe()}: too much is on its way to the disk")
+        return BackpressureWait(gate.get_in_line(size_bytes, actors[0].pool))
+
+    def _wait_for_alarms(self, actors: Sequence[Any], here: bool) -> BackpressureWait:
+        gate = actors[0].gate
+        if not self.block:
+            raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
+        if here:
+            for actor in actors:
+                actor.look_for_room()
+        return BackpressureWait(gate.alarms_cleared(actors[0].pool))
+
+    def take(self, actors: Sequence[Any], place: Reservation, here: bool) -> Any:
+        """Give the messages with what is reserved for a place in the line that was answered."""
+        return self.give(actors, actors[0].gate.take_over(place), here)
+
+    def blocked(self, actors: Sequence[Any]) -> BlockedError:
+        """That the time is over."""
+        reasons = actors[0].gate.reasons
+        why = f" by the {' and '.join(sorted(reasons))} alarm" if reasons else ": the disk is behind"
+        return BlockedError(f"{actors[0].describe()}: blocked for {self.timeout} seconds{why}")

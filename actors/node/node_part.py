@@ -1,0 +1,52 @@
+"""NodePart: an actor of a node. It knows what the node's actors share, and has timers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warren.actors import messages as m
+from warren.actors.engines.restarts import What
+from warren.actors.node.node_context import NodeContext
+from warren.actors.runtime.inbox import Call, ControlCall
+from warren.actors.runtime.pool import PooledActor
+from warren.actors.runtime.timer import tell
+from warren.storage.errors import WarrenError
+
+
+class NodePart(PooledActor):
+    """One of a node's actors."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: NodeContext) -> None:
+        super().__init__(context.pool)
+        self._context = context
+
+    @property
+    def trouble(self) -> What | None:
+        """What of the node is down if this stops."""
+        return None
+
+    def is_known(self, error: BaseException) -> bool:
+        what = self.trouble
+        return what is not None and self._context.troubles.is_on_trial(what, error)
+
+    def stopped_error(self) -> WarrenError:
+        return self._context.closing or super().stopped_error()
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do ``work`` in a turn, behind what has come meanwhile. From any thread; where it has stopped, never."""
+        tell(self.actor_ref, Call(work))
+
+    def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
+        """Do ``work`` in a turn after ``wait_ns``, behind what waits then or (``first``) before data.
+
+        A timer of that ``key`` that runs is replaced.
+        """
+        due_ns = self._context.clock.now_ns() + wait_ns
+        call = ControlCall(work) if first else Call(work)
+        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, call))
+
+    def cancel_timers(self) -> None:
+        """Forget all its timers."""
+        tell(self._context.timer, m.CancelTimers(self.actor_ref))

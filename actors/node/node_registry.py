@@ -1,0 +1,458 @@
+"""NodeRegistry: the vhosts of a node that runs, and what is declared in them. The inner half of the node's actor.
+
+*Changes* of what is declared come one at a time (:meth:`NodeRegistry.change`): in memory, then on disk,
+then the queue's actor, and only then the answer. A change that fails, by whatever error, is taken back in memory and on
+disk and answered with the error; the node goes on. A queue that is deleted loses its files first and its definition
+then: a crash in between leaves an empty queue, never messages without one; and so does a definition that cannot be
+dropped.
+
+What opens the directory, and starts anew what fails, is :mod:`warren.actors.node.node_actor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.declared.parameters import Parameters
+from warren.actors.engines.declared.policies import Policy, PolicyKind
+from warren.actors.engines.declared.users import Users
+from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_errors import BrokenNodeError, UnsavedError, VhostDownError
+from warren.actors.node.node_part import NodePart
+from warren.actors.node.running_vhost import RunningVhost
+from warren.actors.queue.intake import QueueDownError, QueueGoneError
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.inbox import Call
+from warren.actors.topics.node_streams import NodeStreams
+from warren.queue_index.index import directory as names
+from warren.storage.errors import DiskFullError, StorageError, WarrenError
+from warren.storage.own_files import DELAYS_DIRECTORY, SIDE_DIRECTORY
+
+if TYPE_CHECKING:
+    from warren.actors.engines.declared.definitions_json import Imported
+    from warren.actors.topics.running_topics import RunningTopics
+    from warren.actors.topics.streams import Stream
+
+_LOG = logger("node")
+
+T = TypeVar("T")
+
+VHOSTS_DIRECTORY = "msg_stores/vhosts"
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make many objects that stay, without Python looking through all that there are again and again meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class NodeRegistry(NodePart):
+    """Vhosts, queues, exchanges and bindings of one node."""
+
+    def __init__(self, context: NodeContext, path: str) -> None:
+        super().__init__(context)
+        self._path = path
+        self._definitions: Definitions | None = None
+        self.vhosts: dict[str, RunningVhost] = {}
+        """Read by any thread, changed by this actor alone."""
+        self.down: dict[str, BaseException] = {}
+        """Vhosts that could not be opened, and why."""
+        self.streams: NodeStreams
+
+    @property
+    def definitions(self) -> Definitions:
+        if self._definitions is None:
+            raise RuntimeError("the node is not open")
+        return self._definitions
+
+    @property
+    def users(self) -> Users:
+        """Who may log in, and do what. Any thread may ask; they are changed by :meth:`define` alone."""
+        return self.definitions.users
+
+    @property
+    def parameters(self) -> Parameters:
+        """Limits of vhosts, and what is kept; read and changed as :attr:`users`."""
+        return self.definitions.parameters
+
+    @abstractmethod
+    def _open_vhost(self, name: str) -> None:
+        """Open the vhost of that name, which is defined."""
+
+    @abstractmethod
+    def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
+        """Open a vhost again, or say why it is down. ``entries``: what handles hold on to."""
+
+    @abstractmethod
+    def declare_topic(self, name: str, queues: int) -> RunningTopics:
+        """See that a topic is there."""
+
+    @abstractmethod
+    def delete_topic(self, name: str) -> None:
+        """See that a topic is not there."""
+
+    def _vhost_path(self, name: str) -> str:
+        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
+        return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+
+    def _delays_path(self, name: str) -> str:
+        return f"{self._path}/{DELAYS_DIRECTORY}/{names.vhost_directory_name(name.encode('utf-8', 'surrogateescape'))}"
+
+    def _side_path(self, name: str) -> str:
+        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
+        return f"{self._path}/{SIDE_DIRECTORY}/{entry}"
+
+    def change(self, work: Callable[[], T]) -> T:
+        """Change what is declared, with nobody else at it: all of it, or nothing and the error."""
+        self._context.check_directory()
+        self.definitions.begin()
+        try:
+            return work()
+        except BaseException as error:
+            self.definitions.undo()
+            if not isinstance(error, WarrenError):
+                _LOG.exception(
+                    "a change of what is declared was taken back",
+                    extra=log_event("definitions_undone", error, path=self._path),
+                )
+                self._check_definitions()
+            raise
+
+    def _check_definitions(self) -> None:
+        try:
+            self.definitions.check_invariants()
+        except RuntimeError as error:
+            raise BrokenNodeError(f"{self.describe()}: {error}") from error
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str) -> RunningVhost:
+        """Raises :class:`NotFoundError`, or :class:`VhostDownError` with what keeps the vhost from being opened."""
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            if (error := self.down.get(name)) is not None:
+                raise VhostDownError(f"vhost '{name}' is down: {error}") from error
+            raise NotFoundError(f"no vhost '{name}'")
+        return vhost
+
+    def declare_vhost(self, name: str) -> None:
+        """See that a vhost is there."""
+        if self.definitions.declare_vhost(name):
+            self._add_vhosts([name])
+        self.vhost(name)
+
+    def _add_vhosts(self, vhosts: Iterable[str]) -> None:
+        """Open vhosts that are new, and write down what is declared; or leave none of them."""
+        added: list[str] = []
+        try:
+            for name in vhosts:
+                added.append(name)
+                self._open_new_vhost(name)
+            self._save()
+        except BaseException as error:
+            for name in added:
+                self._discard_vhost(name, error)
+            raise
+
+    def _open_new_vhost(self, name: str) -> None:
+        try:
+            self._open_vhost(name)
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            raise VhostDownError(f"vhost '{name}' cannot be opened: {error}") from error
+
+    def _discard_vhost(self, name: str, error: BaseException) -> None:
+        """Delete a vhost whose creation failed."""
+        self.down.pop(name, None)
+        vhost = self.vhosts.pop(name, None)
+        if vhost is not None:
+            vhost.give_up(error)
+        with contextlib.suppress(StorageError):  # what stays is taken for an empty vhost when the node is next opened
+            self._context.files.delete_tree(self._vhost_path(name))
+
+    def _save(self) -> None:
+        """Write down what is declared, or refuse."""
+        try:
+            self.definitions.save()
+        except DiskFullError as error:
+            raise DiskFullError(f"what is declared could not be written down: {error}") from error
+        except StorageError as error:
+            raise UnsavedError(f"what is declared could not be written down: {error}") from error
+
+    def define(self, work: Callable[[Definitions], T]) -> T:
+        """Change what is declared and has no actor: users, permissions. On return it is written down."""
+        before = [user.name for user in self.users]
+        result = work(self.definitions)
+        self._save()
+        for name in set(before).difference(user.name for user in self.users):
+            self._context.on_deleted("user", name)
+        return result
+
+    def delete_vhost(self, name: str) -> None:
+        """With everything in it."""
+        vhost = self.vhost(name)
+        entries = dict(vhost.queues)
+        try:
+            for queue, entry in entries.items():
+                if entry.running is not None:
+                    self._take_out(vhost, queue)
+            vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
+            for path in (vhost.side_path, vhost.directory.path, vhost.delays_path):
+                self._context.remove_tree(path)
+            self.definitions.delete_vhost(name)
+            self._save()
+        except WarrenError as error:
+            self.definitions.undo()
+            del self.vhosts[name]
+            vhost.give_up(error)
+            self._try_to_open_vhost(name, entries)
+            raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
+        del self.vhosts[name]
+        for entry in entries.values():
+            entry.deleted = True
+        for stream in self.streams.of(name):
+            self._drop_stream(stream)
+        self._context.on_deleted("vhost", name)
+
+    # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
+
+    def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueEntry:
+        """See that a queue is there; one that is, is the one that is asked for or it is refused."""
+        if declaration.is_stream:
+            raise PreconditionFailedError(f"{declaration}: streams are for clients of a server; here, use a topic")
+        vhost = self.vhost(declaration.vhost)
+        entry = vhost.queues.get(declaration.name)
+        if entry is not None:
+            entry.check_owner(owner)
+        else:
+            self.check_queue_limit(vhost.name, declaration.name)
+        if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
+            self._save()
+            entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
+            vhost.start_queue(entry)
+            vhost.definitions.check_targets(declaration)
+            for unknown in declaration.unknown_arguments:
+                _LOG.warning(
+                    "%s: no queue knows the argument %s",
+                    declaration,
+                    unknown,
+                    extra=log_event("argument_unknown", of=declaration),
+                )
+        elif entry is None:
+            raise RuntimeError(f"{declaration} is defined and not running")
+        elif (actor := entry.running) is not None:
+            actor.call_soon(actor.touch)
+        return entry
+
+    def check_queue_limit(self, vhost: str, queue: str) -> None:
+        """Raise :class:`PreconditionFailedError` where a vhost may not have one more queue."""
+        count = len(self.vhost(vhost).queues) + len(self.streams.of(vhost))
+        self.parameters.check_queue_limit(vhost, queue, count)
+
+    def declare_stream(self, declaration: QueueDeclaration) -> Stream:
+        """See that a stream is there; one that is, is the one that is asked for or it is refused."""
+        vhost = self.vhost(declaration.vhost)
+        if not vhost.definitions.has("queue", declaration.name):
+            self.check_queue_limit(vhost.name, declaration.name)
+        if self.definitions.declare_queue(declaration):
+            declaration = vhost.definitions.queue(declaration.name)
+            self.declare_topic(declaration.topic, 1)  # a crash before the next line leaves an empty topic
+            self._save()
+            return self.streams.add(declaration)
+        stream = self.streams.find(declaration.vhost, declaration.name)
+        if stream is None:
+            raise RuntimeError(f"{declaration} is defined and not there")
+        return stream
+
+    def delete_stream(self, stream: Stream) -> None:
+        """With its bindings, and its messages; those go from the disk with their files."""
+        declaration = stream.declaration
+        self.definitions.delete_queue(declaration.vhost, declaration.name)
+        self._save()
+        self._drop_stream(stream)
+
+    def _drop_stream(self, stream: Stream) -> None:
+        self.streams.remove(stream)
+        try:
+            self.delete_topic(stream.topic)
+        except WarrenError as error:
+            _LOG.warning(
+                "the topic of %s, which was deleted, stays: %s",
+                stream.declaration,
+                error,
+                extra=log_event("stream_topic_kept", error, of=stream.declaration, topic=stream.topic),
+            )
+
+    def release(self, owner: object) -> None:
+        """Delete the exclusive queues of an owner that goes."""
+        for vhost in self.vhosts.values():
+            for name in [name for name, entry in vhost.queues.items() if entry.owner is owner]:
+                self.delete_queue(vhost.name, name)
+
+    def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
+        """A queue that is there; raises :class:`NotFoundError`."""
+        entry = self.vhost(vhost).queues.get(name)
+        if entry is None:
+            raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
+        entry.check_owner(owner)
+        return entry
+
+    def use_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
+        """As :meth:`find_queue`, for somebody who declares it passively: that is use."""
+        entry = self.find_queue(vhost, name, owner)
+        if (actor := entry.running) is not None:
+            actor.call_soon(actor.touch)
+        return entry
+
+    def delete_queue(
+        self,
+        vhost: str,
+        name: str,
+        *,
+        owner: object | None = None,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
+    ) -> int:
+        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go.
+
+        ``owner``: who asks for it, by name; ``None``: the node itself, or who has a handle. ``force``: one that is down
+        goes too, with whatever its files still hold.
+        """
+        running = self.vhost(vhost)
+        if (stream := self.streams.find(vhost, name)) is not None:
+            self.delete_stream(stream)
+            return 0
+        if name not in running.queues:
+            return 0
+        entry = running.queues[name]
+        if owner is not None:
+            entry.check_owner(owner)
+        if force and entry.running is None:
+            running.remove_files(entry)
+        deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
+        try:
+            self._save()
+        except (DiskFullError, UnsavedError):
+            running.queues[name] = entry
+            running.start_queue(entry)
+            raise
+        entry.deleted = True
+        return deleted
+
+    def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete a queue that is there; the file of definitions is not written yet."""
+        entry = running.queues[name]
+        actor = entry.running
+        if actor is None and entry.error is not None:
+            raise entry.down_error()
+        deleted = 0
+        if actor is not None:
+            try:
+                delete = functools.partial(actor.delete, if_empty=if_empty, if_unused=if_unused)
+                deleted = actor.actor_ref.ask(Call(delete))  # type: ignore[assignment]
+            except Exception as error:
+                if not actor.actor_stopped.is_set():
+                    raise
+                raise QueueDownError(f"{entry.declaration} could not be deleted: {error}") from error
+        if running.delays is not None:
+            running.delays.drop_queue(name)
+        if entry.declaration.durable:
+            self._context.remove_tree(running.side_files(entry.declaration))
+        del running.queues[name]
+        self.definitions.delete_queue(running.name, name)
+        return deleted
+
+    def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
+        """See that an exchange is there."""
+        vhost = self.vhost(declaration.vhost)
+        is_new = self.definitions.declare_exchange(declaration)
+        self._save()
+        if is_new:
+            vhost.definitions.check_targets(declaration)
+
+    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
+        """With its bindings."""
+        self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
+        self._save()
+
+    def bind(self, binding: Binding, owner: object) -> None:
+        """See that a binding is there; raises :class:`ResourceLockedError` for another owner's exclusive queue."""
+        if self.definitions.vhost(binding.vhost).has_ends(binding):
+            self._check_destination(binding, owner)
+        self.definitions.bind(binding)
+        self._save()
+
+    def unbind(self, binding: Binding, owner: object) -> None:
+        """See that it is not; raises :class:`ResourceLockedError` as :meth:`bind` does."""
+        if self.definitions.vhost(binding.vhost).has_binding(binding):
+            self._check_destination(binding, owner)
+        self.definitions.unbind(binding)
+        self._save()
+
+    def _check_destination(self, binding: Binding, owner: object) -> None:
+        entry = self.vhost(binding.vhost).queues.get(binding.destination)
+        if entry is not None and binding.destination_type == "queue":
+            entry.check_owner(owner)
+
+    def set_policy(self, policy: Policy) -> None:
+        """See that a policy, or an operator policy, is there; queues are told of it."""
+        vhost = self.vhost(policy.vhost)
+        if self.definitions.set_policy(policy):
+            self._save()
+            vhost.apply_policies()
+            vhost.definitions.check_targets(policy)
+
+    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
+        """See that it is not; raises :class:`NotFoundError` where it was not."""
+        running = self.vhost(vhost)
+        self.definitions.clear_policy(kind, vhost, name)
+        self._save()
+        running.apply_policies()
+
+    def policies(self, kind: PolicyKind, vhost: str) -> list[dict[str, Any]]:
+        """As RabbitMQ's JSON."""
+        return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
+
+    @_uncollected()
+    def import_slice(self, slices: Iterator[Imported]) -> Imported | None:
+        """Do the next step of :meth:`Definitions.importing`, all of it or nothing; ``None`` after the last one."""
+        imported = next(slices, None)
+        if imported is None:
+            return None
+        into = {declaration.vhost for declaration in imported.queues}
+        for name in into.difference(imported.vhosts):
+            self.vhost(name)  # it may be down: then nothing is imported
+        self._add_vhosts(imported.vhosts)
+        for name in {policy.vhost for policy in imported.policies} & self.vhosts.keys():
+            self.vhosts[name].apply_policies()
+        for declaration in imported.queues:
+            running = self.vhost(declaration.vhost)
+            if declaration.is_stream:
+                stream = self.streams.add(running.definitions.queue(declaration.name))
+                self.declare_topic(stream.topic, 1)
+            elif declaration.name not in running.queues:
+                entry = running.queues[declaration.name] = QueueEntry(declaration)
+                running.start_queue(entry)
+        declarations: list[QueueDeclaration | ExchangeDeclaration | Policy]
+        declarations = [*imported.exchanges, *imported.queues, *imported.policies]
+        for declared in declarations:
+            self.definitions.vhost(declared.vhost).check_targets(declared)
+        return imported

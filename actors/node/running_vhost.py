@@ -1,0 +1,572 @@
+"""One vhost of a running node: its directory, its two store actors, and an entry for every queue.
+
+Opening. Queues come from the definitions and from the directories that are found. A durable queue's files are opened by
+its actor, those of levels that were stopped cleanly only when somebody asks. A directory that no definition names is
+looked into all the same: messages that survived make it a durable queue (nothing is lost because a file of definitions
+was), else it goes. Where the persistent store was scanned, each queue's actor scans its index and tells the store which
+bodies it needs; until the last has, the store deletes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import attrs
+from pykka import ActorRef
+
+from warren.actors import messages as m
+from warren.actors.engines.credit import GrantedCredit
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_kept
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.queue.queue_actor import OpenedQueue, QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.queue.queue_output import Target
+from warren.actors.runtime.future import Future
+from warren.actors.runtime.inbox import Call, ControlCall, Inbox
+from warren.actors.runtime.timer import tell
+from warren.actors.vhost_files import VhostFiles
+from warren.msg_store.rdq.message_store import StoreStatus
+from warren.queue_index.index.directory import level_name
+from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
+from warren.storage.errors import WarrenError
+from warren.storage.own_files import KEYS_LOG, RETURNED_KIND, RETURNED_LOG
+
+if TYPE_CHECKING:
+    from warren.actors.delays.vhost_delays import VhostDelays
+    from warren.actors.topics.node_streams import NodeStreams
+    from warren.queue_index.index.scan_losses import Losses
+    from warren.storage.errors import DataError
+    from warren.storage.record_log import RecordLog
+
+_LOG = logger("node")
+
+_DEAD_LETTER_ROUNDS: Final = 8
+"""As many queues one behind the other, at most, have what died in one of them arrive before a vhost closes."""
+_DELAYS: Final = threading.Lock()
+"""Held by whoever begins delayed messages."""
+_Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
+
+
+@attrs.define(eq=False)
+class _Levels:
+    """What is found of a queue as it is opened, by level where it has priorities, else as level 0."""
+
+    opened: dict[int, VariableQueue] = attrs.Factory(dict)
+    """Those that are recovered."""
+    terms: dict[int, RecoveryTerms] = attrs.Factory(dict)
+    """Those that were stopped cleanly: they are opened when somebody asks."""
+    counted: list[m.CountReferences] = attrs.Factory(list)
+    """Which bodies they refer to, for a store that was scanned."""
+    lost: list[tuple[Losses, bool]] = attrs.Factory(list)
+    """What each of them has lost, and whether it had been stopped cleanly."""
+    crashed: bool = False
+    foreign: bool = False
+    """Whether another program stopped here last."""
+
+
+@attrs.define(eq=False, repr=False)
+class RunningVhost:
+    """One vhost while its node runs. Only the node's actor changes it; ``queues`` may be read from any thread."""
+
+    name: str
+    definitions: VhostDefinitions
+    directory: VhostFiles
+    persistent: ActorRef[Any]
+    transient: ActorRef[Any]
+    side_path: str
+    """The folder of what warren keeps of its queues beside the files that a broker knows."""
+    _context: NodeContext
+    queues: dict[str, QueueEntry] = attrs.Factory(dict)
+    streams: NodeStreams | None = None
+    """The node's; they go on when a vhost is opened anew."""
+    delays_path: str = ""
+    """Where delayed messages are, if there are any."""
+    delays: VhostDelays | None = None
+    """Those messages; ``None``: there never was one."""
+    _returned_log_of: Callable[[QueueDeclaration], RecordLog] = attrs.Factory(
+        lambda self: self._returned_log, takes_self=True
+    )
+    """One object for all queues."""
+    opening: bool = True
+    """Whether queues may be there that are not started yet."""
+    _clean: bool = False
+    _opened: set[str] = attrs.Factory(set)
+    """Directories that a queue's actor has opened since: their recovery terms hold no more."""
+
+    @classmethod
+    def open(
+        cls, context: NodeContext, path: str, side_path: str, definitions: VhostDefinitions, *, owner: str
+    ) -> RunningVhost:
+        """Open a vhost's directory and start its stores; :meth:`start_queues` then starts the queues."""
+        directory = VhostFiles.open(
+            context.files,
+            path,
+            definitions.name.encode("utf-8", "surrogateescape"),
+            settings=context.engine,
+            sync=context.settings.sync != "os",
+            owner=owner,
+        )
+        stores = [
+            MessageStoreActor.start(
+                context, store, f"the {kind} message store of vhost '{definitions.name}'", definitions.name
+            )
+            for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
+        ]
+        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], side_path, context)
+        vhost._clean = directory.persistent_store.clean
+        for error in directory.damage:
+            _LOG.warning(
+                "vhost '%s' passes over what cannot be read: %s",
+                vhost.name,
+                error,
+                extra=log_event("vhost_damaged", error, vhost=vhost.name),
+            )
+        return vhost
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def orphans(self) -> list[QueueDeclaration]:
+        """Queues that have a directory and no definition. Levels of one priority queue are one queue."""
+        known = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
+        highest: dict[bytes, int | None] = {}
+        for stored in self.directory.found:
+            if stored not in known:
+                name, level = (stored[:-2], stored[-1]) if stored[-2:-1] == b"\0" else (stored, None)
+                before = highest.get(name)
+                highest[name] = level if before is None else max(before, level or 0)
+        found = []
+        for name, level in highest.items():
+            arguments = {} if level is None else {"x-max-priority": max(level, 1)}
+            text = name.decode("utf-8", "surrogateescape")
+            found.append(QueueDeclaration(vhost=self.name, name=text, arguments=arguments))
+        return found
+
+    def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
+        """Start an actor for each of the queues that there are when the vhost is opened."""
+        started = list(declarations)
+        self._forget_sides(started)
+        directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
+        if not self._clean:
+            expected = frozenset(directories & set(self.directory.found.values()))
+            if not self.directory.down:  # nobody knows what a queue that is down needs: then nothing is ever deleted
+                tell(self.persistent, m.ExpectReferences(expected))
+        for declaration in started:
+            entry = self.queues[declaration.name] = QueueEntry(declaration)
+            directories_of = map(self._directory_of, _stored_names(declaration))
+            reasons = [self.directory.down[one] for one in directories_of if one in self.directory.down]
+            if reasons:
+                entry.go_down(reasons[0])
+            else:
+                self.start_queue(entry)
+        self.opening = False
+        if self._context.files.is_directory(self.delays_path):
+            _ = self.delayed().actor
+
+    def remove_files(self, entry: QueueEntry) -> None:
+        """Delete what a queue that is down has on disk; its bodies in the store stay until the next scan."""
+        for stored in _stored_names(entry.declaration):
+            directory = self._directory_of(stored)
+            self._context.remove_tree(self.directory.queue_path(directory))
+            self.directory.down.pop(directory, None)
+        self._context.remove_tree(self.side_files(entry.declaration))
+        entry.error = None
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a queue that is all recovered has no message."""
+        actor = self.queues[name].running
+        if actor is None:
+            return False
+        try:
+            stats: dict[str, Any] = actor.actor_ref.ask(Call(actor.stats))  # type: ignore[assignment]
+        except Exception:
+            return False  # what cannot be read is kept, and is down
+        return not stats["messages"] and not actor.process.backing.recovering
+
+    def start_queue(self, entry: QueueEntry) -> None:
+        """Start an actor for a queue, new or with files."""
+        ref = _actor_class(entry.declaration).start(
+            self._context,
+            entry.declaration,
+            open_process=self._open_process,
+            dispatch=self.dispatch,
+            is_opening=lambda: self.opening,
+            policies=self.definitions.policies.of("queue", entry.declaration.name),
+        )
+        actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None
+        if not isinstance(actor, QueueActor):
+            raise RuntimeError("an inbox without its actor")  # noqa: TRY004
+        entry.start(actor)
+
+    def apply_policies(self) -> None:
+        """Tell queues for which other policies hold now."""
+        for name, entry in self.queues.items():
+            actor, policies = entry.running, self.definitions.policies.of("queue", name)
+            if actor is not None and actor.policies != policies:
+                actor.policies = policies
+                actor.call_soon(functools.partial(actor.set_policies, policies))
+
+    def _directory_of(self, stored: bytes) -> str:
+        return self.directory.entry(stored)
+
+    def _open_process(self, actor: QueueActor) -> OpenedQueue:
+        """Bring a queue up from its files; called in its actor's first turn."""
+        declaration, context = actor.declaration, self._context
+        initial, more_after = context.engine.msg_store_credit_disc_bound
+        clients: list[RemoteStore] = []
+        for ref, store in (
+            (self.persistent, self.directory.persistent_store),
+            (self.transient, self.directory.transient_store),
+        ):
+            credit = GrantedCredit(initial, more_after)
+            clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
+        persistent, transient = (StoreClient(client, client.credit) for client in clients)
+        durable = is_kept(declaration)
+
+        def wait_for_grant() -> None:
+            for client in clients:
+                if client.credit.blocked:
+                    client.wait_until_taken()
+
+        def tell_damage(error: DataError) -> None:
+            of = declaration
+            _LOG.error("queue '%s': %s", of.name, error, extra=log_event("queue_sizes_wrong", error, of=of))
+
+        def parts_of(level: int | None) -> QueueFiles:
+            parts = self.directory.parts(
+                stored_name(declaration, level),
+                clock=context.clock.now_ns,
+                persistent_store=persistent if durable else None,
+                transient_store=transient,
+            )
+            return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
+
+        with contextlib.ExitStack() as failing:  # then no file of it stays open
+            found = self._open_levels(declaration, parts_of, failing)
+            process = QueueProcess(
+                declaration,
+                Backing(
+                    parts_of,
+                    durable=durable,
+                    max_priority=declaration.max_priority,
+                    opened=found.opened,
+                    terms=found.terms,
+                ),
+                wall_clock=context.clock.wall_us,
+                policies=actor.policies,
+                counts=Counts() if context.counting else None,
+                returned_log=self._returned_log_of if durable else None,
+                sync=context.settings.sync != "os",
+                tells_out=not self.directory.settings.deliver_with_publish,
+                crashed=found.crashed,
+            )
+            if durable and context.files.exists(returned := self._returned_path(declaration)):
+                if found.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
+                    context.files.delete(returned)
+                else:
+                    process.load_returned()
+            failing.pop_all()
+        keys = f"{self.side_files(declaration)}/{KEYS_LOG}"
+        return OpenedQueue(
+            process,
+            clients,
+            lambda: self._tell_recovered(declaration, found),
+            keys_path=keys if durable else None,
+            has_keys=durable and context.files.exists(keys),
+        )
+
+    def _open_levels(
+        self, declaration: QueueDeclaration, parts_of: Callable[[int | None], QueueFiles], failing: contextlib.ExitStack
+    ) -> _Levels:
+        """Recover those levels of a queue that may hold messages and have to be looked at now.
+
+        ``failing``: is told how to give up each of them. What a queue left that is not kept goes.
+        """
+        files, top, found = self._context.files, declaration.max_priority, _Levels()
+        for level in range((top or 0) + 1):
+            parts = parts_of(None if top is None else level)
+            directory = self._directory_of(parts.queue)
+            if not files.is_directory(parts.path):
+                continue
+            if not is_kept(declaration):
+                files.delete_tree(parts.path)
+                continue
+            known = None if directory in self._opened else self.directory.terms.get(directory)
+            self._opened.add(directory)
+            if known is not None and self._clean and (known.persistent_count or known.is_blank):
+                found.terms[level] = known
+                continue
+            found.crashed |= known is None
+            found.foreign |= known is not None and not self._clean
+            found.opened[level] = self._recover(parts, known, directory, found)
+            failing.callback(found.opened[level].abandon)
+        return found
+
+    def side_files(self, declaration: QueueDeclaration) -> str:
+        """The folder of what warren keeps of a queue beside the files that a broker knows."""
+        return f"{self.side_path}/{self._directory_of(stored_name(declaration, None))}"
+
+    def _forget_sides(self, queues: Iterable[QueueDeclaration]) -> None:
+        """Delete such folders of queues that are not there any more: another program has deleted them."""
+        files = self._context.files
+        if found := files.list(self.side_path):
+            for entry in set(found).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
+                if files.is_directory(path := f"{self.side_path}/{entry}"):  # a file is none of ours
+                    files.delete_tree(path)
+
+    def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
+        from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one
+
+        return RecordLog(self._context.files, self._returned_path(declaration), RETURNED_KIND)
+
+    def _returned_path(self, declaration: QueueDeclaration) -> str:
+        return f"{self.side_files(declaration)}/{RETURNED_LOG}"
+
+    def _recover(self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, found: _Levels) -> VariableQueue:
+        """Recover one level, as far as its first message. What it refers to and what it lost is counted meanwhile."""
+        from warren.queue_index.index.scan_losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
+
+        losses = Losses()
+        found.lost.append((losses, known is not None))
+        references: Counter[bytes] = Counter()
+        if not self._clean:
+            found.counted.append(m.CountReferences(directory, references))
+        return VariableQueue.recover(
+            parts,
+            known,
+            store_recovered=self._clean and known is not None,
+            step_by_step=True,
+            on_references=references.update,
+            losses=losses,
+        )
+
+    def _tell_recovered(self, queue: QueueDeclaration, found: _Levels) -> None:
+        """A queue is scanned to its end."""
+        for message in found.counted:
+            tell(self.persistent, message)
+        for losses, was_clean in found.lost:
+            level = logging.ERROR if was_clean else logging.WARNING  # what a crash leaves was not safe yet, perhaps
+            for cut in losses.cuts:
+                _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))
+            if losses.messages:
+                reason = "the store lacks their bodies" + ("" if was_clean else "; they may have been acked")
+                _LOG.log(
+                    level,
+                    "queue '%s' has lost %d messages: %s",
+                    queue.name,
+                    losses.messages,
+                    reason,
+                    extra=log_event("queue_messages_lost", of=queue, count=losses.messages, reason=reason),
+                )
+
+    # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delayed(self) -> VhostDelays:
+        """The delayed messages, with the first of which there begin to be some. From any thread."""
+        from warren.actors.delays.vhost_delays import VhostDelays  # noqa: PLC0415 - most vhosts have none
+
+        with _DELAYS:
+            if self.delays is None:
+                self.delays = VhostDelays(
+                    self._context, self.delays_path, self.name, self.dispatch, lambda: self.opening
+                )
+            return self.delays
+
+    @property
+    def messages_delayed(self) -> int:
+        """How many messages wait until they are due."""
+        return 0 if self.delays is None else len(self.delays)
+
+    def waiting_of_queue(self, queue: str) -> int:
+        """How many of them were published to a queue itself."""
+        return 0 if self.delays is None else self.delays.waiting_of(queue, "")
+
+    def waiting_of_exchange(self, exchange: str) -> int:
+        """How many of them were published to an exchange."""
+        return 0 if self.delays is None else self.delays.waiting_of(None, exchange)
+
+    # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def dispatch(
+        self, subject: object, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
+    ) -> list[tuple[str, Target]]:
+        """Where a dead letter or delayed message of ``subject`` goes. If it has no route, that is logged."""
+        definitions, found = self.definitions, list[tuple[str, Target]]()
+        names: tuple[str, ...] = ()
+        if definitions.has("exchange", exchange):
+            names = definitions.routing.route_all(exchange, routing_keys, headers, from_node=True)
+        if not names:
+            definitions.missing_targets.note_drop(subject, exchange, routing_keys[0])
+        for name in names:
+            entry = self.queues.get(name)
+            if entry is not None:
+                actor = entry.running
+                found.append((name, None if actor is None else actor.actor_ref))
+            elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
+                found.append((name, stream))
+        return found
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait_for_stores(self) -> None:
+        """Come back when the stores have done what they were told until now. Raises where one of them has stopped."""
+        self.store_statuses()
+
+    def store_statuses(self) -> list[tuple[str, StoreStatus]]:
+        """Of both stores, by kind, once they have done what they were told until now."""
+        stores = (("persistent", self.persistent, self.directory.persistent_store),
+                  ("transient", self.transient, self.directory.transient_store))  # fmt: skip
+        return [(kind, cast("StoreStatus", actor.ask(Call(store.status)))) for kind, actor, store in stores]
+
+    def close(self) -> None:
+        """Stop the queues, then the stores, and say in recovery.dets how they were left.
+
+        A queue that cannot be closed keeps no other from it; then raises why.
+        """
+        confirms: list[Future] = []
+        if self.delays is not None:
+            self.delays.stop_publishing()
+        with contextlib.suppress(WarrenError):
+            self._let_dead_letters_arrive()
+        try:
+            failures = self._close(confirms)
+        except BaseException as error:
+            for confirm in confirms:
+                confirm.fail(error)
+            raise
+        for confirm in confirms:
+            if not confirm.done:
+                confirm.set()
+        if self.delays is not None:  # only now: it is known what was published safely
+            self.delays.close()
+        if failures:
+            raise failures[0]
+
+    def _let_dead_letters_arrive(self) -> None:
+        """Have dead letters safe where they went, so that a clean stop leaves each in one queue.
+
+        A queue that keeps them, for it is down where they should go or the disk is full, has them back.
+        """
+        for _ in range(_DEAD_LETTER_ROUNDS):
+            actors = [entry.running for entry in self.queues.values() if entry.running is not None]
+            senders = [actor for actor in actors if actor.has_dead_letter_exchange]
+            if not any(actor.actor_ref.ask(ControlCall(actor.has_dead_letters_under_way)) for actor in senders):
+                return
+            for actor in actors:
+                with contextlib.suppress(WarrenError):
+                    actor.actor_ref.ask(ControlCall(actor.catch_up))
+
+    def _make_room(self) -> None:
+        """Let the stores delete what was consumed, so that the queues' acks have room on a full disk."""
+        for entry in self.queues.values():
+            if (actor := entry.running) is not None:
+                with contextlib.suppress(WarrenError):
+                    actor.actor_ref.ask(ControlCall(actor.catch_up))
+        self.wait_for_stores()
+
+    def _close(self, confirms: list[Future]) -> list[Exception]:
+        """Returns why queues could not be closed."""
+        terms: dict[str, RecoveryTerms] = {}
+        failures: list[Exception] = []
+        if "disk" in self._context.gate.reasons:
+            self._make_room()
+        for entry in self.queues.values():
+            actor = entry.running
+            if actor is None:
+                continue
+            try:
+                known, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
+            except Exception as error:
+                _LOG.exception(
+                    "%s could not be closed; it is recovered from its files",
+                    entry.declaration,
+                    extra=log_event("queue_unclosed", error, of=entry.declaration),
+                )
+                entry.go_down(error)
+                failures.append(error)
+                continue
+            terms |= {self._directory_of(stored): one for stored, one in known.items()}
+            confirms += waiting
+        data = self.directory.terms_data(terms)
+        token = None if failures or self._any_down() else self.directory.token(data)
+        for store in (self.persistent, self.transient):
+            store.ask(m.CloseStore(token if store is self.persistent else None))
+        self.directory.leave(data)
+        return failures
+
+    def _any_down(self) -> bool:
+        return any(entry.error is not None for entry in self.queues.values())
+
+    def abandon(self) -> None:
+        """Give everything up as a crash would."""
+        self.directory.abandon()
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the directory is the parent's."""
+        if self.delays is not None:
+            self.delays.forget(error)
+        for ref in (self.persistent, self.transient):
+            ref.actor_stopped.set()
+        for entry in self.queues.values():
+            if (actor := entry.running) is not None:
+                actor.forget(error)
+
+    def give_up(self, error: BaseException) -> None:
+        """Stop everything as a crash would, because a store has failed, to be opened anew; or to be deleted."""
+        if self.delays is not None:
+            self.delays.give_up(error)
+        for entry in self.queues.values():
+            actor = entry.running
+            entry.go_down(error)
+            if actor is not None:
+                with contextlib.suppress(WarrenError):
+                    actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
+        for store in (self.persistent, self.transient):
+            store.stop()
+        self.abandon()
+
+    def take_over(self, entries: Mapping[str, QueueEntry]) -> None:
+        """Let the entries that handles hold on to have the actors that run now."""
+        for name, entry in entries.items():
+            opened = self.queues.get(name)
+            if opened is None:
+                entry.deleted = True
+                continue
+            actor = opened.running
+            if actor is None:
+                entry.go_down(opened.down_error())
+            else:
+                entry.start(actor)
+            self.queues[name] = entry
+
+
+def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
+    if not declaration.deduplicates:
+        return QueueActor
+    from warren.actors.queue.deduplicating_queue import DeduplicatingQueueActor  # noqa: PLC0415 - few queues are one
+
+    return DeduplicatingQueueActor
+
+
+def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:
+    """Under which name a queue, or a level of it, is stored."""
+    name = declaration.name.encode("utf-8", "surrogateescape")
+    return name if level is None else level_name(name, level)
+
+
+def _stored_names(declaration: QueueDeclaration) -> list[bytes]:
+    top = declaration.max_priority
+    return [stored_name(declaration, None)] if top is None else [stored_name(declaration, n) for n in range(top + 1)]

@@ -1,0 +1,180 @@
+"""Deliveries: what a queue has handed to a consumer and the consumer has not taken yet.
+
+The one place where a queue's actor and a consumer's thread (or event loop) meet. The queue's prefetch bounds what lies
+here. A consumer that finds nothing first lets the queue work, in its own thread if the queue is idle, then waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pykka import Timeout
+
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_turn import BUFFER
+from warren.actors.runtime.future import Future, Helper
+
+
+class TurnTaker(Helper, Protocol):
+    """The queue's side, for one who waits for a message."""
+
+    def wait_for_turn(self) -> None:
+        """Come back when a turn that another thread runs just now is over."""
+
+
+class Arrival(Future):
+    """A consumer's: answered when there is something to take, or the end."""
+
+    __slots__ = ()
+
+
+class Deliveries:
+    """Batches on their way to one consumer, in order."""
+
+    def __init__(self, channel: str, helper: TurnTaker) -> None:
+        self.channel = channel
+        self._helper = helper
+        self.more: Callable[[], None] | None = None
+        """Set by the queue for a consumer without a prefetch: to be called when half of the buffer is taken."""
+        self.acks_unseen = False
+        """Set by the queue: whether what the consumer gets needs no ack, so that it may come past the queue."""
+        self.in_order = False
+        """Whether the channel has other consumers of the same queue. All get messages in the order of the delivery
+        tags that the queue gives."""
+        self.buffered = 0
+        """Messages that lie here."""
+        self.lapsed: set[int] | None = None
+        """The delivery tags of messages that the consumer held for too long, and that are not its any more."""
+        self._batches: deque[Delivered] = deque()
+        self._lock = threading.Lock()
+        self._waiting: list[Future] = []
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, batch: Delivered) -> None:
+        """Hand over a batch; the queue's side."""
+        for future in self.add(batch):
+            future.set()
+
+    def add(self, batch: Delivered) -> list[Future]:
+        """Take a batch; returns those who wait for it, whom to tell is the caller's."""
+        with self._lock:
+            self._batches.append(batch)
+            self.buffered += batch.count
+            waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def give(self, batch: Delivered) -> bool:
+        """Hand over a batch, if somebody waits for one right now; whether it is so."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            if waiting:
+                self._batches.append(batch)
+                self.buffered += batch.count
+        for future in waiting:
+            future.set()
+        return bool(waiting)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more comes: the consumer was cancelled, or (``error``) its queue has failed or is gone."""
+        with self._lock:
+            self._ended = True
+            self._error = error
+            waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set()
+
+    def lapse(self, tags: range) -> None:
+        """Messages went back to the queue; the queue's side. Who has one of them is not asked."""
+        self.lapsed = {*(self.lapsed or ()), *tags}
+
+    def forget_all(self, error: BaseException) -> None:
+        """In a forked child: what lies here is the parent's."""
+        self._lock = threading.Lock()  # whoever held it is not here
+        self._batches.clear()
+        self.buffered = 0
+        self._ended, self._error = True, error
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes; what has come can still be taken."""
+        return self._ended
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a consumer waits right now."""
+        return bool(self._waiting)
+
+    def peek_tag(self) -> int | None:
+        """The first delivery tag of the next batch, 0 for a batch without tags; ``None`` if there is no batch.
+
+        For the thread that takes them. Raises what ended the deliveries by error.
+        """
+        if self._batches:
+            return self._batches[0].first_tag
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def take_now(self) -> Delivered | None:
+        """The next batch, if there is one; raises what ended the deliveries by error."""
+        with self._lock:
+            batch = self._batches.popleft() if self._batches else None
+            if batch is not None:
+                self.buffered -= batch.count
+        if batch is None and self._error is not None:
+            raise self._error
+        if self.more is not None and self.buffered <= BUFFER // 2:
+            self.more()
+        return batch
+
+    def take(self, timeout: float | None) -> Delivered | None:
+        """The next batch; ``None`` after ``timeout`` seconds without one, or when no more will come."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (batch := self.take_now()) is None and not self._ended:
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            arrival = self.arrival()
+            try:
+                arrived = arrival.settled(remaining)  # without any time, too, the queue may work off what waits
+            except Timeout:  # nobody is left who could bring one
+                if timeout is None:
+                    raise
+                arrived = False
+            if not arrived:
+                if remaining == 0:  # another thread may be at the queue, about to bring what is there
+                    self._helper.wait_for_turn()
+                self.forget(arrival)
+                return self.take_now()
+        return batch
+
+    def arrival(self) -> Future:
+        """A future that is answered when there is something to take, or the end."""
+        future = Arrival(self._helper)
+        with self._lock:
+            if not self._batches and not self._ended:
+                self._waiting.append(future)
+                return future
+        future.set()
+        return future
+
+    def forget(self, future: Future) -> None:
+        """Whoever waited for this arrival waits no more."""
+        with self._lock:
+            if future in self._waiting:
+                self._waiting.remove(future)
+
+    def drain(self) -> list[Delivered]:
+        """Take everything that was not taken: it goes back when the channel is closed."""
+        with self._lock:
+            batches = list(self._batches)
+            self._batches.clear()
+            self.buffered = 0
+        return batches
+
+    def on_ready(self, callback: Callable[[Future], None]) -> None:
+        """Call ``callback`` once, in the queue's thread, when there is something to take."""
+        self.arrival().on_done(callback)

@@ -1,0 +1,103 @@
+"""Looking at a queue: what its actor answers and accounts for, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pykka import ActorDeadError, ActorRef, Timeout
+
+from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.queue_index.message.message_format import MSG_ID_BYTES
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.queue_index.queue.browsing import Browsed
+
+PAGE_BYTES: Final = 4 << 20
+"""About the size of the messages that one turn reads."""
+
+QUEUE_BYTES: Final = 8192
+"""What a queue takes that is awake."""
+
+
+@attrs.frozen
+class BrowsedMessage:
+    """One message as it stands, and its level in a priority queue (0 in others)."""
+
+    level: int
+    browsed: Browsed
+
+    @property
+    def id(self) -> str:
+        """By which it is found again, while it is there: its place, and what no other message ever has."""
+        return f"{self.level}:{self.browsed.seq_id}:{self.browsed.msg_id.hex()}"
+
+
+def wanted_of(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
+    """Messages by what :attr:`BrowsedMessage.id` says of them: their msg_ids by level and seq_id.
+
+    Raises :class:`ArgumentsError`.
+    """
+    wanted: dict[int, dict[int, bytes]] = {}
+    for one in ids:
+        try:
+            level, seq_id, msg_id = one.split(":")
+            found, place = bytes.fromhex(msg_id), (int(level), int(seq_id))
+        except (ValueError, AttributeError):
+            raise ArgumentsError(f"no message's id: {one!r:.100}") from None
+        if len(found) != MSG_ID_BYTES or min(place) < 0:
+            raise ArgumentsError(f"no message's id: {one!r:.100}")
+        wanted.setdefault(place[0], {})[place[1]] = found
+    return wanted
+
+
+def ends_of(process: QueueProcess) -> dict[int, int]:
+    """Behind the last message that there is now, by level: what comes later has this seq_id, or a higher one."""
+    return {level: process.backing.status_of(level)["next_seq_id"] for level in process.backing.numbers}
+
+
+def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
+    """Whether more may stand behind what :func:`browse` has found."""
+    return len(page) >= limit or sum([len(one.browsed.term) for one in page]) >= PAGE_BYTES
+
+
+def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
+    """At most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, from behind ``after``
+    (level, seq_id) on."""
+    found: list[BrowsedMessage] = []
+    left = PAGE_BYTES
+    awake = dict(process.backing.awake())
+    for level in process.backing.numbers:
+        if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):
+            continue
+        behind = after[1] if after is not None and level == after[0] else -1
+        for one in process.backing.level(level).browse(behind + 1, limit - len(found)):
+            found.append(BrowsedMessage(level, one))
+            left -= len(one.term)
+            if left <= 0:
+                return found
+        if len(found) >= limit:
+            break
+    return found
+
+
+def allocated_bytes(process: QueueProcess) -> int:
+    """What the queue accounts for: bodies in RAM, and what goes with each message there."""
+    total = QUEUE_BYTES
+    for _, queue in process.backing.awake():
+        state = queue.state
+        total += state.ram_bytes + MESSAGE_BYTES * (state.ram_msg_count + state.ram_ack_count)
+    return total
+
+
+def ask_politely(ref: ActorRef[Any], message: object, patience_s: float) -> Any | None:
+    """What an actor answers; ``None`` where it does not get to it within ``patience_s``, or has stopped."""
+    try:
+        answer: Any = ref.ask(message, block=False)
+        return answer.get() if answer.settled(patience_s) else None
+    except (WarrenError, ActorDeadError, Timeout):
+        return None

@@ -1,0 +1,59 @@
+"""Handing over: what users' threads give to a queue, single messages and acks above all.
+
+Single ones gather in the queue's inbox while it is busy (:class:`~warren.actors.runtime.inbox.PendingBatch`): those of
+one :class:`PublishKey` become one batch with one confirm, those of one :class:`SettleKey` one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.runtime.pool import ActorStoppedError
+from warren.queue_index.message.message_format import Envelope
+from warren.storage.errors import WarrenError
+
+CLOSED_WEIGHT: Final = 1 << 60
+"""No publisher is let in where so much waits; it then looks why."""
+
+
+class PublishRefusedError(WarrenError):
+    """A queue that is full and told to refuse (x-overflow) did so; nothing was stored."""
+
+
+class QueueDownError(ActorStoppedError):
+    """The queue has stopped by an error, or its files cannot be opened; the reason is in the text."""
+
+
+class QueueGoneError(QueueDownError):
+    """The queue was deleted."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class PublishKey:
+    """What single publishes that gather have in common. Compared by identity: a handle keeps its own."""
+
+    envelope: Envelope
+    expiration_ms: int | None = None
+    priority: int = 0
+    overhead_bytes: int = attrs.field(init=False)
+    """What each message takes on its way beside its body."""
+
+    @overhead_bytes.default
+    def _size_overhead(self) -> int:
+        return MESSAGE_BYTES + len(self.envelope.properties)
+
+    def size_bytes(self, bodies: Sequence[bytes]) -> int:
+        """What messages with such bodies take on their way."""
+        return sum(map(len, bodies)) + len(bodies) * self.overhead_bytes
+
+
+@attrs.frozen
+class SettleKey:
+    """What single settlements that gather have in common."""
+
+    channel: str
+    outcome: str

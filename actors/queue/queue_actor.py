@@ -1,0 +1,640 @@
+"""The actor of one queue: it hosts a :class:`~warren.actors.engines.queue.queue_turn.QueueTurn`.
+
+It turns messages into the turn's calls. What happens in a turn, and in which order, stands with the engine. How
+messages get in, and who has to wait, is :mod:`warren.actors.queue.queue_front_end`; what a turn has for others leaves
+by :mod:`warren.actors.queue.queue_output`.
+
+A crash, or an error: the files are given up as they are, and the node opens the queue anew from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.actors import messages as m
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.declared.queue_arguments import effective
+from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.queue.queue_turn import LOST
+from warren.actors.engines.restarts import What
+from warren.actors.node.front_end import PublishBatch
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.store_actor import RemoteStore
+from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.early_deliveries import EarlyBatch
+from warren.actors.queue.inspecting import BrowsedMessage, browse
+from warren.actors.queue.intake import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
+from warren.actors.queue.queue_output import Dispatch, QueueOutput
+from warren.actors.queue.sampling import sample_queue
+from warren.actors.queue.shared_prefetch import SharedPrefetch
+from warren.actors.runtime.future import Confirm, CountDown, Future
+from warren.actors.runtime.inbox import PendingBatch
+from warren.actors.runtime.interrupts import uninterrupted
+from warren.actors.runtime.pool import TURN_ENTRIES, Asked
+from warren.actors.runtime.timer import tell
+from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.acking import tag_ranges
+from warren.queue_index.queue.state import Mode
+from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.queue.tails import Tails
+    from warren.actors.queue.unique_publisher import Key, UniquePublisher
+
+
+QUICK_MESSAGES: Final = 64
+"""So many that come at once are still quick to take."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class OpenedQueue:
+    """A queue brought up from its files."""
+
+    process: QueueProcess
+    stores: list[RemoteStore]
+    recovered: Callable[[], None]
+    """To be called once no segment is left to scan."""
+    keys_path: str | None
+    """Where the keys of its messages are on disk; ``None``: nothing of it outlives the process."""
+    has_keys: bool
+    """Whether there are any."""
+
+
+class QueueActor(QueueOutput):
+    """Owner of one queue. What it has beyond :class:`QueueOutput` is called in its turns only."""
+
+    __slots__ = (
+        "_has_files",
+        "_keys_path",
+        "_open_process",
+        "_recovered",
+        "_recovering_armed",
+        "_tails",
+        "_to_be_counted",
+        "_unique",
+        "_written",
+        "policies",
+    )
+
+    def __init__(
+        self,
+        context: NodeContext,
+        declaration: QueueDeclaration,
+        *,
+        open_process: Callable[[QueueActor], OpenedQueue],
+        dispatch: Dispatch,
+        is_opening: Callable[[], bool] = lambda: False,
+        policies: AppliedPolicies = NO_POLICIES,
+    ) -> None:
+        super().__init__(context, declaration, dispatch, is_opening)
+        self._open_process = open_process
+        self.policies = policies
+        """Those that it was last told to have; the node's actor changes them."""
+        self._has_files = False
+        """Whether something was published to it since it was started."""
+        self._recovering_armed = False
+        self._recovered: Callable[[], None] | None = None
+        self._written: EarlyBatch | None = None
+        """What was written ahead, and waits in the inbox."""
+        self._tails: Tails | None = None
+        """Once somebody has read along at its end."""
+        self._keys_path: str | None = None
+        self._unique: UniquePublisher | None = None
+        """The keys of its messages, once there is one."""
+        self._to_be_counted: list[Future] = []
+        """Answered with :meth:`length` once all messages are found that a crash has left."""
+
+    @property
+    def trouble(self) -> What:
+        return ("queue", self.declaration.vhost, self.declaration.name)
+
+    @property
+    def turns(self) -> int:
+        """How many of its turns had something to do."""
+        return 0 if self._queue_turn is None else self._queue_turn.turns
+
+    @property
+    def has_dead_letter_exchange(self) -> bool:
+        return effective(self.declaration, self.policies.definition).dead_letter_exchange is not None
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """How long a message may be unacked before it comes back, as its arguments and policies say."""
+        return effective(self.declaration, self.policies.definition).consumer_timeout_ms
+
+    # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
+
+    def on_start(self) -> None:
+        opened, context = self._open_process(self), self._context
+        self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
+        self._queue_turn = context.new_queue_turn(
+            host=self,
+            process=opened.process,
+            stores=opened.stores,
+            name=self.actor_urn,
+            clock=context.clock,
+            settings=context.settings,
+            sync_group=context.sync_group,
+            receivers=self.deliveries,
+        )
+        self._keys_path = opened.keys_path
+        if opened.has_keys:  # before anybody can take a message that a key speaks of
+            self._open_unique()
+        self._recover_on()
+        self.account_memory()  # ten thousand that were just found take memory too
+        if not self.process.backing.recovering:  # a queue that nobody ever uses expires, too
+            self._queue_turn.arm_deadline()
+
+    def _recover_on(self) -> None:
+        """Go on recovering, behind what has come meanwhile; when it is through, say so."""
+        if self._recovered is None:
+            return
+        if not self.process.backing.recovering:
+            self._recovered()
+            self._recovered = None
+            for future in self._to_be_counted:
+                future.offer(self.length())
+            self._to_be_counted.clear()
+        elif not self._recovering_armed:
+            self._recovering_armed = True
+            self.call_soon(self._recover_step)
+
+    def _recover_step(self) -> None:
+        self._recovering_armed = False
+        self.queue_turn.worked = True
+        self.process.backing.recover_step()
+        self._recover_on()
+
+    def close(self) -> tuple[dict[bytes, RecoveryTerms], list[Future]]:
+        """What came before is handled, the actor stops.
+
+        Returns recovery terms by stored name, and the confirms to be answered once the stores are closed.
+        """
+        self._handle_waiting()
+        self._tell_now()
+        self._say_last_word()
+        try:
+            if self._unique is not None:
+                self._unique.close()
+            terms = self.process.close(self._context.random)
+        except NoRoomError as error:  # half-closed: that is no refusal any more
+            raise DiskFullError(f"{self.describe()} could not write down all acks: {error}") from error
+        self._recover_on()
+        confirms = list(self.queue_turn.waiting)  # safe once the stores are closed, too
+        self.queue_turn.waiting.clear()
+        self._end(None)
+        return terms, confirms
+
+    def _handle_waiting(self) -> None:
+        """Handle what came before."""
+        while (entry := self.actor_inbox.take()) is not None:
+            if isinstance(entry, PendingBatch):
+                self._guard(None, self.on_batch, entry)
+            else:
+                self._handle(entry)
+            if self.actor_stopped.is_set():
+                raise self.stopped_error()
+
+    def catch_up(self) -> Future:
+        """What came before is handled now, and safe once that is answered."""
+        self._handle_waiting()
+        return self.sync()
+
+    def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Returns how many messages were ready. The actor stops."""
+        self.queue_turn.hand_out()
+        deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
+        if self._unique is not None:
+            self._unique.delete()
+        self._say_last_word()
+        self._recover_on()
+        self._tell_now()
+        for store in self._stores:
+            store.leave()
+        self._error = QueueGoneError(f"{self.describe()} was deleted")
+        self._end(self._error)
+        return deleted
+
+    def give_up(self, error: BaseException) -> None:
+        """Its store has failed: leave everything as a crash would."""
+        self._error = error
+        self.process.abandon()
+        self._end(self.stopped_error())
+
+    def _end(self, error: BaseException | None) -> None:
+        """Whatever the end: tell consumers and publishers, and be forgotten."""
+        for deliveries in self.deliveries.values():
+            deliveries.end(error)
+        if self._queue_turn is not None:
+            for confirm in self._queue_turn.waiting:
+                confirm.fail(error if error is not None else self.stopped_error())
+            self._queue_turn.waiting.clear()
+        for future in self._to_be_counted:
+            future.fail(error if error is not None else self.stopped_error())
+        self._to_be_counted.clear()
+        if self._tails is not None:
+            self._tails.fail(error if error is not None else self.stopped_error())
+        if self._unique is not None:
+            self._unique.end(error)
+        for store in self._stores:
+            store.give_up()
+        self._context.allocated.account(self.actor_urn, 0)
+        self._context.sync_group.discard(self.actor_urn)
+        self.cancel_timers()
+        tell(self._context.monitor, m.LeaveMonitor(self.actor_ref))
+        tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=True))
+        self.alive = False
+        self.actor_inbox.weight = CLOSED_WEIGHT
+        self._stop()
+        self._let_publishers_in()
+
+    def note_error(self, error: BaseException) -> None:
+        self._error = error
+
+    def on_error(self, error: BaseException) -> None:
+        if self._process is not None:
+            with contextlib.suppress(Exception):
+                self._process.abandon()
+        for store in self._stores:
+            store.leave()
+        self._end(self.stopped_error())
+        tell(self._context.node, m.QueueFailed(self.actor_ref, error))
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        if isinstance(message, (PublishBatch, m.Publish)):
+            self._context.gate.leave(message.reserved_bytes)
+            message.confirm.fail(error)
+        elif isinstance(message, m.Subscribe):
+            message.deliveries.end(error)
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_receive(self, message: object) -> object:
+        handler = _HANDLERS.get(type(message))
+        if handler is not None:
+            return handler(self, message)
+        from warren.actors.queue.unique_publisher import PublishUnique  # noqa: PLC0415 - it is there where such one comes
+
+        if not isinstance(message, PublishUnique):
+            raise RuntimeError(f"a queue cannot handle {message!r}")  # noqa: TRY004 - a mistake of ours
+        self._on_publish(message, message.keys)
+        return None
+
+    def on_batch(self, entry: PendingBatch) -> None:
+        items = entry.items
+        if isinstance(entry, EarlyBatch):
+            self.actor_inbox.lighten(len(items) - entry.gone)
+            try:
+                self._take_in(entry)
+            except BaseException as error:
+                entry.confirm.fail(error)
+                raise
+            finally:  # what of it went on to a store is on the way there now
+                self._context.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
+            return
+        settle: SettleKey = entry.key  # type: ignore[assignment]
+        self.queue_turn.settle(settle.channel, settle.outcome, tag_ranges(items))
+
+    def _on_publish(self, message: m.Publish, keys: Sequence[Key | None] | None = None) -> None:
+        self.actor_inbox.lighten(len(message.bodies))
+        ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
+        how = message.expiration_ms, message.priority, message.confirm
+        try:
+            if keys is None:
+                self._publish(message.envelope, ids, message.bodies, *how)
+            else:
+                self._publish_unique(message.envelope, ids, message.bodies, keys, *how)
+        except BaseException as error:
+            message.confirm.fail(error)
+            raise
+        finally:
+            self._context.gate.leave(message.reserved_bytes)
+
+    def _take_in(self, batch: EarlyBatch) -> None:
+        """What single publishes have gathered: first those of it that were written, or have gone out already."""
+        key: PublishKey = batch.key  # type: ignore[assignment]
+        bodies = batch.items[max(batch.delivered, batch.written) :]
+        if batch.written:
+            self.queue_turn.enter_written(key.envelope, batch.early_written())
+        early = batch.early()
+        if early is not None:
+            self._check_files()
+            ids = self.msg_ids.many(len(early.bodies) - early.bodies.count(None))
+            self.queue_turn.publish_delivered(key.envelope, ids, early, None if bodies else batch.confirm)
+        elif not bodies:  # whoever has it joined while his message was being written
+            batch.confirm.offer(None)
+        if bodies:
+            ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
+            self._publish(key.envelope, ids, bodies, key.expiration_ms, key.priority, batch.confirm)
+
+    # ── messages that are written before they are taken in ──────────────────────────────────────────────────────
+
+    def _work(self, entries: int, asked: Asked | None) -> None:
+        """A turn. Where somebody waits for a few messages to be safe, and there is no more to do, they are written."""
+        stopped = self.actor_stopped
+        hurried = asked is None and self._hurry and not stopped.is_set()
+        if hurried and self._guard(None, self._write_ahead, refusable=False):
+            return
+        written = self._written
+        if written is not None and not stopped.is_set():  # before anything else happens in the queue
+            self._written = None
+            if not written.taken:
+                self.actor_inbox.take_this(written)
+                self._guard(None, self.on_batch, written)
+        if self._read_ahead is not None and not stopped.is_set():
+            self._guard(None, self._take_off, refusable=False)
+        super()._work(entries, asked)
+
+    def _take_off(self) -> None:
+        """Take off what was read ahead and went out."""
+        with self.actor_inbox.lock:
+            ahead, self._read_ahead = self._read_ahead, None
+        if ahead is not None and ahead.delivered:
+            self.queue_turn.take_off(ahead)
+
+    def _write_ahead(self) -> bool:
+        """Make safe what waits in the inbox and nothing more; whether that was done."""
+        if not self._has_files or (self._turn_is_quick and self._context.settings.sync != "os"):
+            return False
+        self._hurry = False  # before it is looked at what waits: who joins that later, and waits, says so again
+        with self.actor_inbox.lock:
+            batch = self._batch_to_write()
+            begun = None if batch is None else batch.begin_writing(Confirm(self))
+        if batch is None or begun is None:
+            self._hurry = True
+            return False
+        bodies, confirm = begun
+        key: PublishKey = batch.key  # type: ignore[assignment]
+        try:
+            ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
+            done = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
+        except WarrenError:  # taken in, they meet it again
+            done = False
+        if not done:
+            self._hurry = True
+            batch.were_not_written(bodies, confirm)
+            return False
+        self._written = batch
+        try:
+            self._context.check_directory()
+        except BaseException:
+            batch.confirm.on_done(confirm.follow)
+            raise
+        confirm.set()
+        return True
+
+    def _check_files(self) -> None:
+        """Before the first message, which makes files and the directories above them: not where those were removed."""
+        if not self._has_files:
+            self._context.check_directory()
+            self._has_files = True
+
+    def _publish(  # noqa: PLR0917
+        self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
+    ) -> None:
+        self._check_files()
+        self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
+
+    # ── messages with keys ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def unique(self) -> UniquePublisher:
+        """The keys of its messages."""
+        return self._open_unique() if self._unique is None else self._unique
+
+    def _open_unique(self) -> UniquePublisher:
+        from warren.actors.queue.unique_publisher import UniquePublisher  # noqa: PLC0415 - few queues have any
+
+        self._unique = UniquePublisher.open(self, self._context, self._keys_path)
+        return self._unique
+
+    def _publish_unique(  # noqa: PLR0917
+        self,
+        envelope: Envelope,
+        ids: bytes,
+        bodies: Any,
+        keys: Sequence[Key | None],
+        expiration_ms: int | None,
+        priority: int,
+        confirm: Future,
+    ) -> None:
+        self._check_files()
+        self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
+
+    # ── consumers, and the whole queue ──────────────────────────────────────────────────────────────────────────
+
+    def _on_subscribe(self, message: m.Subscribe) -> None:
+        message.deliveries.acks_unseen = message.consumer.acks_unseen
+        self.queue_turn.subscribe(message.consumer, message.deliveries)
+        self._bound(message.deliveries, message.consumer.prefetch)
+        self._note_shared(message.consumer.shared)
+
+    def set_prefetch(self, tag: str, prefetch: int, shared: SharedPrefetch | None = None) -> None:
+        """How many messages may be unacked with a consumer from now on; 0: any number. ``shared``: and with others."""
+        self.queue_turn.set_prefetch(tag, prefetch, shared)
+        self._note_shared(shared)
+        if (deliveries := self.deliveries.get(tag)) is not None:
+            self._bound(deliveries, prefetch)
+
+    def _note_shared(self, shared: Any) -> None:
+        if isinstance(shared, SharedPrefetch):
+            shared.queues[self] = functools.partial(self.call_soon, lambda: self.queue_turn.resume_shared(shared))
+
+    def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
+        """Without a prefetch a consumer gets more as it takes what it has."""
+        deliveries.more = None if prefetch else self.get_in_line
+
+    def cancel_consumer(self, tag: str) -> None:
+        """Unacked messages stay with the channel."""
+        deliveries: Deliveries | None = self.queue_turn.cancel(tag)
+        if deliveries is not None:
+            deliveries.end()
+
+    def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
+        """Returns how many unacked messages went back to their places. ``seen_up_to``: the last tag that somebody has
+        seen the message of; ``None``: all were seen, :data:`LOST`: nobody can tell."""
+        closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
+        requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
+        for deliveries in closed.values():
+            deliveries.end()
+        return requeued
+
+    def _on_store_progress(self, message: m.StoreProgress) -> None:
+        if (store := self._store_of(message.client)) is not None:
+            self.queue_turn.store_progress(store, message.taken_ticket, message.safe_ticket)
+
+    def _on_store_full(self, message: m.StoreFull) -> None:
+        if self._store_of(message.client) is not None:
+            self.queue_turn.store_full(message.error)
+
+    def _store_of(self, client: int) -> RemoteStore | None:
+        return next((store for store in self._stores if store.client == client), None)
+
+    def sync(self) -> Future:
+        """What was acked before is safe now, what was published once the last confirm of today is."""
+        self.queue_turn.sync_index()
+        self._context.check_directory()
+        self._tell_now()  # a publish that was refused is answered so: it is no error of this call's
+        return CountDown([*self.queue_turn.waiting, *(() if self._unique is None else self._unique.waiting)])
+
+    def has_dead_letters_under_way(self) -> bool:
+        """Whether messages died of which it is not known yet that they are safe elsewhere."""
+        return self.process.has_dead_letters_under_way
+
+    def purge(self) -> int:
+        """Returns how many ready messages are gone."""
+        return self.queue_turn.purge()
+
+    def browse(self, limit: int, after: tuple[int, int] | None = None) -> list[BrowsedMessage]:
+        """At most ``limit`` messages as they stand, none taken."""
+        self.queue_turn.worked = True
+        return browse(self.process, limit, after)
+
+    @property
+    def tails(self) -> Tails:
+        """Who reads along at its end."""
+        self.queue_turn.worked = True  # what is looked at wakes
+        if self._tails is None:
+            from warren.actors.queue.tails import Tails  # noqa: PLC0415 - few queues are read along
+
+            self._tails = Tails(self.process)
+        return self._tails
+
+    def rested(self) -> None:
+        super().rested()
+        if self._tails is not None:
+            self._tails.rested()
+        if self._unique is not None:
+            self._unique.keys.close()  # it opens again with the next key
+
+    def touch(self) -> None:
+        """It was declared again: x-expires begins anew."""
+        self.queue_turn.worked = True
+        self.process.touch()
+
+    def lengths(self) -> tuple[int | Future, int]:
+        """:meth:`length`, and consumers. To ask is to use it."""
+        self.touch()
+        self.queue_turn.hand_out()
+        return self.length(), self.process.consumer_count
+
+    def set_policies(self, policies: AppliedPolicies) -> None:
+        """Other policies hold from now on."""
+        self.queue_turn.set_policies(policies)
+
+    def set_mode(self, mode: Mode) -> None:
+        self.queue_turn.worked = True
+        self.process.backing.set_mode(mode)
+
+    def count(self) -> None:
+        """Count what happens from now on."""
+        if self.process.counts is None:
+            self.process.counts = Counts()
+
+    def length(self) -> int | Future:
+        """How many messages are ready; later, where a crash has left some that are still being counted."""
+        if not self.process.backing.recovering:
+            return len(self.process)
+        self._to_be_counted.append(future := Future())
+        return future
+
+    def stats(self) -> dict[str, Any]:
+        stats = self.process.stats()
+        return stats | {"state": "hibernated"} if self.rest_number else stats
+
+    # ── being recorded ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def has_changed(self, turns: int) -> bool:
+        """Whether it did anything since it had had so many turns. Any thread may ask."""
+        counts = None if self._process is None else self._process.counts
+        return self.turns != turns or (counts is not None and counts.any)  # past the queue: without a turn
+
+    def _on_sample(self, message: m.SampleQueue) -> None:
+        self._sample(message.step)
+        if self.rest_number:
+            self.actor_inbox.rest()
+
+    def _sample(self, step: int | None) -> None:
+        recorder = self._context.recorder
+        if recorder is None:
+            return
+        unbounded = any(deliveries.more is not None for deliveries in list(self.deliveries.values()))
+        prefetch = 0 if unbounded else max((one.prefetch for one in self.process.consumers), default=0)
+        ram_bytes = self._context.allocated.by_owner.get(self.actor_urn, 0)
+        row = sample_queue(self.process, prefetch=prefetch)
+        tell(recorder, m.QueueSampled(self.actor_urn, step, self._context.clock.now_ns(), self.turns, ram_bytes, row))
+
+    def _say_last_word(self) -> None:
+        """To the recorder, if there is one and it does not know all there is."""
+        if self._context.recorder is not None and (not self.process.is_asleep or self.process.has_counted):
+            self._sample(None)
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def quick_turn(self, asked: Asked | None = None) -> bool:
+        """What is in RAM comes and goes; a sync that somebody waits for is left to the next turn, and what has gone out
+        early with it."""
+        turn = self._queue_turn
+        if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
+            return False
+        if asked is None and self._all_went_out():
+            return False
+        return uninterrupted(self._turn, TURN_ENTRIES, asked, True)
+
+    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+    def on_turn_end(self) -> None:
+        turn = self._queue_turn
+        if turn is None:
+            return
+        hurry, self._hurry = self._hurry, False
+        effects = turn.make_safe(hurry=hurry, may_wait=not self._turn_is_quick)
+        if effects.confirmed:
+            self._context.check_directory()
+        turn.tell(effects)
+        if self._unique is not None:
+            self._unique.flush()
+        if self._waiting_publishers:
+            self._let_publishers_in()
+        if turn.worked:
+            self.rest_number = 0
+            if self._tails is not None:
+                self._tails.look()
+            turn.finish()
+        self._read_ahead = turn.read_ahead()
+        while self._abandoned:  # behind what was sent through the channel
+            self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft(), LOST))
+        if self._context.check_invariants:
+            turn.process.check_invariants()
+            if self._unique is not None:
+                self._unique.check_invariants()
+
+    def _tell_now(self) -> None:
+        """Tell, within a turn, what it has brought about so far."""
+        effects = self.process.drain_effects()
+        if effects.confirmed:
+            self._context.check_directory()
+        self.queue_turn.tell(effects)
+
+    def look_for_room(self) -> None:
+        if self._queue_turn is not None and self._queue_turn.waits_for_room:
+            self._hurry = True
+            self.turn()
+
+
+_HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
+    m.Publish: QueueActor._on_publish,
+    m.Subscribe: QueueActor._on_subscribe,
+    m.StoreProgress: QueueActor._on_store_progress,
+    m.StoreFull: QueueActor._on_store_full,
+    m.SetDurationTarget: lambda actor, message: actor.queue_turn.set_duration_target(message.duration_s),
+    m.SampleQueue: QueueActor._on_sample,
+}

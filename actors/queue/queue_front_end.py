@@ -1,0 +1,432 @@
+"""QueueFrontEnd: what any thread may call of a queue's actor. What happens in its turns is
+:mod:`warren.actors.queue.queue_actor`.
+
+*Publishers* hand over single messages that gather in the inbox, or batches of their own;
+:mod:`warren.actors.node.front_end` says how they are held back. An event loop hands over with ``here=False``.
+
+A message that finds an empty queue and a consumer that waits for it and acks unseen goes straight to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pykka._envelope import Envelope as Letter
+
+from warren.actors import messages as m
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.queue.queue_turn import QueueTurn
+from warren.actors.engines.queue.read_ahead import ReadAhead
+from warren.actors.node.front_end import FrontEnd
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.store_actor import RemoteStore
+from warren.actors.queue.deliveries import Arrival, Deliveries
+from warren.actors.queue.early_deliveries import AckBatch, EarlyBatch, only_acks
+from warren.actors.queue.intake import (
+    CLOSED_WEIGHT,
+    PublishKey,
+    QueueDownError,
+    QueueGoneError,
+    SettleKey,
+)
+from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.inbox import Call, Entry, PendingBatch
+from warren.actors.runtime.interrupts import uninterrupted
+from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.storage.errors import WarrenError
+
+LARGE_BYTES: Final = 256 << 10
+"""Messages of so many bytes together are taken in at once; fewer wait for a turn that comes soon anyway."""
+
+_SAFE: Final = Confirm()
+_SAFE.set()
+
+
+def _not_yet() -> bool:
+    """Who hands over sees to the turn himself."""
+    return False
+
+
+class QueueFrontEnd(FrontEnd):
+    """The outer half of a queue's actor."""
+
+    __slots__ = (
+        "_abandoned",
+        "_early",
+        "_error",
+        "_process",
+        "_queue_turn",
+        "_read_ahead",
+        "_stores",
+        "alive",
+        "coalesces",
+        "declaration",
+        "deliveries",
+    )
+
+    def __init__(self, context: NodeContext, declaration: QueueDeclaration) -> None:
+        super().__init__(context)
+        self.declaration = declaration
+        self.coalesces = declaration.overflow == "drop-head"
+        """Whether single publishes may share a confirm: not where one may be refused and the next not."""
+        self.deliveries: dict[str, Deliveries] = {}
+        """Where consumers get their messages, by their tags. Anybody may ask whether there are any."""
+        self.alive = True
+        """Whether messages may be handed over; quicker to ask than ``actor_stopped``."""
+        self._process: QueueProcess | None = None
+        self._queue_turn: QueueTurn | None = None
+        self._stores: list[RemoteStore] = []
+        self._abandoned: deque[str] = deque()
+        self._early: EarlyBatch | None = None
+        """The last batch of which something went out early."""
+        self._read_ahead: ReadAhead | None = None
+        """What a turn has left for gets; the next one takes off what they got."""
+        self._error: BaseException | None = None
+
+    def describe(self) -> str:
+        return str(self.declaration)
+
+    def log_fields(self) -> dict[str, Any]:
+        return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, QueueGoneError | WrongProcessError):
+            return self._error
+        if self._error is not None:
+            return QueueDownError(f"{self.describe()} is down: {self._error}")
+        return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the queue is the parent's, and whoever comes here gets ``error``."""
+        self._error = error
+        self.alive = False
+        self.actor_stopped.set()
+        self.actor_inbox.weight = CLOSED_WEIGHT
+        for deliveries in list(self.deliveries.values()):
+            deliveries.forget_all(error)
+
+    def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
+        """Hand over one message; returns its confirm, which messages that came together share.
+
+        ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: by
+        :func:`~warren.actors.node.front_end.admit`, for this message and others that join it.
+        """
+        if self.deliveries and self._hand_off(key, body):
+            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            return _SAFE
+        inbox = self.actor_inbox
+        size_bytes = len(body) + key.overhead_bytes
+        batch = inbox.gather(
+            key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes, wake=_not_yet
+        )
+        if not self.coalesces:
+            inbox.seal()
+        if self.consumer_waits():
+            self._wake_waiting(here=here)
+        elif key.expiration_ms is not None or self.needs_a_turn():
+            self.get_in_line()
+        return batch.confirm
+
+    def join(self, key: PublishKey, body: bytes) -> Confirm | None:
+        """The fast path for one message: to a consumer that waits, or to messages that wait already.
+
+        ``None``: bytes have to be reserved for it first.
+        """
+        if self.deliveries and self._hand_off(key, body):
+            return _SAFE
+        batch = self.actor_inbox.join(key, body, len(body) + key.overhead_bytes)
+        if batch is None:
+            return None
+        if self.deliveries:
+            if self.consumer_waits():
+                self._wake_waiting()
+            else:  # whoever began the entry may have told nobody
+                self.get_in_line()
+        return batch.confirm  # type: ignore[attr-defined,no-any-return]
+
+    def _new_batch(self, key: object) -> EarlyBatch:
+        return EarlyBatch(key, Confirm(self))  # type: ignore[arg-type]
+
+    def wake_consumer(self, *, here: bool = True) -> None:
+        """Let a consumer that waits have what was handed over; in this thread, if it may do the queue's work."""
+        if self.consumer_waits():
+            self._wake_waiting(here=here)
+
+    def _wake_waiting(self, *, here: bool = True) -> None:
+        if uninterrupted(self._give_early):
+            return
+        if here:
+            self.turn()
+        else:
+            self.get_in_line()
+
+    def get_early(self, channel: str, most: int = 1) -> Delivered | None:
+        """The message at the head, where that was read ahead or waits in the inbox; ``None``: ask for a turn.
+
+        At most so many, where they wait in the inbox.
+        """
+        delivered = None
+        try:
+            with self.actor_inbox.lock:
+                ahead = self._read_ahead
+                if ahead is not None:
+                    if most == 1 and self._may_read_on():
+                        delivered = ahead.deliver(channel)
+                elif (batch := self._early_batch()) is not None and self._process is not None and not self.deliveries:
+                    delivered = batch.deliver(channel, None, self._process.tags(channel), most)
+        except BaseException:
+            if delivered is not None:
+                self.settle_ranges(SettleKey(channel, "requeue"), (delivered.tags,))
+            raise
+        return delivered
+
+    def _may_read_on(self) -> bool:
+        """Whether nothing waits that has to be done before a get. The inbox's lock is held."""
+        if not self.alive or self._turn_lock.locked() or self.actor_inbox.has_control:
+            return False
+        return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self.actor_inbox.line)
+
+    def _give_early(self) -> bool:
+        """Give what waits in the inbox to the one consumer, where nothing stands before it; whether all of it went."""
+        waiting: list[Future] = []
+        with self.actor_inbox.lock:
+            batch = self._early_batch()
+            if batch is None or self._process is None or len(self.deliveries) != 1:
+                return False
+            (deliveries,) = self.deliveries.values()
+            while batch.waits:
+                consumer = self._process.lone_consumer(batch.delivered - batch.gone)
+                if consumer is None:
+                    break
+                delivered = batch.deliver(consumer.channel, consumer.tag, self._process.tags(consumer.channel))
+                if delivered is None:
+                    break
+                waiting += deliveries.add(delivered)
+            all_went = not batch.waits
+        for future in waiting:
+            future.set()
+        return all_went
+
+    def _early_batch(self) -> EarlyBatch | None:
+        """What waits in the inbox and may go out early. The inbox's lock is held."""
+        inbox, turn = self.actor_inbox, self._queue_turn
+        batch = inbox.open_entry
+        if not isinstance(batch, EarlyBatch) or not batch.waits or not batch.lasts:
+            return None
+        if not self.alive or self._turn_lock.locked() or turn is None or not turn.takes_early:
+            return None
+        if not only_acks(inbox.line, beside=batch):
+            return None
+        self._early = batch
+        return batch
+
+    def _batch_to_write(self) -> EarlyBatch | None:
+        """What waits in the inbox and may be written ahead: nothing else but acks is there, nobody is to get it now,
+        and no publisher waits until it has left. The inbox's lock is held, and the turn is the caller's."""
+        inbox, turn = self.actor_inbox, self._queue_turn
+        batch = inbox.open_entry
+        if not isinstance(batch, EarlyBatch) or not batch.lasts or (batch.waits and self.deliveries):
+            return None
+        if turn is None or not turn.takes_ahead or inbox.has_control:
+            return None
+        if inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held:
+            return None
+        return batch if only_acks(inbox.line, beside=batch) else None
+
+    def _all_went_out(self) -> bool:
+        """Whether nothing waits here but messages that went out early, for the next sync, and acks."""
+        batch, inbox = self._early, self.actor_inbox
+        if batch is None or batch.taken or batch.waits:
+            return False
+        return inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
+
+    def _ack_early(self, channel: str, tag: int) -> bool:
+        """Let go of a message that went out early; whether it did, and no turn has taken it in."""
+        inbox, batch, ahead = self.actor_inbox, self._early, self._read_ahead
+        if batch is None and ahead is None:
+            return False
+        with inbox.lock:
+            if ahead is not None and ahead is self._read_ahead and ahead.ack(channel, tag):
+                return True
+            if batch is None:
+                return False
+            if batch.taken or not batch.ack(channel, tag, inbox):
+                return False
+            makes_room = batch.consumer is not None and batch.waits
+        if makes_room:
+            self.get_in_line()
+        return True
+
+    def _ack_early_range(self, channel: str, tags: range) -> bool:
+        """:meth:`_ack_early` for messages that were got together."""
+        inbox = self.actor_inbox
+        with inbox.lock:
+            batch = self._early
+            return (
+                batch is not None
+                and batch.consumer is None
+                and not batch.taken
+                and batch.ack_range(channel, tags, inbox)
+            )
+
+    def _hand_off(self, key: PublishKey, body: bytes) -> bool:
+        """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
+        if key.expiration_ms is not None or key.priority:  # who does not take it gives it back by what it says itself
+            return False
+        waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
+        return waits and uninterrupted(self._hand_off_in_turn, key, body)
+
+    def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:
+        if not self._turn_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._process is None or not self.actor_inbox.empty() or not self.alive:
+                return False
+            return self._process.hand_off(key.envelope, body, self._give)
+        finally:
+            self.end_turn()
+
+    def _give(self, delivered: Delivered) -> bool:
+        deliveries = self.deliveries.get(delivered.consumer or "")
+        return deliveries is not None and not deliveries.in_order and deliveries.give(delivered)
+
+    def publish_many(
+        self,
+        key: PublishKey,
+        bodies: Sequence[bytes],
+        reserved_bytes: int = 0,
+        *,
+        msg_ids: bytes = b"",
+        here: bool = True,
+    ) -> Confirm:
+        """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
+        confirm = Confirm(self)
+        message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm, reserved_bytes)
+        if self.actor_stopped.is_set():
+            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            raise self.stopped_error()
+        large = reserved_bytes >= LARGE_BYTES or self.actor_inbox.weight + len(bodies) >= self._credit.limit
+        if large and here and self._context.settings.sync == "os":
+            self._work_off(Letter(message), len(bodies))
+            return confirm
+        at_once = large or not here or key.expiration_ms is not None
+        if not at_once and not msg_ids and self.coalesces and not self.deliveries:
+            return self._join_others(key, bodies, reserved_bytes)
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
+        if here and self.deliveries:
+            self.wake_consumer()
+        return confirm
+
+    def _join_others(self, key: PublishKey, bodies: Sequence[bytes], reserved_bytes: int) -> Confirm:
+        """Hand over a small batch as single publishes are: together they can go out early."""
+        batch = self.actor_inbox.gather(
+            key,
+            bodies,
+            self._new_batch,
+            len(bodies),
+            size_bytes=reserved_bytes,
+            reserved_bytes=reserved_bytes,
+            wake=self.needs_a_turn,
+            several=True,
+        )
+        return batch.confirm
+
+    def _work_off(self, letter: Letter[m.Publish], weight: int) -> None:
+        """Have messages taken in and their bodies written in the calling thread, which waits for no disk.
+
+        A thread of the pool that did it beside this one would hold it up all the same, for both want the interpreter.
+        """
+        with self._pool.holding() as held:
+            self.actor_inbox.put(letter, weight)
+            held.run(self)
+            held.run(*[store.writer for store in self._stores])
+            held.run(self)  # it is told how far the stores are
+
+    def help(self, future: Future, deadline: float | None = None) -> None:
+        """As ever; but a consumer who would get nothing from a turn leaves that turn to the next sync."""
+        if isinstance(future, Arrival) and self._has_nothing_for_consumers():
+            self._pool.help(future, deadline)
+        else:
+            super().help(future, deadline)
+
+    def _has_nothing_for_consumers(self) -> bool:
+        """Whether a turn comes soon, and all that it will find is messages that went out early, and acks."""
+        batch = self._early
+        if self._has_ready() or not self._turn_comes_soon() or (batch is not None and batch.waits and not batch.taken):
+            return False
+        return self.actor_inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
+
+    def consumer_waits(self) -> bool:
+        """Whether a consumer's thread waits for a message right now."""
+        return any(deliveries.waiting for deliveries in list(self.deliveries.values()))
+
+    def settle(self, key: SettleKey, tag: int) -> None:
+        """Ack, requeue or reject one delivery."""
+        inbox = self.actor_inbox
+        acks = key.outcome == "ack"
+        if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
+            return
+        if not inbox.scheduled or not inbox.note(key, tag):
+            if acks:
+                inbox.gather(key, tag, AckBatch, 0, wake=self._ack_needs_a_turn)
+            else:
+                inbox.gather(key, tag, PendingBatch, 0)
+
+    def settle_ranges(self, key: SettleKey, tags: Sequence[range]) -> None:
+        """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""
+        if self.actor_stopped.is_set():
+            raise self.stopped_error()
+        if key.outcome != "ack":
+            self.actor_inbox.put(Letter(Call(lambda: self._settle(key, tags))))
+        elif len(tags) > 1 or self._early is None or not self._ack_early_range(key.channel, tags[0]):
+            self.actor_inbox.gather(key, tags, AckBatch, 0, wake=self._ack_needs_a_turn, several=True)
+
+    def _settle(self, key: SettleKey, tags: Sequence[range]) -> None:
+        if self._queue_turn is not None:
+            self._queue_turn.settle(key.channel, key.outcome, tags)
+
+    def _ack_needs_a_turn(self) -> bool:
+        """Whether acks would wait for longer than the sync interval, or a message waits for the room that they make."""
+        return not self._turn_comes_soon() or (bool(self.deliveries) and self._has_ready())
+
+    def has_work(self) -> bool:
+        """Acks that have come during a turn, and messages that were written, wait as those do that come behind it."""
+        inbox = self.actor_inbox
+        return not inbox.empty() and (not inbox.holds_only(self._waits_on) or self._ack_needs_a_turn())
+
+    def _waits_on(self, entry: Entry) -> bool:
+        return isinstance(entry, AckBatch) or (
+            isinstance(entry, EarlyBatch)
+            and entry.written == len(entry.items)
+            and not (entry.waits and bool(self.deliveries))
+        )
+
+    def _turn_comes_soon(self) -> bool:
+        """Not where the queue has just ended: what comes now is answered by who brings it."""
+        return self.alive and self._queue_turn is not None and self._queue_turn.comes_soon
+
+    def _has_ready(self) -> bool:
+        single = None if self._process is None else self._process.backing.single
+        return single is None or single.state.length > 0
+
+    def needs_a_turn(self) -> bool:
+        """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
+        return bool(self.deliveries) or not self._turn_comes_soon()
+
+    def _is_held_up(self) -> bool:
+        return any(store.credit.blocked for store in self._stores)
+
+    def let_go(self, channel: str) -> None:
+        """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
+        self._abandoned.append(channel)
+        self._pool.submit(self)
+
+    def wants_turn(self) -> bool:
+        if not self.alive:
+            return False
+        turn = self._queue_turn
+        return bool(self._abandoned) or (turn is not None and (turn.wants_sync or (self._hurry and bool(turn.waiting))))

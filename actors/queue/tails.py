@@ -1,0 +1,143 @@
+"""Tails: who reads along at the end of a queue and takes nothing.
+
+A *tail* stands at a place, in each level of a priority queue at one of its own: what lies before it has seen, or was
+never to see. At the end of each turn it looks at what has come, so that it sees what consumers have before they are
+through with it; a few messages, and no more than it is asked for, lie ahead for it. Where they are more, or a consumer
+needs no ack, a message may be gone before it is looked at: that is left out. Messages that are requeued go to their old
+places, and are not seen twice.
+
+Nothing goes past a queue that is read along (:meth:`~warren.actors.engines.queue.queue_process.QueueProcess.watch`). A
+level that is empty when the queue rests begins its seq_ids anew, and the tails in it do, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Final
+
+import attrs
+
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.queue.inspecting import BrowsedMessage
+from warren.actors.runtime.future import Future
+
+AHEAD: Final = 256
+"""So many messages at most are looked at before they are asked for."""
+LOOK: Final = 16
+"""So many at a time."""
+AHEAD_BYTES: Final = 1 << 20
+"""The same in bytes, of which the last one may be more."""
+
+
+@attrs.define(eq=False, repr=False)
+class _Tail:
+    places: dict[int, int]
+    """By level, the seq_id of the first message that it has not looked at."""
+    ahead: deque[BrowsedMessage] = attrs.Factory(deque)
+    """What it has looked at, and nobody has asked for."""
+    ahead_bytes: int = 0
+    arrival: Future | None = None
+
+    def take(self, count: int) -> list[BrowsedMessage]:
+        """Of what lies ahead."""
+        found = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
+        self.ahead_bytes -= sum(len(one.browsed.term) for one in found)
+        return found
+
+
+class Tails:
+    """Those of one queue, by whatever they are called. Used in the queue's turns only."""
+
+    __slots__ = ("_backing", "_process", "_tails")
+
+    def __init__(self, process: QueueProcess) -> None:
+        self._process = process
+        self._backing = process.backing
+        self._tails: dict[Hashable, _Tail] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tails)
+
+    def begin(self, name: Hashable, count: int) -> None:
+        """A new tail, ``count`` messages before the end: the last ones in the order of delivery."""
+        places = {}
+        for level in reversed(self._backing.numbers):
+            if self._is_empty(level):
+                places[level] = 0
+                continue
+            places[level], found = self._backing.level(level).first_of_last(count)
+            count -= found
+        self.end(name)
+        self._tails[name] = _Tail(places)
+        self._process.watch(is_watched=True)
+
+    def page(self, name: Hashable, limit: int) -> list[BrowsedMessage] | None:
+        """At most ``limit`` messages that it has not seen; ``None`` where there is no such tail (any more)."""
+        tail = self._tails.get(name)
+        if tail is None:
+            return None
+        return tail.take(limit) or self._look_on(tail, limit)
+
+    def _look_on(self, tail: _Tail, limit: int) -> list[BrowsedMessage]:
+        found: list[BrowsedMessage] = []
+        for level in self._backing.numbers:
+            if len(found) >= limit or self._is_empty(level):
+                continue
+            queue, left = self._backing.level(level), limit - len(found)
+            page = [BrowsedMessage(level, one) for one in queue.browse(tail.places[level], left)]
+            tail.places[level] = page[-1].browsed.seq_id + 1 if len(page) == left else queue.state.next_seq_id
+            found += page
+        return found
+
+    def arrival(self, name: Hashable) -> Future:
+        """Answered when there is more for a tail than it has seen, or when it is no more."""
+        arrival = Future()
+        tail = self._tails.get(name)
+        if tail is None or tail.ahead or self._has_more(tail):
+            arrival.set()
+        else:
+            if tail.arrival is not None:
+                tail.arrival.offer(None)
+            tail.arrival = arrival
+        return arrival
+
+    def end(self, name: Hashable) -> None:
+        """A tail is no more."""
+        tail = self._tails.pop(name, None)
+        if tail is not None and tail.arrival is not None:
+            tail.arrival.offer(None)
+        self._process.watch(is_watched=bool(self._tails))
+
+    # ── what happens to the queue ───────────────────────────────────────────────────────────────────────────────
+
+    def look(self) -> None:
+        """At a turn's end: look at what has come, and tell those who wait for it."""
+        for tail in self._tails.values():
+            while len(tail.ahead) < AHEAD and tail.ahead_bytes < AHEAD_BYTES and self._has_more(tail):
+                for one in self._look_on(tail, LOOK):
+                    tail.ahead.append(one)
+                    tail.ahead_bytes += len(one.browsed.term)
+            if tail.ahead and tail.arrival is not None:
+                tail.arrival.offer(None)
+                tail.arrival = None
+
+    def rested(self) -> None:
+        """Levels may have gone to sleep, or away."""
+        for tail in self._tails.values():
+            for level in filter(self._is_empty, tail.places):
+                tail.places[level] = 0
+
+    def fail(self, error: BaseException) -> None:
+        """The queue is no more, or not this one."""
+        for tail in self._tails.values():
+            if tail.arrival is not None:
+                tail.arrival.fail(error)
+        self._tails.clear()
+
+    def _is_empty(self, level: int) -> bool:
+        """Whether nobody has asked for it since it was last empty; asking would make files for it."""
+        return level not in dict(self._backing.awake()) and not self._backing.length_of(level)
+
+    def _has_more(self, tail: _Tail) -> bool:
+        return any(queue.state.next_seq_id > tail.places[level] for level, queue in self._backing.awake())

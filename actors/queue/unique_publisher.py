@@ -1,0 +1,320 @@
+"""UniquePublisher: messages with keys, on their way into one queue. A part of the queue's actor, made with the first.
+
+A message whose key is taken is not stored, and its publish succeeds all the same. The publisher is told when what was
+stored first is safe, and the key too (:mod:`warren.actors.engines.unique_keys` says in which order). So a publish waits
+for levels of the queue, of its own messages and of those that have its keys; then, at the end of that turn, for one
+sync of the keys' log (:meth:`UniquePublisher.flush`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import attrs
+from pykka._envelope import Envelope as Letter
+
+from warren.actors import messages as m
+from warren.actors.engines.key_table import BOUND, IN_RAM, SAFE, TakenKey
+from warren.actors.engines.unique_keys import LOG_KIND, UniqueKeys
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_context import NodeContext
+from warren.actors.queue.intake import PublishKey
+from warren.actors.runtime.future import Future, UniqueConfirm
+from warren.queue_index.message.message_format import Envelope
+from warren.storage.errors import DataError, MessageError, NoRoomError
+from warren.storage.record_log import RecordLog
+
+if TYPE_CHECKING:
+    from warren.actors.queue.queue_actor import QueueActor
+
+
+_LOG = logger("queue")
+
+
+class Key(NamedTuple):
+    """What a message is to be the only one of."""
+
+    digest: bytes
+    for_us: int
+    """How long; 0: while it waits."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class PublishUnique(m.Publish):
+    """User → queue. Tell. Messages with keys, one for each message, ``None`` where it has none."""
+
+    keys: Sequence[Key | None] = ()
+
+
+@attrs.define(eq=False, repr=False)
+class _Waiting:
+    """A publish that is not safe yet."""
+
+    confirm: Future
+    keys: list[TakenKey]
+    """Its own, and those that have been taken before and are not safe either."""
+    duplicates: tuple[int, ...]
+    levels: int
+    """How many are still to become safe."""
+    failed: bool = False
+    """Whether one of them found no room on the disk."""
+
+
+def hand_over(
+    actor: QueueActor,
+    key: PublishKey,
+    bodies: Sequence[bytes],
+    keys: Sequence[Key | None],
+    reserved_bytes: int,
+    *,
+    here: bool,
+) -> UniqueConfirm:
+    """Hand messages to a queue, each with its key or none. From any thread; as for messages without keys."""
+    confirm = UniqueConfirm(actor)
+    message = PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
+    if actor.actor_stopped.is_set():
+        actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+        raise actor.stopped_error()
+    at_once = not here or key.expiration_ms is not None
+    actor.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else actor.needs_a_turn)
+    if here and actor.deliveries:
+        actor.wake_consumer()
+    return confirm
+
+
+class UniquePublisher:
+    """The keys of a queue and who waits for them. Everything here is called in the queue's turns."""
+
+    def __init__(self, actor: QueueActor, keys: UniqueKeys, check_directory: Callable[[], None]) -> None:
+        self._actor = actor
+        self._check_directory = check_directory
+        self.keys = keys
+        self._waiting: dict[_Waiting, None] = {}
+        self._due: list[_Waiting] = []
+        """Whose messages are safe; their keys are to be."""
+        self._ended = False
+        self._error: DataError | None = None
+        """Why there are no keys."""
+
+    @classmethod
+    def open(cls, actor: QueueActor, context: NodeContext, keys_path: str | None) -> UniquePublisher:
+        """With the keys that the last process left. ``keys_path``: their log's, if the queue outlives the process.
+
+        A log that cannot be read keeps no message from anybody; who wants a key is told so.
+        """
+        log = None if keys_path is None else RecordLog(context.files, keys_path, LOG_KIND)
+        process, wall_us = actor.process, context.clock.wall_us
+        keys = UniqueKeys(
+            log, process.ids_at, wall_us, context.settings.sync != "os", make_acks_safe=process.backing.sync_index
+        )
+        publisher = cls(actor, keys, context.check_directory)
+        try:
+            keys.open()
+            if keys.torn is not None:
+                _LOG.warning(
+                    "%s: a log of keys is torn: %s",
+                    actor.describe(),
+                    keys.torn,
+                    extra=log_event("log_torn", keys.torn, of=actor.declaration),
+                )
+            if keys.damage is not None:
+                _LOG.error(
+                    "%s forgets keys that it cannot read: %s",
+                    actor.describe(),
+                    keys.damage,
+                    extra=log_event("queue_keys_lost", keys.damage, of=actor.declaration),
+                )
+        except DataError as error:
+            _LOG.error(
+                "%s takes no messages with keys: %s",
+                actor.describe(),
+                error,
+                extra=log_event("queue_keys_down", error, of=actor.declaration),
+            )
+            publisher._error = error
+        return publisher
+
+    @property
+    def waiting(self) -> list[Future]:
+        """The confirms of those who wait."""
+        return [one.confirm for one in (*self._waiting, *self._due)]
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(  # noqa: PLR0917
+        self,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        keys: Sequence[Key | None],
+        expiration_ms: int | None,
+        priority: int,
+        confirm: Future,
+    ) -> None:
+        """Take the messages whose keys are free. Raises what keeps all of them from being taken."""
+        if self._error is not None:
+            raise MessageError(f"{self._actor.describe()} takes no messages with keys: {self._error}")
+        process = self._actor.process
+        level = process.backing.level_of(priority)
+        safe_anyway = not (envelope.persistent and process.backing.durable)
+        fresh, duplicates, awaited, levels = self._sort_out(keys)
+        together = process.takes_all and expiration_ms is None
+        parts = ([fresh] if fresh else []) if together else [[index] for index in fresh]
+        refused = False
+        for part in parts:
+            taken = self._taken(level, part, msg_ids, keys, expiration_ms, safe_anyway=safe_anyway)
+            ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in part])
+            if not self._put(level, envelope, ids, [bodies[index] for index in part], taken, expiration_ms, priority):
+                refused = refused or not process.discards
+                continue
+            awaited += taken
+            if not safe_anyway:
+                levels.add(level)
+        if refused:
+            self._actor.refused(confirm)
+        self._wait(_Waiting(confirm, awaited, tuple(duplicates), len(levels)), levels)
+
+    def _sort_out(self, keys: Sequence[Key | None]) -> tuple[list[int], list[int], list[TakenKey], set[int]]:
+        """Which messages are to be stored, and which not; whose keys the others want and are not safe, with levels."""
+        fresh, duplicates = list[int](), list[int]()
+        holders = self.keys.holders({key.digest for key in keys if key is not None})
+        awaited = [held for held in holders.values() if not held.safe]
+        seen = set(holders)
+        for index, key in enumerate(keys):
+            if key is None or key.digest not in seen:
+                fresh.append(index)
+            else:
+                duplicates.append(index)
+            if key is not None:
+                seen.add(key.digest)
+        levels = {held.level for held in awaited}
+        return fresh, duplicates, awaited, levels
+
+    def _taken(
+        self,
+        level: int,
+        part: Sequence[int],
+        msg_ids: bytes,
+        keys: Sequence[Key | None],
+        expiration_ms: int | None,
+        *,
+        safe_anyway: bool,
+    ) -> list[TakenKey]:
+        """The keys of messages that are published next, one after the other."""
+        process = self._actor.process
+        first = process.backing.level(level).state.next_seq_id
+        expiry_us = process.expiry_us(expiration_ms)
+        now_us = self._actor.clock.wall_us()
+        flags = IN_RAM if safe_anyway else 0
+        taken = []
+        for seq_id, index in enumerate(part, first):
+            key, msg_id = keys[index], msg_ids[16 * index : 16 * index + 16]
+            if key is None:
+                continue
+            if key.for_us:
+                taken.append(TakenKey(key.digest, msg_id, seq_id, now_us + key.for_us, level, flags))
+            else:
+                bound = flags | BOUND | (SAFE if safe_anyway else 0)
+                taken.append(TakenKey(key.digest, msg_id, seq_id, expiry_us, level, bound))
+        self.keys.take(taken)
+        return taken
+
+    def _put(  # noqa: PLR0917
+        self,
+        level: int,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        taken: Sequence[TakenKey],
+        expiration_ms: int | None,
+        priority: int,
+    ) -> bool:
+        """Publish messages; whether the queue has taken them."""
+        turn, backing = self._actor.queue_turn, self._actor.process.backing
+        before = backing.level(level).state.next_seq_id
+        try:
+            turn.publish(envelope, msg_ids, bodies, expiration_ms, priority, None)
+        except BaseException:
+            self.keys.give_back(taken)
+            raise
+        if backing.level(level).state.next_seq_id == before + len(bodies):
+            return True
+        self.keys.give_back(taken)
+        return False
+
+    # ── being safe ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wait(self, waiting: _Waiting, levels: set[int]) -> None:
+        if not levels:
+            self._due.append(waiting)
+            return
+        self._waiting[waiting] = None
+        for level in levels:
+            token = Future()
+            token.on_done(functools.partial(self._level_safe, waiting))
+            self._actor.queue_turn.wait_until_safe(level, token)
+
+    def _level_safe(self, waiting: _Waiting, token: Future) -> None:
+        """In a turn, or (behind a clean stop) when the stores are closed."""
+        if token.error is not None:
+            waiting.failed = True
+            waiting.confirm.fail(token.error)
+        waiting.levels -= 1
+        if waiting.levels:
+            return
+        self._waiting.pop(waiting, None)
+        if waiting.failed:
+            return
+        if self._ended:
+            waiting.confirm.offer(waiting.duplicates)
+        else:
+            self._due.append(waiting)
+
+    def flush(self) -> None:
+        """The end of a turn: make keys safe whose messages are, and tell the publishers."""
+        due, self._due = self._due, []
+        if not due:
+            return
+        try:
+            self._check_directory()
+            self.keys.make_safe([key for one in due for key in one.keys])
+        except NoRoomError as error:
+            for one in due:
+                self._actor.not_safe(one.confirm, error)
+        except BaseException as error:
+            for one in due:
+                one.confirm.fail(error)
+            raise
+        else:
+            for one in due:
+                one.confirm.offer(one.duplicates)
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the keys contradict themselves."""
+        self.keys.check_invariants()
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Before a clean stop. Who still waits is answered when the stores are closed."""
+        self.flush()
+        self.keys.note_gone([key for one in self._waiting for key in one.keys])
+        self._ended = True
+
+    def delete(self) -> None:
+        """The queue is gone, and its keys with it: nothing can be lost any more."""
+        self._ended = True
+        self.keys.close()
+        for one in self._due:
+            one.confirm.offer(one.duplicates)
+        self._due.clear()
+
+    def end(self, error: BaseException | None) -> None:
+        """Whatever the end."""
+        self._ended = True
+        self.keys.close()
+        for one in self._due:
+            one.confirm.fail(self._actor.stopped_error() if error is None else error)
+        self._due.clear()

@@ -1,0 +1,90 @@
+"""Shared: things that several users of a process have in common, made for the first one and closed by the last.
+
+Making and closing come one at a time: whoever asks for what is just being closed waits for that, and gets a new one.
+A forked child begins with nothing; what its parent had stays the parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import attrs
+
+from warren.actors.runtime.pool import ActorStoppedError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ALL: weakref.WeakSet[Shared] = weakref.WeakSet()  # type: ignore[type-arg]
+
+
+@attrs.define
+class _Entry(Generic[V]):
+    thing: V
+    users: int = 0
+
+
+class Shared(Generic[K, V]):
+    """Things by key."""
+
+    def __init__(self, close: Callable[[V], None], is_open: Callable[[V], bool]) -> None:
+        self._close = close
+        self._is_open = is_open
+        self._lock = threading.Lock()
+        self._entries: dict[K, _Entry[V]] = {}
+        self._over = False
+        _ALL.add(self)
+
+    def acquire(self, key: K, make: Callable[[], V]) -> V:
+        """What there is under ``key``, or else what ``make`` returns; to be released once for each call."""
+        with self._lock:
+            if self._over:
+                raise ActorStoppedError(f"{key} is not opened any more: the process ends")
+            entry = self._entries.get(key)
+            if entry is None or not self._is_open(entry.thing):
+                entry = self._entries[key] = _Entry(make())
+            entry.users += 1
+            return entry.thing
+
+    def release(self, key: K, thing: V) -> None:
+        """One user less; closes it after the last."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.thing is not thing:
+                return  # it was closed by somebody, and there is another one now
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[key]
+                if self._is_open(thing):
+                    self._close(thing)
+
+    def users(self, key: K) -> int:
+        """How many there are."""
+        entry = self._entries.get(key)
+        return 0 if entry is None else entry.users
+
+    def close_all(self) -> None:
+        """Close everything, whoever uses it, and make nothing any more: at the end of the process."""
+        with self._lock:
+            self._over = True
+            entries, self._entries = list(self._entries.values()), {}
+            for entry in entries:
+                if self._is_open(entry.thing):
+                    self._close(entry.thing)
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._lock = threading.Lock()
+        self._entries = {}
+
+
+def _forget_all() -> None:
+    for shared in list(_ALL):
+        shared.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,303 @@
+"""The actor of the consumer groups: who reads which queues, and how far each group is.
+
+One for a store, because all groups' offsets are one file (``config/consumerOffset.json``). It hands out places, never
+messages: members read those for themselves. Offsets that were committed are written down every
+``flush_consumer_offset_interval``; a crash goes back to the last time, and what was done since is handed out again.
+
+A *broadcast* reader reads all queues for itself: it is a group of one member, called ``group@instance``, whose offsets
+lie in a file of its own (:mod:`warren.queue_index.topics.local_offsets`). Without a group's name, it is ``@`` and the
+member's, and they lie nowhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from pykka._envelope import Envelope as Letter
+
+from warren.actors.engines.topics.consumer_group import ConsumerGroup, StartOffset, Taken
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_context import NodeContext
+from warren.actors.runtime.future import Future
+from warren.actors.topics import topic_messages as tm
+from warren.actors.topics.dispatch_actor import Arrivals
+from warren.actors.topics.topic_part import TopicPart
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
+from warren.queue_index.topics.local_offsets import SEPARATOR, LocalOffsets
+from warren.storage.errors import DirectoryLostError
+
+_LOG = logger("topics")
+
+
+def _nobody() -> bool:
+    return False
+
+
+DEFAULT_INSTANCE: Final = "DEFAULT"
+"""RocketMQ's name of an instance that nobody gave one."""
+
+
+class GroupsActor(TopicPart):
+    """Owner of every group's members and offsets."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        store: TopicStore,
+        offsets: ConsumerOffsets,
+        local_offsets: LocalOffsets,
+        *,
+        queues_of: Callable[[str], int],
+        arrivals: Arrivals,
+    ) -> None:
+        super().__init__(context)
+        self._store = store
+        self._offsets = offsets
+        self._local_offsets = local_offsets
+        self._queues_of = queues_of
+        self._arrivals = arrivals
+        self._groups: dict[tuple[str, str], ConsumerGroup] = {}
+        self._abandoned: deque[tm.LeaveGroup] = deque()
+        self._take_back_offsets()
+
+    # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ask_later(self, message: object) -> Future:
+        """Ask and wake nobody: a thread that waits for the answer does it, an event loop's has it done (``hurry``)."""
+        future = Future()
+        if self.actor_stopped.is_set():
+            future.fail(self.stopped_error())
+        else:
+            self.actor_inbox.put(Letter(message, reply_to=future), wake=_nobody)
+        return future
+
+    def hurry_up(self) -> None:
+        """Somebody waits who cannot do it himself."""
+        self.get_in_line()
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def describe(self) -> str:
+        return f"the consumer groups of {self._store.directory}"
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case tm.Take():
+                return self._take(message)
+            case tm.CommitOffsets():
+                return self._commit(message)
+            case tm.JoinGroup():
+                self._join(message)
+            case tm.JoinBroadcast():
+                return self._join_broadcast(message)
+            case tm.LeaveGroup():
+                self._leave(message)
+            case tm.HandBack():
+                group = self._group(message.topic, message.group)
+                group.hand_back(message.taken, message.member, message.queue_offset)
+                self._arrivals.ring({message.topic})
+            case tm.GetGroups():
+                return self.described(broadcast=message.broadcast)
+            case _:
+                return super().on_receive(message)
+        return None
+
+    def _group(self, topic: str, name: str) -> ConsumerGroup:
+        group = self._groups.get((topic, name))
+        if group is None:
+            queues = self._queues_of(topic)
+            offsets = self._offsets_of(name)
+            if isinstance(offsets, LocalOffsets) and (damage := offsets.damage(name)) is not None:
+                raise TopicError(str(damage)) from damage
+            committed = {
+                queue_id: offset
+                for queue_id in range(queues)
+                if offsets is not None and (offset := offsets.offset(topic, name, queue_id)) is not None
+            }
+            group = self._groups[topic, name] = ConsumerGroup(topic, name, queues, committed)
+        return group
+
+    def _offsets_of(self, name: str) -> ConsumerOffsets | LocalOffsets | None:
+        """Where a group's offsets are kept."""
+        group, separator, _ = name.partition(SEPARATOR)
+        if not separator:
+            return self._offsets
+        return self._local_offsets if group else None
+
+    def _take_back_offsets(self) -> None:
+        """Offsets behind the end of their queues are of messages that a power loss took: others get their numbers.
+
+        Before anything is appended; afterwards nobody could tell.
+        """
+        for position in [*self._offsets.positions(), *self._local_offsets.positions()]:
+            queue = self._store.queues.get((position.topic, position.queue_id))
+            last = 0 if queue is None else queue.max_offset
+            if position.offset > last:
+                _LOG.warning(
+                    "group %s: taken back from %d to %d in queue %d of %s, which ends there",
+                    position.group,
+                    position.offset,
+                    last,
+                    position.queue_id,
+                    position.topic,
+                    extra=log_event(
+                        "group_moved_back", group=position.group, topic=position.topic, count=position.offset - last
+                    ),
+                )
+                self._commit_offset(position.topic, position.group, position.queue_id, last)
+
+    def _commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        offsets = self._offsets_of(group)
+        if offsets is not None:
+            offsets.commit(topic, group, queue_id, queue_offset)
+
+    # ── members ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _join(self, message: tm.JoinGroup) -> None:
+        for topic in message.topics:
+            group = self._group(topic, message.group)
+            # What is to be tried again was read by the group before: it is never passed over.
+            consume_from: Any = message.consume_from if topic == message.topics[0] else "first"
+            group.join(message.member, self._store.bounds(topic), consume_from)
+            self._note_all(group)
+
+    def _join_broadcast(self, message: tm.JoinBroadcast) -> tuple[str, dict[int, int]]:
+        name = self._broadcast_name(message)
+        group = self._group(message.topic, name)
+        if message.positions is not None:
+            group.committed.update(message.positions)
+        group.join(message.member, self._store.bounds(message.topic), message.consume_from)
+        self._note_all(group)
+        return name, dict(group.committed)
+
+    def _broadcast_name(self, message: tm.JoinBroadcast) -> str:
+        """The instance that is named, or the first one that reads nothing. Raises :class:`MemberError`."""
+        if not message.group:
+            return f"{SEPARATOR}{message.member}"
+        if message.instance is None:
+            later = (f"{DEFAULT_INSTANCE}-{number}" for number in itertools.count(2))
+            instances: Iterable[str] = itertools.chain((DEFAULT_INSTANCE,), later)
+        else:
+            instances = (message.instance,)
+        for instance in instances:
+            name = f"{message.group}{SEPARATOR}{instance}"
+            if not self._group(message.topic, name).members:
+                return name
+        raise MemberError(f"group {message.group!r}: the instance {message.instance!r} reads {message.topic!r} already")
+
+    def _leave(self, message: tm.LeaveGroup) -> None:
+        for topic in message.topics:
+            group = self._group(topic, message.group)
+            if message.member in group.members:
+                group.leave(message.member)
+            if self._offsets_of(message.group) is None:
+                self._groups.pop((topic, message.group), None)
+        self._arrivals.ring(set(message.topics))  # what it has left undone is somebody else's now
+
+    def let_go(self, message: tm.LeaveGroup) -> None:
+        """A member that nobody can reach any more leaves. Takes no lock: a garbage collector may call it anywhere."""
+        self._abandoned.append(message)
+        self._pool.submit(self)
+
+    def wants_turn(self) -> bool:
+        return bool(self._abandoned) and not self.actor_stopped.is_set()
+
+    def more_queues(self, topic: str, queues: int) -> None:
+        """A topic has so many queues now."""
+        for (read, _), group in self._groups.items():
+            if read == topic:
+                group.set_queues(max(queues, group.queues), self._store.bounds(topic))
+                self._note_all(group)
+        self._arrivals.ring({topic})
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, message: tm.Take) -> list[tuple[str, Taken]]:
+        found: list[tuple[str, Taken]] = []
+        left = message.max_records
+        for topic in message.topics:
+            if left <= 0:
+                break
+            taken = self._group(topic, message.group).take(message.member, left, self._store.bounds(topic))
+            found.extend((topic, one) for one in taken)
+            left -= sum(one.count for one in taken)
+        return found
+
+    def _commit(self, message: tm.CommitOffsets) -> list[str]:
+        """What could not be committed, because the queue is somebody else's meanwhile."""
+        lost = []
+        for topic, queue_id, queue_offset, claim in message.done:
+            try:
+                news = self._group(topic, message.group).commit(message.member, queue_id, queue_offset, claim)
+            except QueueLostError as error:
+                lost.append(str(error))
+                continue
+            if news:
+                self.note(topic, message.group, queue_id, queue_offset)
+        return lost
+
+    def seek(self, topic: str, name: str, places: StartOffset | Mapping[int, StartOffset]) -> dict[int, int]:
+        """Let a group go on somewhere else; returns the queue offsets by queue."""
+        found = self._group(topic, name).seek(places, self._store.bounds(topic))
+        for queue_id, queue_offset in found.items():
+            self.note(topic, name, queue_id, queue_offset)
+        self._arrivals.ring({topic})
+        return found
+
+    def lag(self, topic: str, name: str) -> dict[int, int]:
+        """Messages not finished, by queue."""
+        return self._group(topic, name).lag(self._store.bounds(topic))
+
+    def described(self, *, broadcast: bool = False) -> dict[str, dict[str, Any]]:
+        """Members, assignment, committed and lag by topic and group."""
+        described: dict[str, dict[str, Any]] = {}
+        offsets = self._local_offsets if broadcast else self._offsets
+        for position in offsets.positions():
+            self._group(position.topic, position.group)
+        for (topic, name), group in sorted(self._groups.items()):
+            if self._offsets_of(name) is not offsets:
+                continue
+            described.setdefault(topic, {})[name] = {
+                "members": {member: list(group.assignment(member)) for member in group.members},
+                "committed": dict(group.committed),
+                "lag": group.lag(self._store.bounds(topic)),
+            }
+        return described
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _note_all(self, group: ConsumerGroup) -> None:
+        offsets = self._offsets_of(group.group)
+        for queue_id, queue_offset in group.committed.items() if offsets is not None else ():
+            if offsets is not None and offsets.offset(group.topic, group.group, queue_id) != queue_offset:
+                self.note(group.topic, group.group, queue_id, queue_offset)
+
+    def offset(self, topic: str, group: str, queue_id: int) -> int:
+        """A committed offset, 0 without one; for those who start with the store, before anybody else is there."""
+        return self._offsets.offset(topic, group, queue_id) or 0
+
+    def note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """A group has come so far: to be written down with the others."""
+        self._commit_offset(topic, group, queue_id, queue_offset)
+        if self._offsets.is_dirty or self._local_offsets.is_dirty:
+            self._arm_persist(self._store.settings.flush_consumer_offset_interval)
+
+    def _persist(self) -> None:
+        try:
+            self._context.check_directory()
+        except DirectoryLostError:  # who appends, or closes, is told; here it would be made anew
+            return
+        self._offsets.persist()
+        self._local_offsets.persist()
+
+    def on_turn_end(self) -> None:
+        while self._abandoned:
+            self._leave(self._abandoned.popleft())
+        if self._context.check_invariants:
+            for group in self._groups.values():
+                group.check_invariants()

@@ -1,0 +1,234 @@
+"""A topic store that runs: its actors, started and stopped together.
+
+The store lies in ``<node's directory>/topics``, laid out as RocketMQ lays out its own. It is opened with the node if it
+is there, and made when the first topic is declared. These hold it:
+
+    user ─► CommitLogActor ──tell──► DispatchActor ──tell──► ScheduleActor (appends delayed messages that are due)
+              (appends)               (entries, keys)  └─tell──► TransactionsActor (appends what is decided)
+    user ─► GroupsActor (who reads what, how far)       user: reads queues and messages by itself, in its own thread
+
+If one of them fails, all are given up as a crash would, and the store is opened anew from its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+from pykka import ActorRef
+
+from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+from warren.actors.engines.topics.store_files import CONFIG
+from warren.actors.engines.topics.stream_retention import StreamRetention
+from warren.actors.engines.topics.topic_store import TopicStore, table_of
+from warren.actors.engines.topics.topic_table import TopicTable
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_context import NodeContext
+from warren.actors.runtime.inbox import Call, ControlCall
+from warren.actors.topics.commit_log_actor import CommitLogActor
+from warren.actors.topics.dispatch_actor import DispatchActor
+from warren.actors.topics.groups_actor import GroupsActor
+from warren.actors.topics.schedule_actor import ScheduleActor
+from warren.actors.topics.topic_part import TopicPart
+from warren.actors.topics.transactions_actor import TransactionsActor
+from warren.queue_index.index.config_file import ConfigFile
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
+from warren.queue_index.topics.consumer_offsets_format import decode_delay_offsets
+from warren.queue_index.topics.local_offsets import LocalOffsets
+from warren.storage.errors import DiskFullError, StorageError, WarrenError
+from warren.storage.filesystem import Lock
+from warren.storage.lock_file import LOCK_FILE, lock_part
+from warren.storage.topic_settings import TopicSettings
+
+_LOG = logger("topics")
+
+DELAY_OFFSETS: Final = "delayOffset.json"
+OFFSETS: Final = "offsets"
+"""Below it, those of broadcast readers."""
+
+Streams = Callable[[], Mapping[str, StreamRetention]]
+"""By topic, what the streams keep."""
+
+_SYNC_OF = {"SYNC_FLUSH": "group", "ASYNC_FLUSH": "os"}
+
+
+def index_name(wall_us: int) -> str:
+    """The name of an index file that is made at this moment: year to millisecond, 17 digits, local time."""
+    moment = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone()
+    return f"{moment:%Y%m%d%H%M%S}{wall_us // 1000 % 1000:03d}"
+
+
+@attrs.define(eq=False, repr=False)
+class RunningTopics:
+    """The store and its actors. Made by :meth:`open`."""
+
+    context: NodeContext
+    store: TopicStore
+    table: TopicTable
+    log: CommitLogActor
+    dispatcher: DispatchActor
+    groups: GroupsActor
+    schedule: ScheduleActor
+    transactions: TransactionsActor
+    locks: list[Lock]
+    """Of its directories that lie outside the node's."""
+
+    @classmethod
+    def open(
+        cls,
+        context: NodeContext,
+        path: str,
+        settings: TopicSettings,
+        used_disk_percent: Callable[[], float],
+        *,
+        owner: str,
+        has_failed: bool = False,
+        streams: Streams = dict,
+    ) -> RunningTopics:
+        """Recover the store in ``path`` (none there: make one) and start its actors.
+
+        ``owner``: who says so in lock files. ``has_failed``: in this process. ``streams``: what they keep of it.
+        """
+        files = context.files
+        elsewhere = []
+        if settings.store_path_root_dir:
+            elsewhere.append((path, f"{path}/{LOCK_FILE}"))
+        if log_path := settings.store_path_commit_log:
+            elsewhere.append((log_path, f"{log_path}.{LOCK_FILE}"))  # a RocketMQ refuses any other file within
+        with contextlib.ExitStack() as until_open:
+            locks = []
+            for place, lock in elsewhere:
+                files.make_directories(place)
+                locks.append(lock_part(files, lock, owner))
+                until_open.callback(locks[-1].release)
+            topics = cls._open(
+                context, path, settings, used_disk_percent, locks, has_failed=has_failed, streams=streams
+            )
+            until_open.pop_all()
+        return topics
+
+    @classmethod
+    def _open(
+        cls,
+        context: NodeContext,
+        path: str,
+        settings: TopicSettings,
+        used_disk_percent: Callable[[], float],
+        locks: list[Lock],
+        *,
+        has_failed: bool,
+        streams: Streams,
+    ) -> RunningTopics:
+        files = context.files
+        files.make_directories(f"{path}/{CONFIG}")
+        files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
+        store = TopicStore.load(
+            files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
+        )
+        for cut in store.cuts:
+            _LOG.warning("%s", cut, extra=log_event("topics_cut", **cut.log_fields()))
+        try:
+            table = table_of(store)
+            offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
+            delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
+            delay_offsets = delay_file.load(decode_delay_offsets) or {}
+            store.start()  # from here on nothing refuses
+        except BaseException:
+            store.abandon()
+            raise
+        sync = context.settings.sync if settings.flush_disk_type is None else _SYNC_OF[settings.flush_disk_type]
+        dispatcher = _started(DispatchActor, context, store)
+        log = _started(
+            CommitLogActor,
+            context,
+            store,
+            dispatcher=dispatcher,
+            sync=sync,
+            used_disk_percent=used_disk_percent,
+            streams=streams,
+        )
+        groups = _started(
+            GroupsActor,
+            context,
+            store,
+            offsets,
+            LocalOffsets.load(files, f"{path}/{OFFSETS}"),
+            queues_of=lambda topic: table.queues(topic) or 1,
+            arrivals=dispatcher.arrivals,
+        )
+        schedule = _started(ScheduleActor, context, store, delay_file, delay_offsets, log=log)
+        transactions = _started(TransactionsActor, context, store, log=log, groups=groups)
+        dispatcher.listeners[SCHEDULE_TOPIC] = functools.partial(schedule.call_soon, schedule.follow)
+        follow = functools.partial(transactions.call_soon, transactions.follow)
+        dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = follow
+        dispatcher.call_soon(dispatcher.dispatch)  # an index that is behind catches up
+        return cls(context, store, table, log, dispatcher, groups, schedule, transactions, locks)
+
+    @property
+    def actors(self) -> list[TopicPart]:
+        """From those that hand on to those that are handed to."""
+        return [self.schedule, self.transactions, self.log, self.groups, self.dispatcher]
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the store is the parent's."""
+        for actor in self.actors:
+            actor.forget(error)
+
+    def is_of(self, actor: ActorRef[Any]) -> bool:
+        """Whether it is one of this store's actors."""
+        return any(one.actor_ref is actor or one.actor_ref.actor_urn == actor.actor_urn for one in self.actors)
+
+    def declare(self, topic: str, queues: int) -> None:
+        """See that a topic is there, with at least so many queues; where that cannot be written down, nothing is."""
+        before = self.table.queues(topic)
+        if self.table.declare(topic, queues):
+            now_ms = self.context.clock.wall_us() // 1000
+            try:
+                self.table.save(now_ms, sync=True)
+            except StorageError:
+                self.table.take_back(topic, before)
+                with contextlib.suppress(StorageError):  # the file may have it, if it failed behind that
+                    self.table.save(now_ms, sync=True)
+                raise
+            self.groups.call_soon(lambda: self.groups.more_queues(topic, queues))
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic that nobody appends to any more; its messages go with their CommitLog files."""
+        self.log.actor_ref.ask(Call(lambda: None))  # what was handed over is written
+        self.dispatcher.actor_ref.ask(Call(functools.partial(self.dispatcher.delete_topic, topic)))
+        self.table.take_back(topic, None)
+        self.table.save(self.context.clock.wall_us() // 1000, sync=True)
+
+    def close(self) -> None:
+        """A clean stop; raises what keeps it from being one."""
+        self.schedule.actor_ref.ask(Call(self.schedule.stop_delivering))
+        self.log.actor_ref.ask(Call(self.log.sync))  # what was delivered is safe, and the schedule knows
+        for actor in self.actors:
+            actor.actor_ref.ask(Call(actor.close))
+        self._release()
+
+    def _release(self) -> None:
+        while self.locks:
+            self.locks.pop().release()
+
+    def give_up(self, error: BaseException) -> None:
+        """Stop all actors and leave the files as they are."""
+        for actor in self.actors:
+            if not actor.actor_stopped.is_set():
+                with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
+                    actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
+        if isinstance(error, StorageError) and not isinstance(error, DiskFullError):
+            self.store.fail()
+        else:
+            self.store.abandon()
+        self._release()
+
+
+def _started(kind: Any, *arguments: Any, **named: Any) -> Any:
+    """An actor, started."""
+    return kind.start(*arguments, **named).actor_inbox.owner

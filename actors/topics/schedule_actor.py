@@ -1,0 +1,194 @@
+"""The actor of the delayed messages: it appends them to their topics when they are due.
+
+A level's messages are read, handed to the CommitLog and, once they are safe there, counted as delivered; one batch of a
+level is on its way at a time. The offsets are written down every ``flush_delay_offset_interval``; what was delivered
+after that and before a crash is delivered once more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.actors.engines.topics.names import SCHEDULE_TOPIC
+from warren.actors.engines.topics.reading import read_sound_records
+from warren.actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_context import NodeContext
+from warren.actors.runtime.future import Future
+from warren.actors.topics.commit_log_actor import CommitLogActor
+from warren.actors.topics.topic_part import MS_NS, TopicPart
+from warren.msg_store.commit_log.commit_log import Batch, MessageIllegalError
+from warren.queue_index.index.config_file import ConfigFile
+from warren.queue_index.topics.consume_queue import ConsumeQueue
+from warren.queue_index.topics.consume_queue_format import Entries
+from warren.queue_index.topics.consumer_offsets_format import encode_delay_offsets
+from warren.storage.errors import NoRoomError, WarrenError
+
+_LOG = logger("topics")
+
+_AT_A_TIME: Final = 256
+_MOST_WAIT_MS: Final = 5_000
+"""Messages are due by the wall clock and timers go by the monotonic one: one that was set is followed so soon."""
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+class ScheduleActor(TopicPart):
+    """Owner of the delay levels' offsets."""
+
+    def __init__(
+        self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
+    ) -> None:
+        super().__init__(context)
+        self._store = store
+        self._log = log
+        self._file = file
+        self._schedule = DelaySchedule(store.settings.delay_levels_ms(), offsets)
+        self._on_their_way: set[int] = set()
+        self._is_closing = False
+
+    def describe(self) -> str:
+        return f"the delayed messages of {self._store.directory}"
+
+    def on_start(self) -> None:
+        for level in self._schedule.levels:
+            self._correct(level, self._queue(level))
+        self._deliver_due()
+
+    def _correct(self, level: int, queue: ConsumeQueue | None) -> None:
+        lost = self._schedule.correct(level, *((0, 0) if queue is None else (queue.min_offset, queue.max_offset)))
+        if lost:
+            _LOG.warning(
+                "%s: %d of level %d expired before they were delivered",
+                self.describe(),
+                lost,
+                level,
+                extra=log_event("topics_expired", part=self.describe(), count=lost),
+            )
+
+    def stop_delivering(self) -> None:
+        """Hand nothing more to the CommitLog."""
+        self._is_closing = True
+
+    def _queue(self, level: int) -> ConsumeQueue | None:
+        return self._store.queues.get((SCHEDULE_TOPIC, queue_of_level(level)))
+
+    def follow(self) -> None:
+        """There are more delayed messages."""
+        for level in self._schedule.levels:
+            queue = self._queue(level)
+            if queue is not None and queue.max_offset > self._schedule.offset(level):
+                entries = queue.entries(self._schedule.offset(level), 1)
+                due_ms = int(entries[0]["tags_code"]) if len(entries) else 0  # expired: at once, to be passed over
+                self._schedule.arrived(level, due_ms)
+        self._deliver_due()
+
+    def _deliver_due(self) -> None:
+        """Deliver what is due, and ask to be woken for what is next."""
+        if self._is_closing:
+            return
+        now_ms = self._context.clock.wall_us() // 1000
+        while wanting := [level for level in self._schedule.wanting(now_ms) if level not in self._on_their_way]:
+            for level in wanting:
+                self._look(level, now_ms)
+        if self._on_their_way:  # whoever comes back from there looks again
+            return
+        due_ms = self._schedule.next_due_ms()
+        if due_ms is not None:
+            wait_ms = min(max(due_ms - now_ms, 0), _MOST_WAIT_MS)
+            self.call_later("due", wait_ms * MS_NS, self._deliver_due, first=True)
+
+    def _look(self, level: int, now_ms: int) -> None:
+        queue = self._queue(level)
+        if queue is None:
+            self._schedule.look(level, _NOTHING, now_ms)
+            return
+        self._correct(level, queue)
+        entries = queue.entries(self._schedule.offset(level), _AT_A_TIME)
+        count = self._schedule.look(level, entries["tags_code"].astype("i8"), now_ms)
+        if not count:
+            return
+        batches = self._deliverable(entries[:count])
+        self._on_their_way.add(level)
+        confirm = Future()
+        confirm.on_done(lambda done: self._answered(done, level, count))
+        if batches:
+            self._log.hand_over(batches, confirm)
+        else:
+            confirm.set()
+
+    def _deliverable(self, entries: Entries) -> list[Batch]:
+        """What is appended for these entries. A message that cannot be stays where it is, and is passed over: nobody
+        could deliver it ever, and it shall not keep those behind it."""
+        records, damage = read_sound_records(self._store.commit_log, entries)
+        batches, refused = deliveries(records)
+        found: list[Batch] = []
+        errors: list[WarrenError] = [*damage, *refused]
+        for batch in batches:
+            if self._is_allowed(batch, []):
+                found.append(batch)
+            else:
+                found += [one for one in _singles(batch) if self._is_allowed(one, errors)]
+        for error in errors:
+            _LOG.error(
+                "%s: not delivered: %s",
+                self.describe(),
+                error,
+                extra=log_event("topics_undelivered", error, part=self.describe()),
+            )
+        if len(entries) > len(records) + len(damage):
+            count = len(entries) - len(records) - len(damage)
+            _LOG.warning(
+                "%s: %d expired before they were delivered",
+                self.describe(),
+                count,
+                extra=log_event("topics_expired", part=self.describe(), count=count),
+            )
+        return found
+
+    def _is_allowed(self, batch: Batch, errors: list[WarrenError]) -> bool:
+        try:
+            self._store.check(batch)
+        except MessageIllegalError as error:
+            errors.append(error)
+            return False
+        return True
+
+    def _answered(self, confirm: Future, level: int, count: int) -> None:
+        """In the CommitLog's turn. What found no room is tried again; after other errors the store is opened anew."""
+        error = confirm.error
+        if error is None:
+            self.call_soon(lambda: self._delivered(level, count))
+        elif isinstance(error, NoRoomError):
+            self.call_soon(lambda: self._wait_for_room(error, "refused", lambda: self._deliver_again(level)))
+
+    def _delivered(self, level: int, count: int) -> None:
+        self._found_room("refused")
+        self._schedule.delivered(level, count)
+        self._arm_persist(self._store.settings.flush_delay_offset_interval)
+        self._deliver_again(level)
+
+    def _deliver_again(self, level: int) -> None:
+        self._on_their_way.discard(level)
+        self._deliver_due()
+
+    def _persist(self) -> None:
+        if self._schedule.is_dirty:
+            self._file.replace(encode_delay_offsets(self._schedule.offsets, pretty=True), sync=True)
+            self._schedule.is_dirty = False
+
+    def on_turn_end(self) -> None:
+        if self._context.check_invariants:
+            self._schedule.check_invariants()
+
+
+def _singles(batch: Batch) -> list[Batch]:
+    """Its messages, each by itself."""
+    each = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
+    return [
+        attrs.evolve(batch, bodies=[body], properties=properties)
+        for body, properties in zip(batch.bodies, each, strict=True)
+    ]

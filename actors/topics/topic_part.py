@@ -1,0 +1,125 @@
+"""What the actors of a topic store have in common: if one of them fails, all of them do.
+
+The node is told, gives the others up and opens the store anew (:mod:`warren.actors.topics.running_topics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from warren.actors import messages as m
+from warren.actors.engines.full_disk import FullDisk
+from warren.actors.engines.restarts import What
+from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_part import NodePart
+from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.timer import tell
+from warren.storage.errors import NoRoomError, WarrenError
+
+_LOG = logger("topics")
+
+MS_NS: Final = 1_000_000
+
+
+class TopicPart(NodePart):
+    """One of a topic store's actors."""
+
+    _error: BaseException | None = None
+    """Why it was given up, or failed."""
+    no_room: NoRoomError | None = None
+    """What found no room on the disk first, of what has found none since."""
+    _without_room: Mapping[str, FullDisk] = {}
+    """What found no room when it was last tried."""
+    _persist_armed: bool = False
+
+    @property
+    def trouble(self) -> What:
+        return ("topics",)
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, WarrenError):
+            return self._error
+        if self._error is None:
+            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
+        return ActorStoppedError(f"{self.describe()} are down: {self._error}")
+
+    def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
+        """The disk is full: do ``work`` in a while, ever more seldom."""
+        self.call_later(key, self._note_full(key, error).next_wait_ns(), work)
+
+    def _note_full(self, key: str, error: NoRoomError) -> FullDisk:
+        """The disk is full. It is logged where it begins, and where everything has found room again."""
+        if self.no_room is None:
+            self.no_room = error
+            _LOG.warning(
+                "%s: no room on the disk: %s",
+                self.describe(),
+                error,
+                extra=log_event("disk_full", error, part=self.describe()),
+            )
+        full_disk = self._without_room.get(key) or FullDisk()
+        self._without_room = {**self._without_room, key: full_disk}
+        return full_disk
+
+    def _found_room(self, key: str) -> None:
+        if self.no_room is None or key not in self._without_room:
+            return
+        self._without_room = {other: full for other, full in self._without_room.items() if other != key}
+        if not self._without_room:
+            self.no_room = None
+            _LOG.warning(
+                "%s: there is room on the disk again",
+                self.describe(),
+                extra=log_event("disk_room", part=self.describe()),
+            )
+
+    def _persist(self) -> None:
+        """Write down what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
+
+    def close(self) -> None:
+        """What came before is done, written down and safe; the actor stops. Raises what keeps that from being so."""
+        self._close()
+        self.cancel_timers()
+        self._stop()
+
+    def _close(self) -> None:
+        self._persist()
+
+    def give_up(self, error: BaseException) -> None:
+        """Another one has failed: leave the files as they are, stop."""
+        self.end_with(error)
+        self._stop()
+
+    def _arm_persist(self, after_ms: int) -> None:
+        """Write it down in a while, with what comes meanwhile."""
+        if not self._persist_armed:
+            self._persist_armed = True
+            self.call_later("persist", after_ms * MS_NS, self._persist_if_room, first=True)
+
+    def _persist_if_room(self) -> None:
+        """Write it down now. On a full disk it waits in memory, and a crash before means that work is done again."""
+        self._persist_armed = False
+        try:
+            self._persist()
+        except NoRoomError as error:
+            self._persist_armed = True
+            self._wait_for_room(error, "persist", self._persist_if_room)
+        else:
+            self._found_room("persist")
+
+    def end_with(self, error: BaseException) -> None:
+        """Whoever waits here for something will not get it."""
+        self._error = error
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the store is the parent's, and whoever comes here gets ``error``."""
+        self._error = error
+        self.actor_stopped.set()
+
+    def note_error(self, error: BaseException) -> None:
+        self._error = error
+
+    def on_error(self, error: BaseException) -> None:
+        self.end_with(error)
+        tell(self._context.node, m.TopicsFailed(self.actor_ref, error))

@@ -1,0 +1,1 @@
+"""RocketMQ's CommitLog: records, scans, recovery."""

@@ -1,0 +1,1 @@
+"""RabbitMQ's message store: records, where they lie, compaction, recovery."""

@@ -1,0 +1,176 @@
+"""The records of a store file by columns: what a scan of millions of them asks for,
+:func:`~warren.msg_store.rdq.rdq_format.scan` record by record.
+
+The file is walked in windows. In a window the records are found by their sizes alone, a run of equal ones in a few
+steps; then their columns are gathered. Both scans find the same records, good and bad, and stop at the same place for
+the same reason, whatever the file holds: a test holds this.
+
+Memory: a window. A record that is longer is read as a whole where messages are asked for, up to
+:data:`MOST_RECORD_BYTES`; else only its begin and its last byte are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.msg_store.rdq.rdq_format import (
+    END_MARKER,
+    HEADER,
+    MSG_ID_BYTES,
+    OVERHEAD_BYTES,
+    SIZE_BYTES,
+    UNCOUNTED_BYTES,
+    ScanEnd,
+    end_reason,
+)
+from warren.storage.filesystem import File
+from warren.storage.strided import Bytes, Longs, Mask, equal_run, gather_rows
+
+WINDOW_BYTES: Final = 4 << 20
+
+MOST_RECORD_BYTES: Final = 1 << 30
+"""No broker takes a message of half of that. The message of a record that claims more is not read: else a damaged size
+would be our memory."""
+
+_SIZE = Struct(">Q")
+_RUN: Final = 8
+"""So many records of one size, and a longer run of them is looked for."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RdqColumns:
+    """``n`` ≥ 1 records that lie one behind the other, by columns of ``n``."""
+
+    offsets: Longs
+    """Where each begins in the file."""
+    sizes: Longs
+    """Of all of its bytes on disk."""
+    msg_ids: Bytes
+    """A row of 16 bytes each."""
+    good: Mask
+    data: bytes
+    """The bytes of the file from :attr:`base` on, all of these records among them; empty where they were not read."""
+    base: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether :attr:`data` holds the records."""
+        return bool(self.data)
+
+    @property
+    def message_starts(self) -> Longs:
+        """Where in :attr:`data` each message begins."""
+        return self.offsets - self.base + HEADER.size
+
+    @property
+    def message_sizes(self) -> Longs:
+        return self.sizes - OVERHEAD_BYTES
+
+
+class ColumnScan(Iterator[RdqColumns]):
+    """The records of a file, in order; once they are used up, ``end`` says where they stopped and why.
+
+    ``with_messages``: the bytes of longer records than the window are read, too.
+    """
+
+    __slots__ = ("_columns", "end", "path")
+
+    def __init__(self, file: File, path: str, *, window_bytes: int = WINDOW_BYTES, with_messages: bool = False) -> None:
+        self.path = path
+        self.end: ScanEnd | None = None
+        self._columns = self._walk(file, max(window_bytes, HEADER.size), with_messages=with_messages)
+
+    def __iter__(self) -> Iterator[RdqColumns]:
+        return self._columns
+
+    def __next__(self) -> RdqColumns:
+        return next(self._columns)
+
+    def finish(self) -> ScanEnd:
+        """Pass over the records that are left."""
+        for _ in self._columns:
+            pass
+        if self.end is None:
+            raise RuntimeError(f"{self.path}: the scan was broken off by an error")
+        return self.end
+
+    def _walk(self, file: File, window_bytes: int, *, with_messages: bool) -> Iterator[RdqColumns]:
+        file_size, at = file.size(), 0
+        while at + OVERHEAD_BYTES <= file_size:
+            data = file.pread(min(window_bytes, file_size - at), at)
+            if len(data) < HEADER.size:
+                break  # the file was cut under the scan
+            starts, behind = _find(data)
+            if len(starts):
+                yield _columns(data, at, starts, behind)
+                at += behind
+                continue
+            size = _SIZE.unpack_from(data)[0] + UNCOUNTED_BYTES
+            if size < OVERHEAD_BYTES or at + size > file_size:
+                break
+            yield _long_record(file, at, size, data, with_messages=with_messages)
+            at += size
+        rest = file.pread(max(min(SIZE_BYTES, file_size - at), 0), at)
+        self.end = ScanEnd(at, end_reason(rest), file_size)
+
+
+def _find(data: bytes) -> tuple[Longs, int]:
+    """Where in ``data`` whole records begin, by their sizes alone, and where the last of them ends."""
+    parts: list[Longs] = []
+    single: list[int] = []
+    at = previous = equal = 0
+    limit = len(data)
+    last, unpack, add = limit - HEADER.size, _SIZE.unpack_from, single.append
+    while at <= last:
+        size = unpack(data, at)[0] + UNCOUNTED_BYTES
+        if size < OVERHEAD_BYTES or size > limit - at:
+            break
+        add(at)
+        at += size
+        if size != previous:
+            previous, equal = size, 0
+            continue
+        equal += 1
+        if equal == _RUN:
+            equal = 0
+            if count := equal_run(data, at, size, len(data)):
+                parts += [np.array(single, np.int64), at + size * np.arange(count)]
+                single.clear()
+                at += size * count
+    return np.concatenate([*parts, np.array(single, np.int64)]), at
+
+
+def _columns(data: bytes, base: int, starts: Longs, behind: int) -> RdqColumns:
+    sizes = np.diff(starts, append=behind)
+    return RdqColumns(
+        offsets=starts + base,
+        sizes=sizes,
+        msg_ids=gather_rows(data, starts + SIZE_BYTES, MSG_ID_BYTES),
+        good=np.frombuffer(data, np.uint8)[starts + sizes - 1] == END_MARKER[0],
+        data=data,
+        base=base,
+    )
+
+
+def _long_record(file: File, at: int, size: int, begin: bytes, *, with_messages: bool) -> RdqColumns:
+    """One that does not fit into the window that begins with it."""
+    data = file.pread(size, at) if with_messages and size <= MOST_RECORD_BYTES else b""
+    if len(data) < size:  # not to be read, or the file was cut under the scan
+        data = b""
+    last = data[-1:] or file.pread(1, at + size - 1)
+    return RdqColumns(
+        offsets=np.array([at]),
+        sizes=np.array([size]),
+        msg_ids=np.frombuffer(begin, np.uint8, MSG_ID_BYTES, SIZE_BYTES).reshape(1, -1),
+        good=np.array([last == END_MARKER]),
+        data=data,
+        base=at,
+    )

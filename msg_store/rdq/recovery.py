@@ -1,0 +1,205 @@
+"""Finds out what a store holds by scanning its files: after a crash, and wherever shortcuts cannot be trusted.
+
+1. What a crashed compaction left is brought in: ``<n>.rdt`` goes to where the scan of ``<n>.rdq`` stops. (Behind
+   that may be zeros, of a file that was extended and not filled yet; what was good there is in the ``.rdt``.)
+2. All files are scanned, oldest first. Where a message stands several times, the last place counts.
+3. The highest-numbered file ends behind its last good record, so that what is appended can be found by a scan.
+4. Copies that a power loss has torn go: of a message that stands in a later file too, and there otherwise. They are
+   copies of a compaction's right file, as is all behind them; once the later file is gone they would count.
+
+A file that changes here is written anew and takes the old one's place. For where an fsync failed in the process before,
+its successor reads bytes that no later fsync brings to the disk; after a power loss zeros would stand there, and hide
+from a scan whatever was appended behind them.
+
+On a full disk nothing is written anew: a ``.rdt`` becomes the store's highest file as it is, and what is written next
+goes into a new one behind that, so that nothing is appended to a file whose end is torn.
+
+A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced, and each step may be taken twice.
+
+What cannot be read is reported, not repaired, and nothing is deleted on its account. After a crash that may be torn
+ends that nobody relied on: whether something is lost turns out when the references come. Zeros at a file's end are not
+even reported. Reference counts are not on disk; what is found here is uncounted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warren.msg_store.rdq.file_summary import FileSummary
+from warren.msg_store.rdq.locations import Location, Locations, pack, unpack
+from warren.msg_store.rdq.rdq_format import (
+    EndReason,
+    Scan,
+    file_number,
+    in_age_order,
+    leftover_of,
+    path_of,
+    scan,
+    scan_end,
+)
+from warren.storage.errors import DataError, DiskFullError
+from warren.storage.filesystem import File, FileSystem, make_beside
+
+if TYPE_CHECKING:
+    from warren.msg_store.rdq.rdq_columns import ColumnScan
+
+BAD_RECORDS_REPORTED = 100
+"""More bad records of a file than these are not listed one by one."""
+
+COPY_BYTES = 1 << 20
+
+
+@attrs.define
+class Recovered:
+    """What was found: places, files, and what could not be read."""
+
+    locations: Locations
+    summary: FileSummary
+    unreadable: list[DataError] = attrs.field(factory=list)
+    repeated: list[tuple[bytes, int]] = attrs.field(factory=list)
+    """Messages that stand again behind these places (:func:`~warren.msg_store.rdq.locations.pack`)."""
+
+
+def recover(files: FileSystem, directory: str) -> Recovered:
+    """Find out what the store in ``directory`` holds; brings leftovers in and cuts the highest file."""
+    _bring_in_leftovers(files, directory)
+    found = Recovered(Locations(counted=False), FileSummary())
+    numbers = in_age_order(files.list(directory))
+    for number in numbers:
+        _take_in(files, directory, number, found, is_current=number == numbers[-1])
+    _cut_torn_copies(files, directory, found)
+    for location in found.locations.locations():
+        found.summary.validate(location.file, location.size)
+    return found
+
+
+def report_unreadable(scanned: Scan | ColumnScan, bad_offsets: list[int], unreadable: list[DataError]) -> None:
+    """Add what a scan, now at its end, met to ``unreadable``."""
+    for offset in bad_offsets[:BAD_RECORDS_REPORTED]:
+        unreadable.append(DataError(scanned.path, offset, "the record does not end in 0xFF"))
+    if len(bad_offsets) > BAD_RECORDS_REPORTED:
+        more = len(bad_offsets) - BAD_RECORDS_REPORTED
+        unreadable.append(DataError(scanned.path, None, f"{more} more records do not end in 0xFF"))
+    end = scanned.finish()
+    if end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
+        reason = f"{end.reason.value}; {end.unread_bytes} bytes cannot be read"
+        unreadable.append(DataError(scanned.path, end.offset, reason))
+
+
+def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *, is_current: bool) -> None:
+    path = path_of(directory, number)
+    handle = files.open_read(path)
+    try:
+        places, bad_offsets, good_end = found.locations.places, list[int](), 0
+        scanned = scan(handle, path)
+        for offset, size, msg_id, good in scanned:
+            if good:
+                if (before := places.get(msg_id)) is not None:
+                    found.repeated.append((msg_id, before))
+                places[msg_id] = pack(number, offset, size)
+                good_end = offset + size
+            else:
+                bad_offsets.append(offset)
+        report_unreadable(scanned, bad_offsets, found.unreadable)
+        size = good_end if is_current else handle.size()
+        found.summary.add(number, size)
+        if is_current and handle.size():
+            try:
+                _write_anew(files, path, [(handle, good_end)])
+            except DiskFullError:
+                found.summary.resize(number, handle.size())
+                found.summary.add(number + 1, 0)
+            files.sync_directory(directory)
+    finally:
+        handle.close()
+
+
+def _cut_torn_copies(files: FileSystem, directory: str, found: Recovered) -> None:
+    """End each file before its first record that is not what the message's last place, in a later file, has.
+
+    Nothing is cut that a message needs: then it is no copy that was torn.
+    """
+    cuts: dict[int, int] = {}
+    for msg_id, before in found.repeated:
+        old, last = unpack(before), unpack(found.locations.places[msg_id])
+        is_first = old.offset < cuts.get(old.file, old.offset + 1)
+        if is_first and old.file != last.file and _read(files, directory, old) != _read(files, directory, last):
+            cuts[old.file] = old.offset
+    if not cuts:
+        return
+    needed = {at.file for at in found.locations.locations() if at.offset >= cuts.get(at.file, at.offset + 1)}
+    for number in sorted(cuts.keys() - needed):
+        handle = files.open_read(path_of(directory, number))
+        try:
+            _write_anew(files, path_of(directory, number), [(handle, cuts[number])])
+        except DiskFullError:
+            continue
+        finally:
+            handle.close()
+        found.summary.resize(number, cuts[number])
+        files.sync_directory(directory)
+
+
+def _read(files: FileSystem, directory: str, place: Location) -> bytes:
+    handle = files.open_read(path_of(directory, place.file))
+    try:
+        return handle.pread(place.size, place.offset)
+    finally:
+        handle.close()
+
+
+def _bring_in_leftovers(files: FileSystem, directory: str) -> None:
+    leftovers = [number for name in files.list(directory) if (number := file_number(name)) is not None and number < 0]
+    for leftover in leftovers:
+        source = files.open_read(path_of(directory, leftover))
+        try:
+            size = scan_end(source, path_of(directory, leftover)).offset
+            if size:
+                _append(files, path_of(directory, leftover_of(leftover)), source, size)
+        except DiskFullError:
+            _rename_to_highest(files, directory, leftover)
+        finally:
+            source.close()
+    if leftovers:
+        files.sync_directory(directory)
+    for leftover in leftovers:
+        if files.exists(path_of(directory, leftover)):
+            files.delete(path_of(directory, leftover))
+
+
+def _rename_to_highest(files: FileSystem, directory: str, leftover: int) -> None:
+    """Let a leftover be the highest file: it has the same form, and the last place of a message counts."""
+    path = path_of(directory, leftover)
+    handle = files.open_append(path)
+    try:
+        handle.sync()
+    finally:
+        handle.close()
+    highest = max(max(number, leftover_of(number)) for number in in_age_order(files.list(directory)))
+    files.rename(path, path_of(directory, highest + 1))
+
+
+def _append(files: FileSystem, path: str, source: File, size: int) -> None:
+    """Put the first ``size`` bytes of a leftover at the end of what can be read of its file."""
+    if not files.exists(path):
+        _write_anew(files, path, [(source, size)])
+        return
+    before = files.open_read(path)
+    try:
+        _write_anew(files, path, [(before, scan_end(before, path).offset), (source, size)])
+    finally:
+        before.close()
+
+
+def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> None:
+    """Let the file at ``path`` be the first bytes of each of the parts, synced; its name is not."""
+
+    def write(target: File) -> None:
+        for source, size in parts:
+            for offset in range(0, size, COPY_BYTES):
+                target.append(source.pread(min(COPY_BYTES, size - offset), offset))
+
+    scratch = make_beside(files, path, write, sync=True)
+    files.rename(scratch, path)

@@ -1,0 +1,438 @@
+"""Reads a store that belongs to somebody else, or that is not to be touched: no byte is written, no name changed.
+
+All files are scanned once (``.rdt`` files too, each on its own) and a table of places is kept, sorted by msg_id: 36
+bytes a message, so that ten gigabytes can be looked into within a small process. Where a message stands several times,
+the last place counts, as in :mod:`warren.msg_store.rdq.recovery`. Whether anybody refers to a message is not known
+here.
+
+A file is *broken* where its scan ended elsewhere than at its end, or met a bad record. A message that is asked for and
+that no scan reached is looked for everywhere in the broken files (:mod:`warren.msg_store.rdq.hole_search`): brokers
+from 3.13 on leave garbage between messages, and a scan may go astray in it before that shows. It is done once for all
+ids that somebody needs, where :meth:`StoreReader.open` was told how to learn them; else for the ids of each question,
+each id once. What was found is from then on as if a scan had reached it. A message of which different records were
+found, in one file or in two, cannot be read: either may be part of another message's body.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from warren.msg_store.rdq.body_reader import ReadHandles, runs
+from warren.msg_store.rdq.hole_search import FoundRecords, Ids, search
+from warren.msg_store.rdq.locations import Location
+from warren.msg_store.rdq.rdq_columns import ColumnScan
+from warren.msg_store.rdq.rdq_format import (
+    END_MARKER,
+    HEADER,
+    MSG_ID_BYTES,
+    SCAN_CHUNK_BYTES,
+    UNCOUNTED_BYTES,
+    EndReason,
+    Record,
+    ScanEnd,
+    decode_record,
+    file_name,
+    in_age_order,
+    scan,
+)
+from warren.msg_store.rdq.recovery import report_unreadable
+from warren.storage.columns import distinct
+from warren.storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
+from warren.storage.filesystem import File, FileSystem
+
+_ID = np.dtype(f"S{MSG_ID_BYTES}")
+"""Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
+
+AHEAD_BYTES = 4 << 20
+"""Of records, about, that are read before the first of their bodies is handed out."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Table:
+    """Columns, one row for each message, in order of the ids."""
+
+    ids: npt.NDArray[np.bytes_]
+    files: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+    def rows(self, chosen: npt.NDArray[np.bool_]) -> _Table:
+        """Some of them."""
+        return _Table(self.ids[chosen], self.files[chosen], self.offsets[chosen], self.sizes[chosen])
+
+
+@attrs.define(eq=False, repr=False)
+class StoreReader:
+    """The bodies in a directory of store files; made by :meth:`open`."""
+
+    _files: FileSystem
+    _handles: ReadHandles
+    _table: _Table
+    ends: dict[str, ScanEnd]
+    """File name → where its scan stopped, oldest first."""
+    unreadable: list[DataError]
+    """What the scans met and could not read; after a crash, torn ends too."""
+    _broken: dict[int, tuple[int, int]]
+    """The broken files, oldest first; of each where the last record before the damage begins and ends."""
+    _needed: Callable[[], Ids] | None
+    _searched: Ids = attrs.field(factory=lambda: np.empty(0, _ID))
+    """Ids that were looked for in broken files, sorted."""
+    _found: dict[str, FoundRecords] = attrs.field(factory=dict)
+    """File name → what was found there."""
+    _ambiguous: dict[bytes, DataError] = attrs.field(factory=dict)
+    """Messages of which broken files hold different records."""
+    _missing: int = 0
+    """Of the ids that were looked for, how many were not found."""
+    _failed: StorageError | None = None
+    """Why broken files could not be searched to their ends."""
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        directory: str,
+        *,
+        needed: Callable[[], Ids] | None = None,
+        refused: dict[str, StorageError] | None = None,
+    ) -> StoreReader:
+        """Scan the files in ``directory``; one that is missing has none. Damage does not stop it.
+
+        ``needed``: called at most once, tells the ids (16-byte strings) of all that anybody needs; then nothing else is
+        looked for in broken files. ``refused``: takes path and reason of each file (or of the directory) that the
+        system does not give away, and that is passed over then; else :class:`StorageError` is raised.
+        """
+        handles = ReadHandles(files, directory)
+        ends: dict[str, ScanEnd] = {}
+        unreadable: list[DataError] = []
+        broken = dict[int, tuple[int, int]]()
+        ids, numbers, offsets, sizes = bytearray(), array("i"), array("q"), array("q")
+        for number in _numbers(files, directory, refused):
+            handle = _opened(files, handles.path(number), refused)
+            if handle is None:
+                continue
+            try:
+                scanned = ColumnScan(handle, handles.path(number), window_bytes=SCAN_CHUNK_BYTES)
+                bad_offsets, last_start = list[int](), 0
+                for found in scanned:
+                    good = found.good
+                    ids += found.msg_ids[good].tobytes()
+                    numbers.frombytes(np.full(int(good.sum()), number, np.int32).tobytes())
+                    offsets.frombytes(found.offsets[good].tobytes())
+                    sizes.frombytes(found.sizes[good].tobytes())
+                    sound = found.offsets if good.all() else found.offsets[: int(good.argmin())]
+                    if len(sound) and not bad_offsets:
+                        last_start = int(sound[-1])
+                    bad_offsets += found.offsets[~good].tolist()
+                end = ends[file_name(number)] = scanned.finish()
+                if bad_offsets or end.reason is not EndReason.CLEAN:
+                    broken[number] = last_start, min([end.offset, *bad_offsets])
+                report_unreadable(scanned, bad_offsets, unreadable)
+            except StorageError as error:  # what came before it in the file is good
+                if refused is None:
+                    raise
+                refused[handles.path(number)] = error
+            finally:
+                handle.close()
+        return cls(files, handles, _sorted_table(ids, numbers, offsets, sizes), ends, unreadable, broken, needed)
+
+    def __len__(self) -> int:
+        """Different messages."""
+        return len(self._table.ids)
+
+    def contains(self, msg_id: bytes) -> bool:
+        """Whether there is a good record of a message."""
+        return self._row(msg_id) is not None
+
+    def read(self, msg_id: bytes) -> bytes:
+        """The body of a message. Raises :class:`UnknownMessageError`, and :class:`DataError` for a damaged record."""
+        row = self._row(msg_id)
+        if row is None:
+            raise UnknownMessageError(msg_id.hex())
+        return self._read_row(row, msg_id)
+
+    def contains_each(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+        """:meth:`contains` for many, as 16-byte strings."""
+        there = self._scanned(msg_ids)
+        if self._broken and not there.all() and self._search(msg_ids[~there]):
+            there = self._scanned(msg_ids)
+        return there
+
+    def _scanned(self, msg_ids: Ids) -> npt.NDArray[np.bool_]:
+        return _among(msg_ids, self._table.ids)
+
+    def read_each(self, msg_ids: npt.NDArray[np.bytes_]) -> Iterator[bytes | WarrenError]:
+        """:meth:`read` for many, as 16-byte strings: each one's body, or what it would raise, in the order asked for.
+
+        About :data:`AHEAD_BYTES` are read ahead, front to back, neighbours in a file at once.
+        """
+        there = self.contains_each(msg_ids)
+        table = self._table
+        rows = np.searchsorted(table.ids, msg_ids)
+        sizes = np.zeros(len(rows), np.int64)
+        sizes[there] = table.sizes[rows[there]]
+        before = np.cumsum(sizes) - sizes
+        start = 0
+        while start < len(rows):
+            stop = max(int(np.searchsorted(before, before[start] + AHEAD_BYTES)), start + 1)
+            found = self._read_rows(table, rows[start:stop][there[start:stop]])
+            for is_there, msg_id in zip(there[start:stop].tolist(), msg_ids[start:stop].tolist(), strict=True):
+                yield next(found) if is_there else UnknownMessageError(msg_id.ljust(MSG_ID_BYTES, b"\0").hex())
+            start = stop
+
+    def read_uniform(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
+        """The bodies of many as the rows of a matrix.
+
+        ``None`` where one is not there or damaged, where they are not of one length, and where they lie so far apart
+        that they are better read one by one.
+        """
+        if not self.contains_each(msg_ids).all() or self._ambiguous:
+            return None
+        rows = np.searchsorted(self._table.ids, msg_ids)
+        files, offsets, sizes = self._table.files[rows], self._table.offsets[rows], self._table.sizes[rows]
+        size = int(sizes[0])
+        if (sizes != size).any():
+            return None
+        records = np.empty((len(rows), size), np.uint8)
+        for number in distinct(files).tolist():
+            here = files == number
+            low, high = int(offsets[here].min()), int(offsets[here].max()) + size
+            if high - low > AHEAD_BYTES:
+                return None
+            try:
+                window = np.frombuffer(self._handles.pread(number, high - low, low), np.uint8)
+            except StorageError:
+                return None
+            if len(window) < high - low:
+                return None
+            records[here] = np.lib.stride_tricks.sliding_window_view(window, size)[offsets[here] - low]
+        header = np.frombuffer(HEADER.pack(size - UNCOUNTED_BYTES, b""), np.uint8)[:-MSG_ID_BYTES]
+        ids = np.ascontiguousarray(msg_ids).view(np.uint8).reshape(len(rows), MSG_ID_BYTES)
+        start, stop = len(header), HEADER.size
+        is_good = (
+            (records[:, :start] == header).all()
+            and (records[:, start:stop] == ids).all()
+            and (records[:, -1] == END_MARKER[0]).all()
+        )
+        return records[:, stop:-1] if is_good else None
+
+    def records(self) -> Iterator[tuple[str, Record]]:
+        """Every record with the name of its file, oldest first, bad ones and repeated ones too; scans anew.
+
+        What was found in a broken file comes behind its other records.
+        """
+        for name in self.ends:
+            path = f"{self._handles.directory}/{name}"
+            handle = self._files.open_read(path)
+            try:
+                for record in scan(handle, path):
+                    yield name, record
+            finally:
+                handle.close()
+            for record in self.hidden(name):
+                yield name, record
+
+    def hidden(self, name: str) -> Iterator[Record]:
+        """The messages that were found in that file and that no scan reached, in the order of the file."""
+        if (found := self._found.get(name)) is not None:
+            columns = found.offsets.tolist(), found.sizes.tolist(), found.msg_ids.tolist()
+            for offset, size, msg_id in zip(*columns, strict=True):
+                yield Record(offset, size, msg_id.ljust(MSG_ID_BYTES, b"\0"), True)
+
+    def has_hidden(self, name: str) -> bool:
+        """Whether messages were found in that file that no scan reached; only those are known that were asked for."""
+        return name in self._found
+
+    def has_all_needed(self) -> bool:
+        """Whether there is all that somebody needs, where :meth:`open` was told how to learn that.
+
+        Brings it to look for what no scan reached.
+        """
+        self._search(_nothing())
+        return not self._missing
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether broken files could not be searched; from then on whoever asks for what is missing is told so."""
+        return self._failed is not None
+
+    def close(self) -> None:
+        """Close the files."""
+        self._handles.close()
+
+    def _search(self, msg_ids: Ids) -> bool:
+        """Look for messages in the broken files; whether any was found."""
+        if self._failed is not None:
+            raise StorageError(str(self._failed)) from self._failed
+        try:
+            return self._search_broken(msg_ids)
+        except StorageError as error:
+            self._failed = error
+            raise
+
+    def _search_broken(self, msg_ids: Ids) -> bool:
+        if self._needed is not None:
+            needed, self._needed = self._needed, _nothing
+            msg_ids = needed()
+        wanted = distinct(np.asarray(msg_ids, _ID))
+        wanted = wanted[~_among(wanted, self._searched) & ~self._scanned(wanted)]
+        if not len(wanted):
+            return False
+        self._searched = np.union1d(self._searched, wanted)
+        count = len(wanted)
+        hidden = _Table(wanted, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        is_found = np.zeros(count, np.bool_)
+        for number, last in reversed(self._broken.items()):
+            handle = self._files.open_read(self._handles.path(number))
+            try:
+                found = search(handle, wanted, last=last)
+            finally:
+                handle.close()
+            for msg_id, offset, other in found.ambiguous:
+                self._note_ambiguous(msg_id, number, offset, str(other))
+            rows = np.searchsorted(wanted, found.msg_ids)
+            is_new = ~is_found[rows]
+            self._compare(hidden, rows[~is_new], number, found.rows(~is_new))
+            found, rows = found.rows(is_new), rows[is_new]
+            if len(found):
+                is_found[rows] = True
+                hidden.files[rows], hidden.offsets[rows], hidden.sizes[rows] = number, found.offsets, found.sizes
+                before = self._found.get(file_name(number))
+                self._found[file_name(number)] = found if before is None else found.merged(before)
+        self._missing += int((~is_found).sum())
+        self._table = _merged([self._table, hidden.rows(is_found)] if is_found.any() else [self._table])
+        return bool(is_found.any())
+
+    def _compare(self, hidden: _Table, rows: npt.NDArray[np.intp], number: int, found: FoundRecords) -> None:
+        """Note which of the records that a file has again differ from those that a younger file has."""
+        for row, offset, size in zip(rows.tolist(), found.offsets.tolist(), found.sizes.tolist(), strict=True):
+            first, at = int(hidden.files[row]), int(hidden.offsets[row])
+            if size != hidden.sizes[row] or (
+                self._handles.pread(first, size, at) != self._handles.pread(number, size, offset)
+            ):
+                self._note_ambiguous(hidden.ids[row], first, at, f"{offset} in {file_name(number)}")
+
+    def _note_ambiguous(self, msg_id: bytes, number: int, offset: int, other: str) -> None:
+        reason = f"a different record with this id is at {other}; either may be part of another message's body"
+        error = DataError(self._handles.path(number), offset, reason)
+        self._ambiguous.setdefault(msg_id.ljust(MSG_ID_BYTES, b"\0"), error)
+
+    def _row(self, msg_id: bytes) -> int | None:
+        row = self._row_scanned(msg_id)
+        if row is None and self._broken and len(msg_id) == MSG_ID_BYTES and self._search(np.array([msg_id], _ID)):
+            row = self._row_scanned(msg_id)
+        return row
+
+    def _row_scanned(self, msg_id: bytes) -> int | None:
+        row = int(np.searchsorted(self._table.ids, np.bytes_(msg_id)))
+        if len(msg_id) != MSG_ID_BYTES or row == len(self._table.ids):
+            return None
+        return row if self._table.ids[row] == msg_id.rstrip(b"\0") else None
+
+    def _read_rows(self, table: _Table, rows: npt.NDArray[np.int64]) -> Iterator[bytes | WarrenError]:
+        """The bodies of rows of a table, in their order; the files are read front to back."""
+        files, offsets, sizes = table.files[rows], table.offsets[rows], table.sizes[rows]
+        order = np.lexsort((offsets, files))
+        columns = (column[order].tolist() for column in (files, offsets, sizes))
+        places = [Location(*place) for place in zip(*columns, strict=True)]
+        ids = [msg_id.ljust(MSG_ID_BYTES, b"\0") for msg_id in table.ids[rows].tolist()]
+        found: list[bytes | WarrenError] = [b""] * len(rows)
+        for run in runs(list(zip(places, order.tolist(), strict=True))):
+            number, start, _ = run[0][0]
+            path = self._handles.path(number)
+            try:
+                data = self._handles.pread(number, max(at + size for (_, at, size), _ in run) - start, start)
+            except StorageError as error:
+                for _, position in run:
+                    found[position] = error
+                continue
+            for (_, offset, size), position in run:
+                record = data[offset - start : offset - start + size]
+                try:
+                    found[position] = self._decode(record, ids[position], path, offset, size)
+                except DataError as error:
+                    found[position] = error
+        return iter(found)
+
+    def _read_row(self, row: int, msg_id: bytes) -> bytes:
+        number, offset, size = (
+            int(column[row]) for column in (self._table.files, self._table.offsets, self._table.sizes)
+        )
+        return self._decode(self._handles.pread(number, size, offset), msg_id, self._handles.path(number), offset, size)
+
+    def _decode(self, record: bytes, msg_id: bytes, path: str, offset: int, size: int) -> bytes:
+        if (error := self._ambiguous.get(msg_id)) is not None:
+            raise DataError(error.path, error.offset, error.reason)
+        return decode_record(record, msg_id, path, offset, size)
+
+
+def _numbers(files: FileSystem, directory: str, refused: dict[str, StorageError] | None) -> list[int]:
+    try:
+        return in_age_order(files.list(directory))
+    except StorageError as error:
+        if refused is None:
+            raise
+        refused[directory] = error
+        return []
+
+
+def _opened(files: FileSystem, path: str, refused: dict[str, StorageError] | None) -> File | None:
+    """The file, of which a byte was read: a failing disk may let it be opened."""
+    handle = None
+    try:
+        handle = files.open_read(path)
+        handle.pread(1, 0)
+    except StorageError as error:
+        if handle is not None:
+            handle.close()
+        if refused is None:
+            raise
+        refused[path] = error
+        return None
+    return handle
+
+
+def _nothing() -> Ids:
+    return np.empty(0, _ID)
+
+
+def _among(ids: Ids, ordered: Ids) -> npt.NDArray[np.bool_]:
+    """Which of the ids are among these."""
+    if not len(ordered):
+        return np.zeros(len(ids), np.bool_)
+    found: npt.NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids
+    return found
+
+
+def _merged(parts: list[_Table]) -> _Table:
+    """One table of several that have no id in common."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = np.concatenate([part.ids for part in parts])
+    order = np.argsort(ids, kind="stable")
+    return _Table(
+        ids[order],
+        np.concatenate([part.files for part in parts])[order],
+        np.concatenate([part.offsets for part in parts])[order],
+        np.concatenate([part.sizes for part in parts])[order],
+    )
+
+
+def _sorted_table(ids: bytearray, numbers: array[int], offsets: array[int], sizes: array[int]) -> _Table:
+    """Sort by id and keep of equal ones the last. Column by column: all of them twice would be too much at once."""
+    unsorted = np.frombuffer(ids, _ID)
+    order = np.argsort(unsorted, kind="stable")
+    ordered = unsorted[order]
+    last = np.ones(len(ordered), bool)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    order = order[last]
+    return _Table(
+        ordered if last.all() else ordered[last],
+        np.frombuffer(numbers, np.int32)[order],
+        np.frombuffer(offsets, np.int64)[order],
+        np.frombuffer(sizes, np.int64)[order],
+    )

@@ -1,0 +1,1 @@
+"""A queue's index on disk: journal, segments, their recovery."""

@@ -1,0 +1,190 @@
+"""A segment file as the engine reads it: strictly, and as runs.
+
+It is read in one piece (RabbitMQ does the same) and stays in memory only as long as a run still needs payloads from it.
+Where less than half of a large one is wanted it is scanned (:func:`scan_segment`): what stays is where its records
+stand, and payloads are read by themselves (:meth:`SegmentFile.part`). What a sound file cannot hold raises
+:class:`DataError`; a torn end is told apart, because it is what a crash in a flush leaves: the journal still has all
+that was torn.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from warren.queue_index.index.entries import SegmentEntries, entry_count, no_entries, segment_entries
+from warren.queue_index.index.facts import DELIVERED as FACT_DELIVERED
+from warren.queue_index.index.facts import PUBLISHED
+from warren.queue_index.index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
+from warren.queue_index.queue.run import (
+    DELIVERED,
+    EMBEDDED,
+    IN_RAM,
+    IN_STORE,
+    INDEXED,
+    PERSISTENT,
+    Batch,
+    PackedTerms,
+    Run,
+)
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+from warren.storage.strided import gather, gather_rows
+
+_NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
+_SMALL_FILE_BYTES: Final = 8 << 20  # what is read as it is, for its parts that are wanted next too
+
+
+@attrs.define(eq=False, repr=False)
+class SegmentFile:
+    """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` where the end is torn.
+
+    Of one that was scanned there are no ``data``.
+    """
+
+    data: bytes
+    entries: SegmentEntries
+    good_bytes: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its bytes are here."""
+        return len(self.data) >= self.good_bytes
+
+    def part(self, files: FileSystem, path: str, wanted: Bools) -> SegmentFile:
+        """Read the records of the wanted positions alone: as a file of nothing but their bodies."""
+        entries = self.entries
+        rel_seqs = np.flatnonzero(wanted)
+        rel_seqs = rel_seqs[np.argsort(entries.body_at[rel_seqs], kind="stable")]
+        starts = entries.body_at[rel_seqs].astype(np.int64)
+        ends = starts + BODY_SIZE + entries.embedded[rel_seqs]
+        cuts = np.flatnonzero(starts[1:] - ends[:-1] > _NEAR_BYTES) + 1
+        pieces: list[bytes] = []
+        body_at, moved_to = np.zeros(len(wanted), np.int64), 0
+        handle = files.open_read(path)
+        try:
+            for low, high in pairwise([0, *cuts.tolist(), len(rel_seqs)] if len(rel_seqs) else []):
+                start, end = int(starts[low]), int(ends[low:high].max())
+                pieces.append(handle.pread(end - start, start))
+                body_at[rel_seqs[low:high]] = starts[low:high] - start + moved_to
+                moved_to += end - start
+        finally:
+            handle.close()
+        data = b"".join(pieces)
+        if len(data) != moved_to:
+            raise DataError(path, len(data), "the file has become shorter")
+        return SegmentFile(data, attrs.evolve(entries, body_at=body_at), len(data))
+
+    def columns(self, rel_seqs: Ints) -> Batch:
+        """The messages published at these positions of the file."""
+        at = self.entries.body_at[rel_seqs]
+        octets = np.frombuffer(self.data, np.uint8)
+        steps = np.diff(at)
+        if len(at) > 1 and steps[0] and (steps == steps[0]).all():
+            step = int(steps[0])
+            low = min(int(at[0]), int(at[-1]))
+            rows = np.lib.stride_tricks.as_strided(octets[low:], (len(at), BODY_SIZE), (abs(step), 1), writeable=False)
+            bodies = np.ascontiguousarray(rows if step > 0 else rows[::-1])
+            stop = int(at[-1]) + step
+            offsets: range | array[int] = range(int(at[0]) + BODY_SIZE, stop + BODY_SIZE, step)
+        else:
+            bodies = gather_rows(self.data, at, BODY_SIZE)
+            offsets = array("q", (at + BODY_SIZE).tobytes())
+        lengths = self.entries.embedded[rel_seqs]
+        total = int(lengths.sum())
+        terms = None
+        if total:
+            same = bool((lengths == lengths[0]).all())
+            terms = PackedTerms(self.data, offsets, int(lengths[0]) if same else array("q", lengths.tobytes()))
+            if total * 2 < len(self.data):  # most of the file is not asked for: do not hold it
+                terms = terms.part(0, len(terms))
+        return Batch(
+            count=len(at),
+            ids=bodies[:, :16].tobytes(),
+            sizes=_folded(self._possible(rel_seqs, bodies[:, 24:28].copy().view(">u4").ravel())),
+            expiries=_folded(bodies[:, 16:24].copy().view(">u8").ravel()),
+            terms=terms,
+        )
+
+    def total_size(self, rel_seqs: Ints) -> int:
+        """The payloads' sizes of the messages at these positions, added up."""
+        sizes = gather(self.data, self.entries.body_at[rel_seqs] + 24, np.dtype(">u4"))
+        return int(self._possible(rel_seqs, sizes).sum(dtype=np.int64))
+
+    def _possible(self, rel_seqs: Ints, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """The sizes of messages as the file says them, but where one is larger than its message, which is here."""
+        embedded = self.entries.embedded[rel_seqs]
+        impossible = (embedded > 0) & (sizes > embedded)
+        if impossible.any():
+            from warren.queue_index.message.payload_sizes import payload_bytes
+
+            starts = self.entries.body_at[rel_seqs] + BODY_SIZE
+            for index in np.flatnonzero(impossible).tolist():
+                start = int(starts[index])
+                sizes[index] = payload_bytes(self.data[start : start + int(embedded[index])])
+        return sizes
+
+    def runs(self, first_seq_id: int, wanted: Bools, facts: Octets) -> list[Run]:
+        """The wanted positions as runs. ``facts``: what file and journal know together."""
+        rel_seqs = np.flatnonzero(wanted)
+        if not len(rel_seqs):
+            return []
+        batch = self.columns(rel_seqs)
+        embedded = self.entries.embedded[rel_seqs] > 0
+        flags = np.where(embedded, EMBEDDED | IN_RAM, IN_STORE) | INDEXED
+        flags |= np.where(self.entries.persistent[rel_seqs], PERSISTENT, 0)
+        flags |= np.where(facts[rel_seqs] & FACT_DELIVERED, DELIVERED, 0)
+        cuts = np.flatnonzero((np.diff(rel_seqs) != 1) | (np.diff(flags) != 0)) + 1
+        edges = [0, *cuts.tolist(), len(rel_seqs)]
+        return [
+            Run(first_seq_id + int(rel_seqs[low]), batch, low, high - low, int(flags[low]))
+            for low, high in pairwise(edges)
+        ]
+
+
+def _folded(column: npt.NDArray[np.integer[Any]]) -> int | list[int]:
+    """A column of equal numbers as that number."""
+    first = int(column[0])
+    return first if (column == first).all() else cast(list[int], column.tolist())
+
+
+def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
+    """Read a segment file; a missing one, and one that holds only zeros, is empty."""
+    data = files.read(path) if files.exists(path) else b""
+    if data[:1] in (b"", b"\0") and data.count(0) == len(data):
+        return SegmentFile(data, no_entries(0), 0)
+    columns = parse(SEGMENT, data)
+    return SegmentFile(data, _sound_entries(path, columns, segment_entry_count), columns.end)
+
+
+def scan_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
+    """Read where a segment file's records stand, window by window; a small one is read as it is."""
+    if not files.exists(path) or files.size(path) <= _SMALL_FILE_BYTES:
+        return read_segment(files, path, segment_entry_count)
+    handle = files.open_read(path)
+    try:
+        columns = parse_file(SEGMENT, handle)
+    finally:
+        handle.close()
+    if not columns.end:  # nothing but zeros, or no record: it tells which
+        return read_segment(files, path, segment_entry_count)
+    return SegmentFile(b"", _sound_entries(path, columns, segment_entry_count), columns.end)
+
+
+def _sound_entries(path: str, columns: Columns, segment_entry_count: int) -> SegmentEntries:
+    """The entries of a file in which nothing is wrong but, perhaps, its end."""
+    count = entry_count(columns, segment_entry_count)
+    entries, findings = segment_entries(columns, count)
+    for finding in findings:
+        if finding.kind != "torn record":
+            raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")
+    return entries
+
+
+def published(entries: SegmentEntries) -> Bools:
+    return (entries.facts & PUBLISHED).astype(np.bool_)

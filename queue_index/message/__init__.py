@@ -1,0 +1,1 @@
+"""A message's bytes: properties, headers, containers, and AMQP 1.0."""

@@ -1,0 +1,157 @@
+"""Taking: messages leave from wherever they stand, and all others stay as they are.
+
+From Q1 … Q4 they are cut out of their runs; from delta they are read by their positions, which their neighbours are
+passed over for. On disk that is what any delivery is: a deliver record, later an ack, in whatever order. What is wanted
+is said by seq_id and msg_id: a message that is gone, or pending, or that another one has the number of, is not taken.
+
+A list that is empty afterwards is filled, or passed over, as it is when the last message leaves at the head. Messages
+that stood before the one that was taken have not been delivered by that: ``QueueState.note_taken``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Final
+
+from warren.queue_index.index.recovering import recover_to
+from warren.queue_index.queue.acking import tag_ranges
+from warren.queue_index.queue.fetching import Fetched, by_redelivery, leave
+from warren.queue_index.queue.paging import count_loaded, has_delta, load_from_delta, room_for_load, settle_bytes, sift
+from warren.queue_index.queue.run import Run, Terms
+from warren.queue_index.queue.run_queue import RunQueue, part_of
+from warren.queue_index.queue.state import QueueState
+
+Wanted = Mapping[int, bytes]
+"""The msg_id of each message, by its seq_id."""
+
+_NEAR: Final = 256
+"""Positions of delta that are no further apart are read together."""
+
+
+def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
+    """Deliver messages, acks required, in order; those of them that are ready."""
+    runs = _cut_out(s, wanted)
+    terms = _read(s, runs)
+    fetched: list[Fetched] = []
+    parts: list[Run] = []
+    for run, read in zip(runs, terms, strict=True):
+        for part, redelivered in by_redelivery(s, run):
+            offset = part.start - run.start
+            piece = None if read is None else read[offset : offset + part.count]
+            fetched.append(Fetched(part.seq_ids, redelivered, part.window(0, part.count), piece))
+            parts.append(part)
+    s.mark_delivered(parts)
+    for part in parts:
+        s.note_taken(part.start, part.count)
+        leave(s, part.settle(), ack_required=True)
+    _close_gaps(s)
+    s.update_rates_if_due()
+    return fetched
+
+
+def remove(s: QueueState, wanted: Wanted) -> list[range]:
+    """Delete messages, unread; returns the seq_ids of those of them that were ready."""
+    runs = _cut_out(s, wanted)
+    s.forget(runs, descending=False)
+    for run in runs:
+        s.count(run, before=run.in_ram, after=False, ready=-1)
+        s.note_taken(run.start, run.count)
+        s.rates.out_count += run.count
+    _close_gaps(s)
+    s.update_rates_if_due()
+    return [run.seq_ids for run in runs]
+
+
+def _cut_out(s: QueueState, wanted: Wanted) -> list[Run]:
+    """The messages, in order, that were ready and stand nowhere any more: to be made pending, or forgotten."""
+    ranges, taken = tag_ranges(sorted(wanted)), list[Run]()
+    for queue in (s.q4, s.q3):
+        taken += _cut(queue, ranges, wanted)
+    for run in _in_delta(s, ranges):
+        for part in _as_wanted(run, wanted):
+            count_loaded(s, part)
+            s.delta.count -= part.count
+            taken.append(part)
+    settle_bytes(s)
+    for queue in (s.q2, s.q1):
+        taken += _cut(queue, ranges, wanted)
+    return taken
+
+
+def _cut(queue: RunQueue, ranges: Sequence[range], wanted: Wanted) -> list[Run]:
+    runs = [part for run in queue.within(ranges) for part in _as_wanted(run, wanted)]
+    queue.remove(tag_ranges([run.seq_ids for run in runs]))
+    return runs
+
+
+def _as_wanted(run: Run, wanted: Wanted) -> Iterator[Run]:
+    """The parts of a run whose messages have the ids that are wanted."""
+    ids = [wanted[seq_id] for seq_id in run.seq_ids]
+    found = run.msg_ids()
+    if found == ids:
+        yield run
+        return
+    same = [at for at, (one, other) in enumerate(zip(found, ids, strict=True)) if one == other]
+    for part in tag_ranges(same):
+        yield run.window(part.start, len(part))
+
+
+def _in_delta(s: QueueState, ranges: Sequence[range]) -> Iterator[Run]:
+    """What of these seq_ids stands in delta, as runs in order."""
+    if s.delta.blank:
+        return
+    for together in _stretches(s, ranges, *s.delta.bounds):
+        start, end = together[0].start, together[-1].stop
+        recover_to(s, end)
+        for run in sift(s, s.index.read(start, end))[0]:
+            for part in together:
+                if part.start < run.end and run.start < part.stop:
+                    yield part_of(run, part)
+
+
+def _stretches(s: QueueState, ranges: Sequence[range], start: int, end: int) -> Iterator[list[range]]:
+    """Those of the ranges that lie between ``start`` and ``end``, by what is read at once: a part of one segment."""
+    size, inside = s.index.segment_entry_count, list[range]()
+    for part in ranges:
+        low, high = max(part.start, start), min(part.stop, end)
+        while low < high:
+            stop = min(high, s.index.next_segment_boundary(low))
+            inside.append(range(low, stop))
+            low = stop
+    apart = [
+        at
+        for at, (left, right) in enumerate(pairwise(inside), 1)
+        if left.start // size != right.start // size or right.start - left.stop > _NEAR
+    ]
+    for low, high in pairwise([0, *apart, len(inside)]):
+        if low < high:
+            yield inside[low:high]
+
+
+def _read(s: QueueState, runs: Sequence[Run]) -> list[Terms | None]:
+    """The payloads of those runs that are not in RAM: one read of each store."""
+    found: list[Terms | None] = [None] * len(runs)
+    for persistent in (True, False):
+        places = [at for at, run in enumerate(runs) if not run.in_ram and run.persistent is persistent]
+        if not places:
+            continue
+        msg_ids = [msg_id for at in places for msg_id in runs[at].msg_ids()]
+        terms = iter(s.store(runs[places[0]]).store.read_many(msg_ids))
+        s.disk_read_count += len(msg_ids)
+        for at in places:
+            found[at] = [*islice(terms, runs[at].count)]
+    return found
+
+
+def _close_gaps(s: QueueState) -> None:
+    """Let the list that comes next stand in for one that has become empty."""
+    if not s.delta.blank and not s.delta.count:
+        has_delta(s)
+    if s.mode == "lazy" or s.q3:
+        return
+    if s.delta.count:
+        load_from_delta(s, room_for_load(s))
+    else:
+        s.q4.extend(s.q1)
+        s.q1 = RunQueue()

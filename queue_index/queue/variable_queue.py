@@ -1,0 +1,622 @@
+"""VariableQueue: a RabbitMQ classic queue (v1) as one plain object.
+
+The facade over :mod:`warren.queue_index.queue.state`. It is deterministic and single-threaded: the files, the body
+stores, the clock and the credit are handed in. What the operations do is told where it is done:
+:mod:`~warren.queue_index.queue.publishing`, :mod:`~warren.queue_index.queue.fetching`,
+:mod:`~warren.queue_index.queue.acking`, :mod:`~warren.queue_index.queue.removal`,
+:mod:`~warren.queue_index.queue.browsing`, :mod:`~warren.queue_index.queue.paging`.
+
+How a message moves::
+
+    publish ─► Q1 ─► Q2 ─► delta ─► Q3 ─► Q4 ─► fetch ─► pending ack ─► ack
+                            (each may be skipped while what comes behind it is empty)
+
+Crash: everything is on disk that was written out (:meth:`VariableQueue.sync` makes it safe);
+:meth:`VariableQueue.recover` brings it back in order. An operation that raises anything but
+:class:`~warren.storage.errors.WarrenError` for its arguments leaves a state that must not be used again: open the queue
+anew from its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warren.queue_index.index import recovering
+from warren.queue_index.index.queue_index import QueueIndex
+from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue import acking, fetching, paging, publishing
+from warren.queue_index.queue.body_store import StoreClient
+from warren.queue_index.queue.confirms import Confirms
+from warren.queue_index.queue.fetching import Fetched, MessageProperties, Predicate
+from warren.queue_index.queue.rates import Rates
+from warren.queue_index.queue.state import Clock, Mode, QueueState
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem
+from warren.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from warren.queue_index.index.scan_losses import Losses
+    from warren.queue_index.queue.browsing import Browsed
+    from warren.queue_index.queue.removal import Wanted
+
+
+def _no_grant() -> None:
+    raise RuntimeError("blocked by a store, and nobody grants credit")
+
+
+@attrs.frozen(eq=False, repr=False, kw_only=True)
+class QueueFiles:
+    """What a queue is made of: where its index lies, and what it is handed."""
+
+    files: FileSystem
+    path: str
+    vhost: bytes
+    queue: bytes
+    settings: Settings
+    persistent_store: StoreClient | None
+    """``None``: the queue is not durable."""
+    transient_store: StoreClient
+    clock: Clock
+    sync: bool = True
+    """Whether what is called safe survives a power loss, or only the process."""
+    wait_for_grant: Callable[[], None] = _no_grant
+    """Called where a change of mode has to wait for a store's credit; must let one grant arrive."""
+    on_damage: Callable[[DataError], object] | None = None
+    """Told where sizes of messages are not what was counted."""
+
+    def new_index(self) -> QueueIndex:
+        return QueueIndex(self.files, self.path, self.settings, vhost=self.vhost, queue=self.queue, sync=self.sync)
+
+    def new_state(self, index: QueueIndex) -> QueueState:
+        return QueueState(
+            settings=self.settings,
+            index=index,
+            persistent_store=self.persistent_store,
+            transient_store=self.transient_store,
+            durable=self.persistent_store is not None,
+            clock=self.clock,
+            rates=Rates(self.clock()),
+            io_batch_size=self.settings.msg_store_io_batch_size,
+            target_ram_count=self.settings.target_ram_count_max,
+            on_damage=self.on_damage,
+        )
+
+
+class VariableQueue:
+    """One queue. See the module's prose."""
+
+    __slots__ = ("_confirms", "_state", "_wait_for_grant")
+
+    def __init__(self, parts: QueueFiles, state: QueueState) -> None:
+        self._wait_for_grant = parts.wait_for_grant
+        self._state = state
+        self._confirms = Confirms()
+
+    # ── beginnings and ends ─────────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def create(cls, parts: QueueFiles) -> VariableQueue:
+        """A new, empty queue. Nothing is written until it has to be.
+
+        A directory that is there already is what a crash left of its making, or of its deletion; one that holds a
+        queue's files raises :class:`DataError`.
+        """
+        found = parts.files.list(parts.path)
+        if held := [name for name in found if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
+            raise DataError(f"{parts.path}/{held[0]}", None, "a new queue's directory holds a queue's files")
+        if found:
+            parts.files.delete_tree(parts.path)
+        return cls(parts, parts.new_state(parts.new_index()))
+
+    @classmethod
+    def recover(
+        cls,
+        parts: QueueFiles,
+        terms: RecoveryTerms | None = None,
+        *,
+        store_recovered: bool = False,
+        step_by_step: bool = False,
+        on_references: Callable[[list[bytes]], None] | None = None,
+        losses: Losses | None = None,
+    ) -> VariableQueue:
+        """A queue from its files.
+
+        ``terms``: its recovery terms; ``None`` after a crash. ``store_recovered``: the persistent store was stopped
+        cleanly too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be
+        fetched; :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the
+        stored bodies that messages refer to; ``losses``, what is dropped. Raises :class:`DataError` for files that no
+        crash leaves. Whatever is raised, no file stays open.
+        """
+        state = parts.new_state(parts.new_index())
+        queue = cls(parts, state)
+        try:
+            queue._recover(
+                parts,
+                terms,
+                on_references,
+                losses,
+                store_recovered=store_recovered,
+                step_by_step=step_by_step,
+            )
+        except BaseException:
+            queue.abandon()
+            raise
+        return queue
+
+    def _recover(
+        self,
+        parts: QueueFiles,
+        terms: RecoveryTerms | None,
+        on_references: Callable[[list[bytes]], None] | None,
+        losses: Losses | None,
+        *,
+        store_recovered: bool,
+        step_by_step: bool,
+    ) -> None:
+        state, index = self._state, self._state.index
+        if terms is not None and (terms.persistent_ref is None or terms.persistent_count is None):
+            terms, store_recovered = attrs.evolve(terms, next_seq_id=None, next_deliver_seq_id=None), False
+        if terms is not None and store_recovered:
+            from warren.queue_index.index.recovery import open_clean
+
+            open_clean(parts.files, index, terms.segments)
+            low, high = index.bounds()
+            count, size = terms.persistent_count or 0, terms.persistent_bytes or 0
+            state.length = state.persistent_count = count
+            state.bytes = state.persistent_bytes = state.delta_persistent_bytes = size
+            blank = False
+        else:
+            from warren.queue_index.index.recovery import DirtyRecovery
+
+            store = parts.persistent_store
+            has_body = store.store.contains if store is not None else lambda _: False
+            state.recovery = DirtyRecovery(parts.files, index, has_body, on_references, losses)
+            low, high = state.recovery.bounds
+            if not step_by_step or state.recovery.finished:
+                recovering.recover_all(state)
+                low, high = index.bounds()
+            recovering.absorb(state)
+            count = state.length
+            blank = not count
+        state.next_seq_id = high if terms is None or terms.next_seq_id is None else terms.next_seq_id
+        deliver = state.next_seq_id if terms is None else terms.next_deliver_seq_id
+        state.next_deliver_seq_id = state.next_seq_id if deliver is None else deliver
+        state.transient_threshold = state.next_seq_id
+        if not blank:
+            state.delta.start, state.delta.count, state.delta.end = low, count, state.next_seq_id
+        paging.load_from_delta(state, 1 if parts.settings.page_inside_segments else None)
+        if not state.length and state.recovery is None:
+            state.release()  # a start may find thousands of empty queues
+
+    @property
+    def durable(self) -> bool:
+        """Whether it comes back after a stop."""
+        return self._state.durable
+
+    @property
+    def recovering(self) -> bool:
+        """Whether segments are left to scan: counts are then of what was found so far."""
+        return self._state.recovery is not None
+
+    @property
+    def works_in_ram(self) -> bool:
+        """Whether some hundred messages that come or go now read no file and flush no journal."""
+        s = self._state
+        return s.ram_msg_count == s.length and s.recovery is None and not s.index.flushes_soon
+
+    @property
+    def is_empty_in_ram(self) -> bool:
+        """Whether no message is ready, and what comes stays in RAM."""
+        s = self._state
+        return not s.length and s.recovery is None and s.mode == "default"
+
+    def recover_step(self) -> bool:
+        """Scan one more segment; returns whether there are more."""
+        return recovering.recover_step(self._state)
+
+    def close(self, persistent_ref: bytes | None = None) -> RecoveryTerms:
+        """Stop cleanly: pending acks are given up (their messages come back), everything is written.
+
+        ``persistent_ref``: how the store knows this queue; a random id of 16 bytes for a durable queue.
+        """
+        s = self._state
+        recovering.recover_all(s)
+        acking.purge_acks(s, keep_persistent=True)
+        return RecoveryTerms(
+            segments=s.index.close(),
+            next_seq_id=s.next_seq_id,
+            next_deliver_seq_id=s.next_deliver_after_stop,
+            persistent_ref=persistent_ref if s.durable else None,
+            persistent_count=s.persistent_count - s.forgotten[0],
+            persistent_bytes=s.persistent_bytes - s.forgotten[1],
+        )
+
+    def abandon(self) -> None:
+        """Give the files up as a crash of the process would."""
+        self._state.index.abandon()
+
+    def refuse(self, error: StorageError) -> None:
+        """Write nothing any more: the files are somebody else's."""
+        self._state.index.refuse(error)
+
+    def delete(self) -> int:
+        """Delete the queue, pending messages and files included; returns how many were ready."""
+        s = self._state
+        acking.purge_acks(s, keep_persistent=False)
+        purged = fetching.purge(s)
+        s.index.reset()
+        return purged
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(
+        self,
+        envelope: Envelope,
+        msg_id: bytes,
+        body: bytes,
+        *,
+        expiry_us: int = 0,
+        delivered: bool = False,
+        confirm: bool = False,
+    ) -> int:
+        """Publish one message; returns its seq_id. ``expiry_us``: µs since the epoch, 0 for none."""
+        s = self._state
+        seq_id = publishing.publish(s, envelope, msg_id, body, expiry_us, delivered=delivered)
+        self._published(range(seq_id, seq_id + 1), confirm=confirm)
+        return seq_id
+
+    def publish_many(
+        self,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        *,
+        expiries_us: int | list[int] = 0,
+        confirm: bool = False,
+    ) -> range:
+        """Publish messages that share an envelope, in one call; returns their seq_ids. ``msg_ids``: 16 bytes each."""
+        seq_ids = publishing.publish_many(self._state, envelope, msg_ids, bodies, expiries_us)
+        self._published(seq_ids, confirm=confirm)
+        return seq_ids
+
+    def publish_delivered(
+        self, envelope: Envelope, msg_id: bytes, body: bytes, *, expiry_us: int = 0, confirm: bool = False
+    ) -> int:
+        """Publish one message that a consumer gets at once, ack pending, into an empty queue. Returns its seq_id."""
+        s = self._state
+        if s.length:
+            raise RuntimeError("publish_delivered on a queue that has messages would break their order")
+        seq_id = publishing.publish_delivered(s, envelope, msg_id, body, expiry_us)
+        self._published(range(seq_id, seq_id + 1), confirm=confirm)
+        return seq_id
+
+    def publish_delivered_many(
+        self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes], *, confirm: bool = False
+    ) -> range:
+        """Publish messages that a consumer has got already, acks pending, into an empty queue; their seq_ids."""
+        if len(bodies) == 1:
+            seq_id = self.publish_delivered(envelope, msg_ids, bodies[0], confirm=confirm)
+            return range(seq_id, seq_id + 1)
+        if self._state.length:
+            raise RuntimeError("publish_delivered_many on a queue that has messages would break their order")
+        seq_ids = self.publish_many(envelope, msg_ids, bodies, confirm=confirm)
+        self.fetch_many(len(seq_ids))
+        return seq_ids
+
+    def write_ahead(self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> bool:
+        """Make some small messages safe before they are published; ``False``: that cannot be, publish them.
+
+        The next call but for others like it is :meth:`enter_written`. Raises what :meth:`sync_index` raises.
+        """
+        return publishing.write_ahead(self._state, envelope, msg_ids, bodies)
+
+    def enter_written(self, envelope: Envelope) -> range:
+        """Publish what was written ahead, all with this envelope; returns the seq_ids."""
+        seq_ids = publishing.enter_written(self._state, envelope)
+        self._published(seq_ids, confirm=False)
+        return seq_ids
+
+    def note_passed(self, count: int) -> None:
+        """So many messages came, were delivered and acked, and were never here: the rates count them."""
+        rates = self._state.rates
+        rates.in_count += count
+        rates.out_count += count
+        rates.ack_in_count += count
+        rates.ack_out_count += count
+        self._state.update_rates_if_due()
+
+    def _published(self, seq_ids: range, *, confirm: bool) -> None:
+        s = self._state
+        if confirm:
+            self._confirms.expect(s, seq_ids)
+        s.update_rates_if_due()
+        paging.reduce_after_operation(s, publishing=True)
+
+    # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fetch(self, *, ack_required: bool = True) -> Fetched | None:
+        """The message at the head; ``None`` from an empty queue."""
+        fetched = self.fetch_many(1, ack_required=ack_required)
+        return fetched[0] if fetched else None
+
+    def fetch_many(self, count: int, *, ack_required: bool = True) -> list[Fetched]:
+        """At most ``count`` messages from the head, in order."""
+        fetched = fetching.fetch_many(self._state, count, ack_required=ack_required)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return fetched
+
+    def peek(self, count: int) -> Fetched | None:
+        """At most ``count`` messages at the head, left where they are; ``None`` where they are not in RAM."""
+        return fetching.peek(self._state, count)
+
+    def drop(self, *, ack_required: bool = False) -> tuple[int, bytes] | None:
+        """Take the message at the head without reading it; its seq_id and msg_id."""
+        dropped = fetching.drop_one(self._state, ack_required=ack_required)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return dropped
+
+    def drop_many(self, count: int) -> int:
+        """Delete at most ``count`` messages at the head, unread; returns how many there were."""
+        dropped = fetching.drop_many(self._state, count)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return dropped
+
+    def take(self, wanted: Wanted) -> list[Fetched]:
+        """Those messages that are ready, wherever they stand, acks required; the others stay as they are.
+
+        ``wanted``: their msg_ids, by seq_id.
+        """
+        from warren.queue_index.queue import removal  # few queues are mended
+
+        fetched = removal.take(self._state, wanted)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return fetched
+
+    def remove(self, wanted: Wanted) -> list[range]:
+        """Delete those messages that are ready, unread, wherever they stand; returns the seq_ids that they had."""
+        from warren.queue_index.queue import removal  # as above
+
+        removed = removal.remove(self._state, wanted)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return removed
+
+    def head_expiry(self) -> int | None:
+        """When the message at the head expires (µs since the epoch, 0 for never); ``None``: the queue is empty."""
+        return fetching.head_expiry(self._state)
+
+    def head_due(self, now_us: int, limit: int) -> tuple[int, bool]:
+        """How many messages at the head, at most ``limit``, are all due at ``now_us`` or all not; and which."""
+        return fetching.head_due(self._state, now_us, limit)
+
+    def head_excess(self, messages: int, size: int) -> int:
+        """How many messages at the head have to go, until ``messages`` and ``size`` bytes are gone; or a part."""
+        return fetching.head_excess(self._state, messages, size)
+
+    def drop_while(self, predicate: Predicate) -> MessageProperties | None:
+        """Delete messages at the head as long as the predicate holds; the properties of the one that ended it."""
+        return fetching.drop_while(self._state, predicate)
+
+    def fetch_while(self, predicate: Predicate) -> tuple[list[Fetched], MessageProperties | None]:
+        """Fetch messages, acks required, as long as the predicate holds; also what ended it."""
+        return fetching.fetch_while(self._state, predicate)
+
+    def ack(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
+        """Ack delivered messages in one call; ``with_ids``: returns the msg_ids of those that were pending."""
+        runs = acking.ack(self._state, tags)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return acking.ids_of(runs) if with_ids else []
+
+    def ack_up_to(self, seq_id: int, *, with_ids: bool = False) -> list[bytes]:
+        """Ack everything that was delivered up to and including ``seq_id``."""
+        return self.ack([range(seq_id + 1)], with_ids=with_ids)
+
+    def requeue(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
+        """Bring delivered messages back to their places; ``with_ids``: returns their msg_ids, highest seq_id first."""
+        s = self._state
+        requeued = acking.requeue(s, tags, with_ids=with_ids)
+        s.update_rates_if_due()
+        paging.reduce_after_operation(s, publishing=True)
+        return requeued[::-1]
+
+    def purge(self) -> int:
+        """Delete every ready message; returns how many."""
+        s = self._state
+        return fetching.purge(s, confirms_wait=self._confirms.any_unsafe(s))
+
+    def purge_acks(self) -> None:
+        """Ack and forget every pending ack."""
+        acking.purge_acks(self._state, keep_persistent=False)
+
+    def browse(self, first: int = 0, limit: int | None = None) -> Iterator[Browsed]:
+        """Messages from the seq_id ``first`` on, ready and pending, in order, taking none; at most ``limit``.
+
+        The queue must not change meanwhile.
+        """
+        from warren.queue_index.queue import browsing  # few look
+
+        return browsing.browse(self._state, first, limit)
+
+    def first_of_last(self, count: int) -> tuple[int, int]:
+        """The seq_id from which on there are ``count`` messages, ready and pending, and how many there really are."""
+        from warren.queue_index.queue import browsing  # as above
+
+        return browsing.first_of_last(self._state, count)
+
+    def ids_at(self, seq_ids: Sequence[int]) -> list[bytes | None]:
+        """The msg_ids of the messages under these seq_ids, which ascend, ready or pending; ``None`` where none is.
+
+        Scans on, where a crash has left a position unscanned.
+        """
+        from warren.queue_index.queue import browsing  # as above
+
+        return browsing.ids_at(self._state, seq_ids)
+
+    def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
+        """Seq_ids and encoded messages of pending acks, in the order of the tags."""
+        s = self._state
+        found: list[tuple[int, bytes]] = []
+        for part in acking.tag_ranges(acking.singly(tags)):
+            pieces = [
+                run
+                for pending in (s.ram_pending, s.disk_pending, s.index_pending)
+                for run in pending.within(part.start, part.stop)
+            ]
+            for run in sorted(pieces, key=lambda run: run.start):
+                found += zip(range(run.start, run.end), s.read_terms(run), strict=True)
+        return found
+
+    # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def set_ram_duration_target(self, duration_s: float | None) -> None:
+        """How long, at today's rates, messages in RAM may last; ``None``: without limit. Pages at once if it falls."""
+        s = self._state
+        old = s.target_ram_count
+        most = s.settings.target_ram_count_max
+        s.target_ram_count = most if duration_s is None else int(duration_s * s.rates.total)
+        if most is not None and s.target_ram_count is not None:
+            s.target_ram_count = min(s.target_ram_count, most)
+        if s.target_ram_count is not None and (old is None or s.target_ram_count < old):
+            paging.reduce_memory_use(s)
+
+    def ram_duration(self) -> float | None:
+        """How long, at today's rates, the messages in RAM will last (seconds); ``None``: for ever."""
+        s = self._state
+        s.rates.update(s.clock(), s.settings)
+        ram_acks = s.ram_ack_count
+        in_ram = s.ram_msg_count + s.ram_msg_count_prev + ram_acks + s.ram_ack_count_prev
+        duration = None if s.rates.idle else in_ram / (4 * s.rates.total)
+        if s.settings.previous_ram_counts:
+            s.ram_msg_count_prev, s.ram_ack_count_prev = s.ram_msg_count, ram_acks
+        return duration
+
+    def update_rates(self) -> None:
+        """Calculate the rates anew."""
+        self._state.rates.update(self._state.clock(), self._state.settings)
+
+    def resume(self) -> None:
+        """Go on paging: the store gave credit, or the bound had cut a reduction short."""
+        paging.reduce_memory_use(self._state)
+
+    def bump(self) -> None:
+        """Take the reminder that a reduction was cut short, and go on paging."""
+        self._state.waiting_bump = False
+        self.resume()
+
+    def set_mode(self, mode: Mode) -> None:
+        """``lazy``: messages go to disk as they come, and everything there is goes now; ``default``: as usual again."""
+        s = self._state
+        if mode == s.mode:
+            return
+        if mode == "default":
+            s.mode = "default"
+            paging.load_from_delta(s, paging.room_for_load(s))
+            return
+        target, batch = s.target_ram_count, s.io_batch_size
+        self.set_ram_duration_target(0.0)
+        while s.delta.count + len(s.q3) != s.length:
+            if s.blocked:
+                self._wait_for_grant()
+            s.io_batch_size = 0
+            paging.reduce_memory_use(s)
+            s.io_batch_size = batch
+        s.mode, s.target_ram_count = "lazy", target
+
+    # ── disk ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write_out(self) -> None:
+        """Hand the operating system every index record that still waits in memory."""
+        self._state.index.write_out()
+
+    def sync(self) -> None:
+        """Make index and store safe."""
+        s = self._state
+        if s.persistent_store is not None:
+            s.persistent_store.store.sync()
+        s.index.sync()
+
+    def sync_index(self) -> None:
+        """Make the index alone safe."""
+        self._state.index.sync()
+
+    def flush(self) -> None:
+        """Move the journal into the segments, as before a rest."""
+        self._state.index.flush()
+
+    def rest(self) -> None:
+        """Go to rest, as a queue that nobody uses: the journal into the segments, and all that can be made anew away.
+
+        Given up are the journal's file handle and memory that only saves time; both come back with the next use.
+        """
+        self._state.index.flush()
+        self._state.release()
+        self._confirms.release()
+
+    def expect_confirm(self) -> None:
+        """Have :meth:`drain_confirmed` say, by an empty range, when all that was published until now is safe."""
+        self._confirms.expect(self._state, range(0))
+
+    def drain_confirmed(self) -> list[range]:
+        """Seq_ids whose publishes asked for a confirm and have become safe since the last call."""
+        return self._confirms.drain(self._state)
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __len__(self) -> int:
+        """Ready messages; while :attr:`recovering`, those found so far."""
+        return self._state.length
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def depth(self) -> int:
+        """Ready messages and pending acks."""
+        return self._state.length + self._state.pending_ack_count
+
+    @property
+    def state(self) -> QueueState:
+        """The state itself, to be looked at only."""
+        return self._state
+
+    def status(self) -> dict[str, Any]:
+        """RabbitMQ's backing_queue_status and message counts, under its names."""
+        s = self._state
+        rates, delta = s.rates, s.delta
+        return {
+            "mode": s.mode,
+            "q1": len(s.q1),
+            "q2": len(s.q2),
+            "delta": {"start": delta.start, "count": delta.count, "transient": delta.transient, "end": delta.end},
+            "q3": len(s.q3),
+            "q4": len(s.q4),
+            "len": s.length,
+            "target_ram_count": "infinity" if s.told_ram_count is None else s.told_ram_count,
+            "next_seq_id": s.next_seq_id,
+            "next_deliver_seq_id": s.next_deliver_seq_id,
+            "avg_ingress_rate": rates.ingress,
+            "avg_egress_rate": rates.egress,
+            "avg_ack_ingress_rate": rates.ack_ingress,
+            "avg_ack_egress_rate": rates.ack_egress,
+            "messages_ready_ram": s.ram_msg_count,
+            "messages_unacknowledged": s.pending_ack_count,
+            "messages_unacknowledged_ram": s.ram_ack_count,
+            "messages_ram": s.ram_msg_count + s.ram_ack_count,
+            "messages_persistent": s.persistent_count,
+            "messages_paged_out": delta.transient,
+            "message_bytes": s.bytes + s.unacked_bytes,
+            "message_bytes_ready": s.bytes,
+            "message_bytes_unacknowledged": s.unacked_bytes,
+            "message_bytes_ram": s.ram_bytes,
+            "message_bytes_persistent": s.persistent_bytes,
+            "message_bytes_paged_out": s.delta_transient_bytes,
+            "disk_reads": s.disk_read_count,
+            "disk_writes": s.disk_write_count,
+        }
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the queue contradicts itself."""
+        self._state.check_invariants()

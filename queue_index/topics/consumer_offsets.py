@@ -1,0 +1,100 @@
+"""Consumer offsets: how far each group has come in each queue of a topic.
+
+It owns ``consumerOffset.json`` in the store's ``config`` directory, and the table that stands in it. An offset is the
+queue offset of the next message that the group wants. A commit changes the table only; :meth:`ConsumerOffsets.persist`
+writes it, on a timer and at a clean stop. What a crash takes is what was committed since: those messages come again.
+
+Invariants: a name in the table is ``topic@group``; queue ids have 32 bits and offsets 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from warren.queue_index.index.config_file import ConfigFile
+from warren.queue_index.topics.consumer_offsets_format import (
+    QUEUE_IDS,
+    QUEUE_OFFSETS,
+    OffsetTable,
+    decode_consumer_offsets,
+    encode_consumer_offsets,
+)
+from warren.storage.filesystem import FileSystem
+
+FILE_NAME: Final = "consumerOffset.json"
+
+_SEPARATOR: Final = "@"
+
+
+@attrs.frozen
+class Position:
+    """A group's offset in one queue."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+
+
+@attrs.define(eq=False, repr=False)
+class ConsumerOffsets:
+    """The offsets of every group; made by :meth:`load`."""
+
+    _file: ConfigFile
+    table: OffsetTable = attrs.Factory(dict)
+    """By ``topic@group``, then by queue id; in the order in which they came."""
+    is_dirty: bool = False
+    """Something was committed that is not in the file."""
+
+    @classmethod
+    def load(cls, files: FileSystem, config_directory: str) -> ConsumerOffsets:
+        """Those that are in the file or, where it is missing, empty or damaged, in its ``.bak``; none without both.
+
+        Raises :class:`DataError` where what is there is damaged: to begin anew would deliver everything again.
+        """
+        file = ConfigFile(files, f"{config_directory}/{FILE_NAME}")
+        return cls(file, file.load(decode_consumer_offsets) or {})
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """The group wants the message with this queue offset next; smaller than before is allowed."""
+        if not topic or not group or _SEPARATOR in topic or queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:
+            raise RuntimeError(f"no offset: {topic!r}, {group!r}, {queue_id}, {offset}")
+        offsets = self.table.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+        if offsets.get(queue_id) != offset:
+            offsets[queue_id] = offset
+            self.is_dirty = True
+
+    def offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """What was committed last; ``None`` for a group that never came to this queue."""
+        return self.table.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id)
+
+    def positions(self) -> Iterator[Position]:
+        """Every offset, in the table's order."""
+        for name, offsets in self.table.items():
+            topic, _, group = name.partition(_SEPARATOR)
+            for queue_id, offset in offsets.items():
+                yield Position(topic, group, queue_id, offset)
+
+    def remove(self, topic: str, group: str) -> bool:
+        """Forget a group's offsets in all queues of a topic; whether there were any."""
+        found = self.table.pop(f"{topic}{_SEPARATOR}{group}", None)
+        self.is_dirty |= found is not None
+        return found is not None
+
+    def persist(self, *, sync: bool = True) -> bool:
+        """Write the file where something changed; whether it did. ``sync``: a power loss finds it, too."""
+        if not self.is_dirty:
+            return False
+        self._file.replace(encode_consumer_offsets(self.table, pretty=True), sync=sync)
+        self.is_dirty = False
+        return True
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the table holds what the file cannot."""
+        for name, offsets in self.table.items():
+            for queue_id, offset in offsets.items():
+                if queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:
+                    raise RuntimeError(f"{name}: queue {queue_id} cannot have the offset {offset}")

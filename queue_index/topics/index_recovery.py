@@ -1,0 +1,92 @@
+"""What becomes of the key index after a crash: nothing that is sound is thrown away.
+
+RocketMQ deletes every index file that ends after the checkpoint, which is always the last one, with up to twenty
+million keys in it. Here the index is taken back to what its files surely hold, and whoever has the CommitLog puts the
+rest again, from :attr:`KeyIndex.end_physical_offset` on (and :meth:`KeyIndex.already_put` keys of that message are
+there).
+
+1. Of the files behind the first one that is not full nothing is kept: they were begun after what that one has lost. So
+   is a last file without items; the next put makes it anew, with the right header.
+2. The last file's items are read from the first on, as far as its header counts them, up to the first that no put made
+   (it names another one before it than the slots had by then, or goes back in the CommitLog), or that lies behind the
+   CommitLog's end.
+3. Its slots and header are made anew from the items read. If there are none, the file is deleted, and the one before is
+   the last.
+
+Full files before it are trusted: the header of a full file is written when all else is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file_format import Header, Items
+from warren.queue_index.topics.key_index import KeyIndex
+from warren.queue_index.topics.slot_table import Numbers, SlotTable
+
+_ITEMS_AT_A_TIME: Final = 1 << 16
+
+StoreTimestampOf = Callable[[int], int | None]
+"""The store timestamp of the message at a physical offset; ``None`` where it cannot be read."""
+
+
+def recover(index: KeyIndex, commit_log_end: int, store_timestamp_of: StoreTimestampOf) -> None:
+    """Take a writable index, loaded as if all had been well, back to what is sound of it. Nothing is flushed."""
+    files = index.index_files
+    full = next((at for at, file in enumerate(files) if not file.is_full), len(files))
+    index.delete(files[full + 1 :])
+    while index.index_files:
+        last = index.index_files[-1]
+        header, table = _read_anew(last, commit_log_end, store_timestamp_of)
+        if header.index_count > 1:
+            last.replace(header, table)
+            return
+        index.delete([last])
+
+
+def _read_anew(file: IndexFile, commit_log_end: int, store_timestamp_of: StoreTimestampOf) -> tuple[Header, SlotTable]:
+    """The header and the slots that a file has by its items."""
+    table = SlotTable.empty(file.layout)
+    number, stop, reached, time_difference_s = 1, file.header.index_count, 0, 0
+    while number < stop:
+        items = file.items(number, min(stop, number + _ITEMS_AT_A_TIME))
+        good = _put_good(table, items, number, reached, commit_log_end)
+        if good:
+            number += good
+            reached = int(items["physical_offset"][good - 1])
+            time_difference_s = int(items["time_difference_s"][good - 1])
+        if not good or good < len(items):
+            break
+    timestamp = store_timestamp_of(reached) if number > 1 else None
+    if timestamp is None:
+        timestamp = file.header.begin_timestamp + time_difference_s * 1000
+    header = attrs.evolve(
+        file.header,
+        end_timestamp=timestamp,
+        end_physical_offset=reached,
+        hash_slot_count=int(np.count_nonzero(table.values)),
+        index_count=number,
+    )
+    written = SlotTable.load(file.layout, file.handle())
+    wrong = np.flatnonzero(written.values != table.values).astype(np.int32)
+    written.put(wrong, table.values[wrong])
+    return header, written
+
+
+def _put_good(table: SlotTable, items: Items, first: int, reached: int, commit_log_end: int) -> int:
+    """Put the items, the first of which has the number ``first``, up to one that is not good; returns how many."""
+    hashes: Numbers = items["key_hash"].astype(np.int32)
+    offsets = items["physical_offset"].astype(np.int64)
+    slots = np.abs(hashes) % np.int32(table.layout.slot_count)
+    numbers = np.arange(first, first + len(items), dtype=np.int32)
+    good = (hashes >= 0) & (items["time_difference_s"] >= 0) & (offsets < commit_log_end)
+    good &= offsets >= np.maximum.accumulate(np.concatenate(([reached], offsets[:-1])))
+    good &= items["previous"] == table.previous(np.maximum(slots, 0), numbers)
+    count = len(items) if good.all() else int(np.argmin(good))
+    table.put(slots[:count], numbers[:count])
+    return count

@@ -1,0 +1,1 @@
+"""Directories in archives, and on other machines."""

@@ -1,0 +1,285 @@
+"""Unpacks an archive that nobody vouches for, into an empty directory: a ``.tar``, ``.tar.gz``, ``.tar.bz2``,
+``.tar.xz``, ``.tar.zst`` or ``.zip``, which its first bytes tell, whatever it is called. It may come through a pipe.
+
+What is refused, because no broker's directory has it and each of them has been used to do harm: absolute names, ``..``,
+links, devices, more members or bytes than the limits say, and headers that are themselves megabytes long. Of a member
+its name, its content and the time of its last change are taken over: no owner, no mode.
+
+Sparse members stay sparse, and what is nothing but zeros becomes sparse: RocketMQ makes files of their full size at
+once, and an index file of 420 MB may hold a few kilobytes. So there are two limits: of what the files say they are
+long, and of what has to be written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from decimal import Decimal, InvalidOperation
+from pathlib import PurePosixPath
+from typing import IO, Any, Final
+
+import attrs
+
+from warren.salvage.archives import archive_streams, archive_zip
+from warren.salvage.archives.archive_streams import ZIP, Peeked, Readable, kind_of, plain_of
+from warren.storage.errors import DataError, StorageError, shortly
+
+MAX_MEMBERS: Final = 1_000_000
+MAX_BYTES: Final = 64 << 30
+"""What an archive may grow to, holes included, as long as the disk that it is unpacked on has room for the rest."""
+
+SPARE_BYTES: Final = 256 << 20
+"""Room that is left on that disk."""
+
+_MAX_HEADER_BYTES = 64 << 10
+_MAX_HEADERS_BYTES = 4 << 20
+"""Of all that stands before a member's content, its map of holes included; a file of 1 GiB needs 2.4 MB at most."""
+
+_COPY_BYTES = 256 << 10
+_ZEROS = bytes(_COPY_BYTES)
+_LATEST_S = 1 << 33
+_HEADER_TYPES = frozenset(
+    {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+)
+_FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.GNUTYPE_SPARSE)
+_BROKEN = (tarfile.TarError, *archive_streams.BROKEN, ValueError, RecursionError)
+"""What the library raises for bytes that it does not like (of headers before headers it goes down one level each)."""
+
+
+class _BoundedHeader(tarfile.TarInfo):
+    """A header that refuses to be read where its extension (read whole into memory) is out of all proportion.
+
+    It notes where the archive says that it ends: one that is not compressed may be cut off between two members.
+    """
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> Any:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            tarfile_.fileobj.fileobj.has_ended = True
+            raise
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _BoundedHeader:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _HEADER_TYPES and header.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {header.size} bytes")
+        return header
+
+
+@attrs.define
+class _Plain:
+    """The archive's bytes. Those that the library reads on its own account, between contents, are limited."""
+
+    path: str
+    inner: Readable
+    headers_left: int = 0
+    is_content: bool = False
+    has_ended: bool = False
+    """Whether the end of the archive was read."""
+
+    def next_member(self) -> None:
+        """What is read from now on is a header."""
+        self.headers_left, self.is_content = _MAX_HEADERS_BYTES, False
+
+    def read(self, size: int) -> bytes:
+        data = self.inner.read(size)
+        if not self.is_content:
+            self.headers_left -= len(data)
+            if self.headers_left < 0:
+                raise DataError(self.path, None, f"a header of more than {_MAX_HEADERS_BYTES} bytes")
+        return data
+
+
+@attrs.define
+class _Budget:
+    """What may still be unpacked."""
+
+    path: str
+    bytes_left: int
+    """Of the files' sizes."""
+    room_left: int
+    """On the disk."""
+    members_left: int
+
+    def take_member(self) -> None:
+        self.members_left -= 1
+        if self.members_left < 0:
+            raise DataError(self.path, None, "an archive of too many members")
+
+    def take_bytes(self, count: int) -> None:
+        self.bytes_left -= count
+        self._check(self.bytes_left)
+
+    def take_room(self, count: int) -> None:
+        self.room_left -= count
+        self._check(self.room_left)
+
+    def _check(self, left: int) -> None:
+        if left < 0:
+            raise DataError(self.path, None, "an archive that unpacks to more than there is room for")
+
+
+def unpack(
+    path: str,
+    target: str,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_members: int = MAX_MEMBERS,
+    source: IO[bytes] | None = None,
+    passed: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Unpack the archive at ``path`` into the existing, empty directory ``target``.
+
+    ``source``: where its bytes come from, if not from there; ``passed`` is told how many were read. Raises
+    :class:`DataError` for an archive that is broken, refused, or holds more than ``max_bytes``, ``max_members`` or the
+    target's disk has room for, and :class:`StorageError` where the system refuses.
+    """
+    room = os.statvfs(target)
+    budget = _Budget(path, max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES, max_members)
+    kind = None
+    try:
+        with ExitStack() as opened:
+            file = opened.enter_context(open(path, "rb")) if source is None else source
+            peeked = Peeked(file)
+            kind = kind_of(peeked.head)
+            if kind == ZIP:
+                _unpack_zip(opened.enter_context(_seekable(file, peeked, target, budget)), target, budget)
+            else:
+                _unpack_tar(plain_of(peeked, kind, path), kind, target, budget, lambda: passed(peeked.count))
+    except (*_BROKEN, *archive_zip.BROKEN) as error:
+        others = " (nor a .tar, .tar.bz2, .tar.xz, .tar.zst or .zip)" if kind is None else ""
+        raise DataError(
+            path, None, f"not a .{kind or 'tar.gz'}{others}, or a broken one: {shortly(str(error))}"
+        ) from error
+    except OSError as error:
+        if error.errno is None:  # a library's, of bytes
+            raise DataError(path, None, f"not a .{kind}, or a broken one: {shortly(str(error))}") from error
+        raise StorageError(f"{path}: cannot be unpacked: {error.strerror or error}") from error
+
+
+def _unpack_tar(
+    unzipped: Readable, kind: str | None, target: str, budget: _Budget, passed: Callable[[], object]
+) -> None:
+    plain = _Plain(budget.path, unzipped)
+    plain.next_member()
+    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_BoundedHeader) as archive:  # type: ignore[call-overload]
+        for member in archive:
+            plain.is_content = True
+            budget.take_member()
+            _unpack_member(archive, member, target, budget)
+            archive.members.clear()  # it would remember them all
+            plain.next_member()
+            passed()
+    if kind is None and not plain.has_ended:
+        raise tarfile.ReadError("unexpected end of data")
+    while chunk := unzipped.read(_COPY_BYTES):  # the checksum stands at the very end; who writes into a pipe goes on
+        budget.take_bytes(len(chunk))
+
+
+@contextmanager
+def _seekable(file: IO[bytes], peeked: Peeked, target: str, budget: _Budget) -> Iterator[IO[bytes]]:
+    """The file itself; what comes through a pipe is written to one beside the target first."""
+    if file.seekable():
+        yield file
+        return
+    with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(target))) as copy:
+        while chunk := peeked.read(_COPY_BYTES):
+            budget.take_room(len(chunk))
+            if peeked.count > budget.bytes_left:
+                budget.take_bytes(peeked.count)
+            copy.write(chunk)
+        yield copy
+
+
+def _unpack_zip(file: IO[bytes], target: str, budget: _Budget) -> None:
+    for member in archive_zip.members_of(file):
+        budget.take_member()
+        place = _place(target, member.name.replace("\\", "/"), budget.path)
+        if member.is_directory:
+            os.makedirs(place, exist_ok=True)
+            continue
+        if not member.is_file:
+            raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is neither a file nor a directory")
+        budget.take_bytes(member.size)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with member.content() as content, open(place, "wb") as sink:
+            _copy(content, sink, 0, member.size, budget)
+            if content.read(1):  # now the library has compared the checksum, too
+                raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is longer than it says")
+            sink.truncate(member.size)
+        os.utime(place, ns=(member.modified_ns,) * 2)
+
+
+def _place(target: str, name: str, path: str) -> str:
+    """Where a member goes; raises :class:`DataError` for one that would go elsewhere."""
+    said = PurePosixPath(name)
+    if said.is_absolute() or ".." in said.parts or "\0" in name:
+        raise DataError(path, None, f"the member '{shortly(name)}' would leave the directory")
+    return os.path.join(target, *said.parts)
+
+
+def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: str, budget: _Budget) -> None:
+    place = _place(target, member.name, budget.path)
+    if member.isdir():
+        os.makedirs(place, exist_ok=True)
+        return
+    if member.type not in _FILE_TYPES or archive.fileobj is None:
+        raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is neither a file nor a directory")
+    pieces = _pieces(member, budget.path)
+    budget.take_bytes(member.size)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with open(place, "wb") as sink:
+        position = member.offset_data
+        for start, size in pieces:
+            archive.fileobj.seek(position)
+            _copy(archive.fileobj, sink, start, size, budget)
+            position += size
+        sink.truncate(member.size)
+    os.utime(place, ns=(_modified_ns(member),) * 2)
+
+
+def _pieces(member: tarfile.TarInfo, path: str) -> list[tuple[int, int]]:
+    """What of the member is no hole: where in the file, and how many bytes; in the archive they lie side by side."""
+    pieces: Any = member.sparse
+    if pieces is None:
+        return [(0, member.size)]
+    end = 0
+    for start, size in pieces:
+        if start < end or size < 0:
+            raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces that lie over each other")
+        end = start + size
+    if end > member.size:
+        raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces behind its end")
+    return [(start, size) for start, size in pieces if size]
+
+
+def _copy(source: Readable, sink: IO[bytes], start: int, size: int, budget: _Budget) -> None:
+    sink.seek(start)
+    while size:
+        chunk = source.read(min(size, _COPY_BYTES))
+        if not chunk:
+            raise tarfile.ReadError("unexpected end of data")
+        size -= len(chunk)
+        if chunk == _ZEROS[: len(chunk)]:
+            sink.seek(len(chunk), os.SEEK_CUR)
+        else:
+            budget.take_room(len(chunk))
+            sink.write(chunk)
+
+
+def _modified_ns(member: tarfile.TarInfo) -> int:
+    """When the member was last changed; the number in its header has lost what the header's text still says."""
+    seconds = float(member.mtime)
+    if not math.isfinite(seconds) or not 0 <= seconds < _LATEST_S:
+        return 0
+    try:
+        exact = Decimal(member.pax_headers.get("mtime") or seconds)
+    except InvalidOperation:  # a text that is no number
+        exact = Decimal(seconds)
+    return int(exact * 1_000_000_000)

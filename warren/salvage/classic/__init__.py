@@ -1,0 +1,1 @@
+"""Classic queues of both versions."""

@@ -1,0 +1,231 @@
+"""A classic queue's directory in the middle of a change from one version to the other, which a crash cut short.
+
+Either change publishes each message of the old index into the new one, at the same position, before the old one's
+files go: segment by segment. So both may tell of a message, and what one lacks the other has. What ``.qi`` can give
+counts; ``.idx`` and journal *add* what it cannot. Bodies in the vhost's store stay where they are.
+
+It is read as a whole, for segments of the two have different sizes. Memory is that of one segment of each, and of the
+positions' numbers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.queue_index.index import directory as disk
+from warren.queue_index.index.record_format import Ints
+from warren.salvage.classic import classic_v1_findings, classic_v2_findings
+from warren.salvage.classic.classic_directory import CHANGED, ClassicDirectory
+from warren.salvage.classic.classic_v1 import ClassicV1Directory
+from warren.salvage.classic.classic_v2 import KIND, ClassicV2Directory
+from warren.salvage.classic.needed_body import Reference
+from warren.salvage.queue_directory import (
+    Extent,
+    Finding,
+    IndexColumns,
+    MsgIds,
+    SegmentColumns,
+    StoredMessage,
+    Summary,
+    UntoldMessage,
+)
+from warren.salvage.queue_reader import messages_of
+
+DAMAGED_COPY: Final = "damaged copy"
+"""Kind of a finding: of a message that ``.qi`` cannot give, and the old index can."""
+
+_NONE: Final = np.empty(0, np.int64)
+
+
+@attrs.frozen(eq=False, repr=False, kw_only=True)
+class ClassicConvertingDirectory(ClassicDirectory):
+    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    segment_entry_count: int
+    """Of version 1."""
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    @property
+    def v1(self) -> ClassicV1Directory:
+        """What is left of the index of version 1, by itself."""
+        return ClassicV1Directory(
+            files=self.files,
+            path=self.path,
+            name=self.name,
+            segment_entry_count=self.segment_entry_count,
+            terms=self.terms,
+            bodies=self.bodies,
+            is_converting=True,
+        )
+
+    @property
+    def v2(self) -> ClassicV2Directory:
+        """What there is of version 2, by itself."""
+        return ClassicV2Directory(
+            files=self.files,
+            path=self.path,
+            name=self.name,
+            terms=self.terms,
+            bodies=self.bodies,
+            is_converting=True,
+        )
+
+    def summary(self) -> Summary:
+        old, new = self.v1.summary().details, self.v2.summary().details
+        ready = payload_bytes = 0
+        for sizes in map(self.ready_sizes, self.segment_columns()):
+            ready += len(sizes)
+            payload_bytes += int(sizes.sum())
+        left = {"journal": old["journal"], "segments": old["segments"]}
+        return Summary(ready, payload_bytes, {**new, "converting": left})
+
+    def extent(self) -> Extent:
+        old, new = self.v1.extent(), self.v2.extent()
+        return Extent({}, old.shared_bytes + sum(old.pieces.values()) + sum(new.pieces.values()), None)
+
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        if only is None or only:
+            added = self._added()
+            of_v2 = self._of_v2(added, include_acked=include_acked)
+            of_v1 = self._of_v1(added, include_acked=include_acked)
+            yield from map(itemgetter(1), heapq.merge(of_v2, of_v1, key=itemgetter(0)))
+
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        """Those of the new index, then those of the old one."""
+        if only is None or only:
+            added = self._added()
+            for new in self.v2.segment_columns(stored=stored):
+                yield attrs.evolve(new, restored=new.restored & ~np.isin(new.seq_ids, added))
+            for old in self.v1.segment_columns(stored=stored):
+                yield attrs.evolve(old, restored=np.isin(old.seq_ids, added))
+
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
+        found: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
+        queues: tuple[ClassicDirectory, ClassicDirectory] = self.v2, self.v1
+        for columns, queue in zip(found, queues, strict=True):
+            for one in queue.index_columns() if only is None or only else ():
+                if not isinstance(one, Finding):
+                    columns.append(one)
+                elif not _is_of_other_version(one) and one.kind != CHANGED:
+                    yield one
+        new, old = found
+        live = np.concatenate([_NONE, *(one.seq_ids[~one.acked] for one in new)])
+        old = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, live))) for one in old]
+        told = np.concatenate([_NONE, *(one.seq_ids for one in old)])
+        new = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, told))) for one in new]
+        yield from _in_order([one for one in new + old if len(one)])
+
+    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
+        yield from self.v2.references(persistent=persistent)
+        yield from self.v1.references(persistent=persistent)
+
+    def knows_references(self) -> bool:
+        return self.v2.knows_references()
+
+    def untold_messages(self) -> Iterator[UntoldMessage]:
+        return self.v2.untold_messages()
+
+    def own_findings(self) -> Iterator[Finding | Reference]:
+        detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"
+        yield Finding("leftover conversion", "leftover", self.path, None, detail)
+        for queue in (self._v2_alone, self._v1_alone):
+            for found in queue.own_findings():
+                if not (isinstance(found, Finding) and _is_of_other_version(found)):
+                    yield found
+
+    @property
+    def _v1_alone(self) -> ClassicV1Directory:
+        """Without terms: a clean stop counts messages once, and it is one index that it counts."""
+        return attrs.evolve(self.v1, terms=None)
+
+    @property
+    def _v2_alone(self) -> ClassicV2Directory:
+        return attrs.evolve(self.v2, terms=None)
+
+    # ── the two together ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _added(self) -> Ints:
+        """The positions, ascending, of live messages of the old index that the new one cannot give."""
+        old = np.concatenate([_NONE, *(columns.seq_ids[columns.ready] for columns in self.v1.segment_columns())])
+        v2 = self.v2
+        for columns in v2.segment_columns():
+            common = columns.rows(v2.had(columns))
+            common = common.rows(np.flatnonzero(np.isin(common.seq_ids, old)))
+            here = common.rows(np.flatnonzero(~common.stored))
+            is_good = [isinstance(found, bytes) for found in here.segment.read_each(here)]
+            good = np.concatenate([common.seq_ids[common.stored], here.seq_ids[np.array(is_good, np.bool_)]])
+            old = np.setdiff1d(old, good, assume_unique=True)
+        return np.sort(old)
+
+    def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
+        """What the new index gives. What the old one adds is damaged here, and not missing."""
+        replaced, at = set(added.tolist()), 0
+        for one in classic_v2_findings.walk(self._v2_alone):
+            if isinstance(one, Finding):
+                if one.severity == "damage":
+                    yield at, one
+                continue
+            at = one.first_seq_id
+            columns = self.v2.columns_of(one)
+            wanted = columns.restored & (columns.live | include_acked)
+            for at, found in messages_of(columns.rows(np.flatnonzero(wanted)), self.bodies):
+                if at not in replaced:
+                    yield at, found
+                elif isinstance(found, Finding):
+                    yield at, attrs.evolve(found, kind=DAMAGED_COPY)
+
+    def _of_v1(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
+        """What the old index adds; a finding stands behind the message before it."""
+        at = 0
+        told = self._told_by_v2() if include_acked else _NONE
+        for one in classic_v1_findings.walk(self._v1_alone):
+            if isinstance(one, Finding):
+                if one.severity == "damage":
+                    yield at, one
+                continue
+            at = one.first_seq_id
+            columns = self.v1.columns_of(one)
+            wanted = np.isin(columns.seq_ids, added)
+            if include_acked:
+                wanted |= columns.acked & columns.restored & ~np.isin(columns.seq_ids, told)
+            for _, found in messages_of(columns.rows(np.flatnonzero(wanted)), self.bodies):
+                at = found.seq_id if isinstance(found, StoredMessage) else at
+                yield at, found
+
+    def _told_by_v2(self) -> Ints:
+        """The positions of which the new index says anything."""
+        return np.concatenate([_NONE, *(columns.seq_ids for columns in self.v2.segment_columns())])
+
+
+def _is_of_other_version(found: Finding) -> bool:
+    """Whether it says of one version's index that it is none of the other version."""
+    name = found.path.rpartition("/")[2]
+    return found.kind == "leftover file" and (disk.is_of_v1(name) or disk.is_of_v2(name))
+
+
+def _in_order(parts: list[SegmentColumns]) -> Iterator[SegmentColumns]:
+    """Cut where another part goes on, and each piece in its turn."""
+    ends = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
+    seq_ids = np.concatenate([_NONE, *(part.seq_ids for part in parts)])
+    part_of, row_of = np.concatenate([_NONE, *ends]), np.concatenate([_NONE, *map(_row_numbers, parts)])
+    order = np.argsort(seq_ids, kind="stable")
+    part_of, row_of = part_of[order], row_of[order]
+    edges = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(order)]
+    for low, high in pairwise(edges if len(order) else ()):
+        yield parts[int(part_of[low])].rows(row_of[low:high])
+
+
+def _row_numbers(columns: IndexColumns) -> Ints:
+    return np.arange(len(columns))

@@ -1,0 +1,112 @@
+"""What the directories of classic queues have in common, whichever the version of their index.
+
+A restarted broker delivers a queue's persistent messages that are not acked in the order of their seq_ids, below
+``next_seq_id`` where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all
+of it where there are no terms.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.queue_index.index.record_format import Bools, Ints
+from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.salvage.queue_directory import BodySource, Finding, SegmentColumns, StoredMessage
+from warren.salvage.queue_reader import QueueDirectory
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+
+CHANGED: Final = "changed since the clean stop"
+"""Kind of a finding: what is there is not what the clean stop counted."""
+UNCOUNTED: Final = "leftover without counts"
+"""Kind of a finding: a file that is missing or empty if nothing of it is needed, or if it is lost. Nothing tells."""
+
+
+@attrs.frozen(eq=False, repr=False, kw_only=True)
+class ClassicDirectory(QueueDirectory):
+    """A format brings the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    files: ReadOnlyFileSystem
+    path: str
+    name: bytes
+    terms: RecoveryTerms | None
+    """``None``: the queue was not stopped cleanly."""
+    bodies: BodySource
+    """The vhost's persistent store."""
+    is_converting: bool = False
+    """Whether it is half of a directory that is changed from one version to the other."""
+
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        return self.index_columns(only)
+
+    @abstractmethod
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]: ...
+
+    def seen(self, seq_ids: Ints) -> Bools:
+        """Which of these a restarted broker looks at."""
+        if self.terms is None or self.terms.next_seq_id is None:
+            return np.ones(len(seq_ids), np.bool_)
+        return seq_ids < self.terms.next_seq_id
+
+    def redelivered(self, seq_ids: Ints) -> Bools:
+        """Which were delivered before, as far as one can know."""
+        below_seq_id = None
+        if self.terms is not None:
+            terms = self.terms
+            below_seq_id = terms.next_seq_id if terms.next_deliver_seq_id is None else terms.next_deliver_seq_id
+        return np.ones(len(seq_ids), np.bool_) if below_seq_id is None else seq_ids < below_seq_id
+
+    def changed(
+        self,
+        said: Mapping[int, int],
+        live: Mapping[int, int],
+        persistent_live: int,
+        only: range | None,
+        words: tuple[Callable[[int], str], str],
+    ) -> Iterator[Finding]:
+        """What a clean stop said, against what is there: a file that is gone shows in nothing else.
+
+        ``said``, ``live``: messages by segment; ``words``: what its file is called, and what is counted in it.
+        """
+        if self.terms is None:
+            return
+        file_name, noun = words
+        wanted = (said.keys() | live.keys()) if only is None else filter(only.__contains__, said.keys() | live.keys())
+        for number in sorted(wanted):
+            then, now = said.get(number, 0), live.get(number, 0)
+            if then != now:
+                detail = f"{then} {noun} at the clean stop, {now} now"
+                yield Finding(CHANGED, "damage", below(self.path, file_name(number)), None, detail)
+        if only is None and self.terms.persistent_count not in (None, persistent_live):
+            detail = f"{self.terms.persistent_count} persistent messages at the clean stop, {persistent_live} now"
+            yield Finding(CHANGED, "damage", self.path, None, detail)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether something else tells of messages whose index files are missing: the terms of a clean stop, or the
+        index of the other version."""
+        return self.terms is not None or self.is_converting
+
+    def missing_segments(
+        self, present: Collection[int], is_full: bool, file_name: Callable[[int], str]
+    ) -> Iterator[Finding]:
+        """Segments that have no file after a crash: a broker deletes those whose messages are all acked.
+
+        ``present``: those that have one, or need none; ``is_full``: the last of them has no room left.
+        """
+        if self.is_counted:
+            return
+        end = max(present, default=0) + 1 + (is_full and bool(present))
+        first = 0
+        for number in sorted({*present, end}):
+            if number > first:
+                others = f" to {file_name(number - 1)}" if number - 1 > first else ""
+                detail = f"{file_name(first)}{others}: all of the messages were acked, or they are lost"
+                yield Finding(UNCOUNTED, "leftover", below(self.path, file_name(first)), None, detail)
+            first = number + 1

@@ -1,0 +1,76 @@
+"""A classic queue's directory, version 1: journal and segments, read as a restarting broker reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.queue_index.index import directory as disk
+from warren.salvage.classic import classic_v1_findings
+from warren.salvage.classic.classic_v1_index import ClassicV1Index
+from warren.salvage.classic.needed_body import Reference
+from warren.salvage.names import Json
+from warren.salvage.queue_directory import Extent, Finding, SegmentColumns, Summary
+from warren.salvage.read_only import below
+
+KIND: Final = "rabbitmq-classic-v1"
+
+
+@attrs.frozen(eq=False, repr=False, kw_only=True)
+class ClassicV1Directory(ClassicV1Index):
+    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    def summary(self) -> Summary:
+        ready = payload_bytes = 0
+        segments: list[Json] = []
+        with self.journal() as journal:
+            for positions in self.segments(journal):
+                columns = positions.file.columns
+                shorts = np.bincount(columns.delivers)
+                segments.append(
+                    {
+                        "number": positions.number,
+                        "publish": len(columns.publish_numbers),
+                        "deliver": int((shorts >= 1).sum()),
+                        "ack": int((shorts >= 2).sum()),
+                        "unacked": int(positions.unacked.sum()),
+                    }
+                )
+                sizes = self.ready_sizes(self.columns_of(positions))
+                ready += len(sizes)
+                payload_bytes += int(sizes.sum())
+            columns, rest_bytes = journal.file.columns, journal.file.size - journal.file.columns.end
+            is_zeros = classic_v1_findings.ends_in_zeros(journal.file)
+            persistent = int(columns.publish_persistent.sum())
+            counts: dict[str, Json] = {
+                "publish_persistent": persistent,
+                "publish_transient": len(columns.publish_numbers) - persistent,
+                "deliver": len(columns.delivers),
+                "ack": len(columns.acks),
+                "torn_bytes": 0 if is_zeros else rest_bytes,
+                "zero_bytes": rest_bytes if is_zeros else 0,
+            }
+        details: dict[str, Json] = {"type": "classic", "version": 1, "journal": counts, "segments": segments}
+        return Summary(ready, payload_bytes, details)
+
+    def extent(self) -> Extent:
+        journal = below(self.path, disk.JOURNAL_NAME)
+        pieces = {n: self.files.size(below(self.path, disk.segment_name(n))) for n in sorted(self.segment_files())}
+        return Extent(pieces, self.files.size(journal) if self.files.exists(journal) else 0, self.segment_entry_count)
+
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
+        for one in classic_v1_findings.walk(self, only):
+            if isinstance(one, Finding):
+                yield one
+            elif len(columns := self.columns_of(one)):
+                yield columns
+
+    def own_findings(self) -> Iterator[Finding | Reference]:
+        return classic_v1_findings.of_directory(self)

@@ -1,0 +1,77 @@
+"""A classic queue's directory, version 2: index segments and the queue's own store, as a restarting broker reads them.
+
+What a broker cannot find, or what fails its check, is acked when it starts; here that is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from warren.queue_index.index import index_v2_format as v2
+from warren.salvage.classic import classic_v2_findings
+from warren.salvage.classic.classic_v2_index import ClassicV2Index
+from warren.salvage.classic.needed_body import Reference
+from warren.salvage.names import Json
+from warren.salvage.queue_directory import Extent, Finding, SegmentColumns, Summary, UntoldMessage
+from warren.salvage.read_only import below
+
+KIND: Final = "rabbitmq-classic-v2"
+
+
+@attrs.frozen(eq=False, repr=False, kw_only=True)
+class ClassicV2Directory(ClassicV2Index):
+    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    def summary(self) -> Summary:
+        ready = payload_bytes = 0
+        segments: list[Json] = []
+        for segment in self.segments():
+            live, acked = int(segment.live.sum()), int(segment.acked.sum())
+            segments.append(
+                {
+                    "number": segment.number,
+                    "entries": live + acked,
+                    "live": live,
+                    "acked": acked,
+                    "qi_bytes": segment.index_size,
+                    "qs_bytes": segment.store.size,
+                }
+            )
+            sizes = self.ready_sizes(self.columns_of(segment))
+            ready += len(sizes)
+            payload_bytes += int(sizes.sum())
+        return Summary(ready, payload_bytes, {"type": "classic", "version": 2, "segments": segments})
+
+    def extent(self) -> Extent:
+        pieces = {
+            number: sum(
+                self.files.size(path)
+                for suffix in (v2.INDEX_SUFFIX, v2.STORE_SUFFIX)
+                if self.files.exists(path := below(self.path, f"{number}{suffix}"))
+            )
+            for number in self.numbers()
+        }
+        return Extent(pieces, 0, self.entry_count())
+
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
+        for one in classic_v2_findings.walk(self, only):
+            if isinstance(one, Finding):
+                yield one
+            elif len(columns := self.columns_of(one)):
+                yield columns
+
+    def knows_references(self) -> bool:
+        return all(segment.problem is None for segment in self.segments())
+
+    def untold_messages(self) -> Iterator[UntoldMessage]:
+        return classic_v2_findings.untold(self)
+
+    def own_findings(self) -> Iterator[Finding | Reference]:
+        return classic_v2_findings.of_directory(self)

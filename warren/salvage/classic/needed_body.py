@@ -1,0 +1,130 @@
+"""A message in the store against those who need it: the rules, whoever brings the two together.
+
+On one machine a queue asks the store for what it needs; on Spark both come as rows and are joined. What there is to
+say of the two is said here, in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import attrs
+
+from warren.queue_index.message.message_format import decode_message
+from warren.salvage.queue_directory import BodySource, Finding, missing_body
+from warren.storage.errors import DataError, MessageError, StorageError, UnknownMessageError
+
+
+class Reference(NamedTuple):
+    """An unacked position whose body lies in the store; there are as many as messages, so it is a tuple."""
+
+    msg_id: bytes
+    persistent: bool
+    seq_id: int
+    size: int
+    """Of the payload, as the index says."""
+    path: str
+    """The index file that has it, and where."""
+    offset: int
+
+
+class Contents(NamedTuple):
+    """What verify wants to know of an encoded message."""
+
+    problem: str | None
+    """Why it is none; then the rest says nothing."""
+    msg_id: bytes
+    payload_bytes: int
+    persistent: bool
+
+
+def contents_of(encoded: bytes) -> Contents:
+    """Decode a message."""
+    try:
+        message = decode_message(encoded)
+    except MessageError as error:
+        return Contents(str(error), b"", 0, False)
+    payload_bytes = len(message.body) if message.counted_bytes is None else message.counted_bytes
+    return Contents(None, message.msg_id, payload_bytes, message.persistent)
+
+
+def contradictions(
+    found: Contents, msg_id: bytes, size: int | None, is_persistent: bool | None
+) -> Iterator[tuple[str, str]]:
+    """Where a message is none, or not the one that its record says; ``None``: the record does not say."""
+    if found.problem is not None:
+        yield "unreadable message", found.problem
+        return
+    if found.msg_id != msg_id:
+        yield "wrong message", f"the record is of {msg_id.hex()}, the message is {found.msg_id.hex()}"
+    if size is not None and found.payload_bytes != size:
+        yield "wrong size", f"the record says {size} bytes, the payload has {found.payload_bytes}"
+    if is_persistent is not None and found.persistent != is_persistent:
+        said = ("transient", "persistent")
+        yield "wrong persistence", f"the record says {said[is_persistent]}, the message {said[found.persistent]}"
+
+
+def looked_up(reference: Reference, bodies: BodySource) -> Iterator[Finding]:
+    """What is to be said of a reference, by a store that can be asked."""
+    try:
+        found = contents_of(bodies.read(reference.msg_id))
+    except (DataError, StorageError, UnknownMessageError) as error:
+        yield unanswered(reference, error)
+        return
+    yield from answered(reference, found)
+
+
+def with_bodies(found: Iterable[Finding | Reference], bodies: BodySource) -> Iterator[Finding]:
+    """What a directory's own files tell, with the store asked for every persistent message that is needed of it."""
+    for one in found:
+        if not isinstance(one, Reference):
+            yield one
+        elif one.persistent:
+            yield from looked_up(one, bodies)
+
+
+def unanswered(reference: Reference, error: Exception) -> Finding:
+    """The store does not have the message, or cannot give it."""
+    return missing_body(reference.path, reference.offset, reference.seq_id, reference.msg_id, error)
+
+
+def answered(reference: Reference, found: Contents) -> Iterator[Finding]:
+    """The store has the message. The record's persistence counts: a queue with a persistent record is a durable one."""
+    for kind, detail in contradictions(found, reference.msg_id, reference.size, reference.persistent):
+        said = f"message {reference.seq_id}: {detail}"
+        yield Finding(kind, "damage", reference.path, reference.offset, said)
+
+
+# ── what nobody needs ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def orphan(path: str, offset: int, msg_id: bytes, size: int) -> Finding:
+    """A good record of the store that nobody needs; ``size``: of the record."""
+    return Finding("orphan body", "leftover", path, offset, f"{msg_id.hex()}, {size} bytes")
+
+
+def orphaned_message(path: str, offset: int, msg_id: bytes, found: Contents) -> Iterator[Finding]:
+    """What is wrong with its message."""
+    for kind, detail in contradictions(found, msg_id, None, None):
+        yield Finding(kind, "damage", path, offset, detail)
+
+
+def bad_record(path: str, offset: int, msg_id: bytes, *, has_good_copy: bool) -> Finding:
+    """A record that was not written whole. What a compaction was copying when it crashed is elsewhere."""
+    detail = f"{msg_id.hex()}: the record does not end in 0xFF"
+    if path.endswith(".rdt") or has_good_copy:
+        return Finding("leftover of a copy", "leftover", path, offset, detail)
+    return Finding("torn record", "damage", path, offset, detail)
+
+
+def garbage(path: str, offset: int, detail: str) -> Finding:
+    """What no scan can pass over, with messages behind it: a broker from 3.13 on compacts inside a file."""
+    return Finding("leftover garbage between records", "leftover", path, offset, detail)
+
+
+def in_store(finding: Finding, *, is_persistent: bool) -> Finding:
+    """What would be damage is left over in a store that is wiped at every start."""
+    if is_persistent or finding.severity == "leftover":
+        return finding
+    return attrs.evolve(finding, kind=f"leftover {finding.kind}", severity="leftover")

@@ -1,0 +1,253 @@
+"""One segment of a classic queue, version 2, opened for looking: its entries as columns, its messages on demand.
+
+A segment is ``<n>.qi``, which is held in memory (32 bytes a position), and ``<n>.qs``, which is held in memory, too,
+where it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, as soon as a message of it is wanted. What a
+broker would not take for a segment's index is empty here, and a problem; a store whose header is damaged is read all
+the same, for every record is checked.
+
+An entry's place in ``.qs`` holds no msg_id. So where two entries claim one record, neither gets it: which of them is
+right cannot be known, and an acked message's body must not come back in place of another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final
+
+import attrs
+import numpy as np
+
+from warren.queue_index.index import index_v2_format as v2
+from warren.queue_index.index.index_v2_format import Entries
+from warren.queue_index.index.record_format import Bools, Ints, Octets
+from warren.salvage.classic.message_runs import rows_at
+from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, SegmentColumns, unreadable_file
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, has_bytes_behind
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import File
+
+BAD_HEADER: Final = "bad header"
+
+
+@attrs.define(eq=False, repr=False)
+class RecordFile:
+    """A ``.qs`` file; one that is missing or cannot be read is empty."""
+
+    path: str
+    exists: bool
+    size: int = 0
+    problem: StorageError | None = None
+    """Why the system does not give it away."""
+    _files: ReadOnlyFileSystem | None = None
+    _file: File | None = None
+    _data: bytes | None = None
+
+    @classmethod
+    def open(cls, files: ReadOnlyFileSystem, path: str) -> RecordFile:
+        """Nothing but its size is read."""
+        opened = cls(path, files.exists(path), files=files)
+        if opened.exists:
+            try:
+                opened._file = files.open_read(path)
+                opened.size = opened._file.size()
+                opened._file.pread(1, 0)  # a directory can be opened
+            except StorageError as error:
+                opened.problem, opened.size = error, 0
+        return opened
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``."""
+        if self._file is None or self.problem is not None:
+            return b""
+        if self.size > WHOLE_BYTES:
+            return self._file.pread(size, offset)
+        if self._data is None:
+            self._data = self._file.pread(self.size, 0)
+        return self._data[offset : offset + size]
+
+    def has_bytes_behind(self, offset: int) -> bool:
+        """Whether anything but zeros stands behind ``offset``."""
+        return self._file is not None and self.problem is None and has_bytes_behind(self._file, offset)
+
+    def close(self) -> None:
+        """Give the file up."""
+        self._data = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for the cached columns
+class SegmentV2:
+    """A segment's positions; columns by relative position, as far as the index file goes."""
+
+    number: int
+    first_seq_id: int
+    path: str
+    """Of the index file."""
+    index_exists: bool
+    index_size: int
+    header: v2.SegmentHeader | None
+    """``None``: there is no index, or none that a broker takes."""
+    problem: Finding | None
+    """Why nothing of the index file is taken."""
+    entries: Entries
+    store: RecordFile
+
+    @classmethod
+    def open(cls, files: ReadOnlyFileSystem, directory: str, number: int, entry_count: int) -> SegmentV2:
+        """Read the index file, at most ``entry_count`` entries of it."""
+        path = below(directory, f"{number}{v2.INDEX_SUFFIX}")
+        store = RecordFile.open(files, below(directory, f"{number}{v2.STORE_SUFFIX}"))
+        exists, size, header, problem, data = files.exists(path), 0, None, None, b""
+        if exists:
+            try:
+                file = files.open_read(path)
+                try:
+                    size = file.size()
+                    data = file.pread(v2.HEADER_SIZE + entry_count * v2.ENTRY_SIZE, 0)
+                finally:
+                    file.close()
+                header = v2.decode_header(data, v2.INDEX_MAGIC, path)
+            except DataError as error:
+                problem = _no_index(path, size, data, error)
+            except StorageError as error:
+                problem = unreadable_file(path, error)
+        entries = v2.decode_entries(data[v2.HEADER_SIZE :] if header is not None else b"")
+        return cls(number, number * entry_count, path, exists, size, header, problem, entries, store)
+
+    def close(self) -> None:
+        """Give its files up."""
+        self.store.close()
+
+    # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def live(self) -> Bools:
+        """Where a message stands that is not acked."""
+        found: Bools = self.entries["status"] == v2.MESSAGE
+        return found
+
+    @cached_property
+    def acked(self) -> Bools:
+        """Where an acked message stood, of which anything is still told. It was in no store where it was in memory."""
+        written = self.entries.view(np.uint8).reshape(-1, v2.ENTRY_SIZE).any(axis=1)
+        found: Bools = written & (self.entries["status"] == v2.NOTHING)
+        return found
+
+    @cached_property
+    def persistent(self) -> Bools:
+        found: Bools = self.entries["flags"] & v2.PERSISTENT != 0
+        return found
+
+    @cached_property
+    def elsewhere(self) -> Bools:
+        """Whose message is in the vhost's store."""
+        found: Bools = self.entries["location"] == v2.IN_VHOST_STORE
+        return found
+
+    @cached_property
+    def here(self) -> Bools:
+        """Whose message is in the queue's own store, by what the entry says."""
+        found: Bools = (self.entries["location"] == v2.IN_QUEUE_STORE) & (self.entries["rest"] == 0)
+        return found
+
+    @cached_property
+    def inside(self) -> Bools:
+        """Whose record lies within the store's file."""
+        size, offsets, lengths = self.store.size, self.entries["offset"], self.entries["length"].astype(np.uint64)
+        ends = np.minimum(offsets, np.uint64(v2.MAX_POSITION)).astype(np.uint64) + lengths
+        inside: Bools = self.here & (offsets >= v2.HEADER_SIZE) & (ends + np.uint64(v2.RECORD_HEAD_SIZE) <= size)
+        return inside & (lengths <= MAX_MESSAGE_BYTES)
+
+    @cached_property
+    def disputed(self) -> Bools:
+        """Whose record another entry claims, too; acked ones count."""
+        disputed = np.zeros(len(self.entries), np.bool_)
+        rel_seqs = np.flatnonzero(self.inside)
+        _, inverse, counts = np.unique(self.entries["offset"][rel_seqs], return_inverse=True, return_counts=True)
+        disputed[rel_seqs] = counts[inverse] > 1
+        return disputed
+
+    def entry_offset(self, rel_seq: int) -> int:
+        """Where an entry stands in the index file."""
+        return v2.HEADER_SIZE + rel_seq * v2.ENTRY_SIZE
+
+    def entry_offsets(self, rel_seqs: Ints) -> Ints:
+        """Where these entries stand there."""
+        return v2.HEADER_SIZE + rel_seqs * v2.ENTRY_SIZE
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read_each(self, columns: SegmentColumns) -> Iterator[bytes | Finding]:
+        return (read_message(self, rel_seq) for rel_seq in (columns.seq_ids - self.first_seq_id).tolist())
+
+    def read_uniform(self, columns: SegmentColumns) -> Octets | None:
+        rel_seqs = columns.seq_ids - self.first_seq_id
+        if self.disputed[rel_seqs].any():
+            return None
+        return _rows(self.store, self.entries["offset"][rel_seqs].astype(np.int64), int(columns.encoded_sizes[0]))
+
+
+def problems_of(segment: SegmentV2) -> Iterator[Finding]:
+    """Why nothing of the segment's index, or of its store, is there."""
+    if segment.problem is not None:
+        yield segment.problem
+    if segment.store.problem is not None:
+        yield unreadable_file(segment.store.path, segment.store.problem)
+
+
+def read_message(segment: SegmentV2, rel_seq: int) -> bytes | Finding:
+    """The message that stands in the queue's own store, checked; else why it cannot be had."""
+    entry = segment.entries[rel_seq]
+    offset, length = int(entry["offset"]), int(entry["length"])
+    kind, why = UNREADABLE_BODY, ""
+    if not segment.here[rel_seq]:
+        kind, why = MISSING_BODY, _nowhere(int(entry["location"]), int(entry["rest"]))
+    elif not segment.store.exists:
+        kind, why = MISSING_BODY, f"there is no {segment.store.path.rpartition('/')[2]}"
+    elif not segment.inside[rel_seq]:
+        kind, why = MISSING_BODY, f"{length} bytes at {offset} are out of the bounds of {segment.store.path}"
+    elif segment.disputed[rel_seq]:
+        why = f"another entry claims the record at {offset} of {segment.store.path}, too"
+    else:
+        found = v2.message_of(segment.store.read(v2.RECORD_HEAD_SIZE + length, offset), length)
+        if isinstance(found, bytes):
+            return found
+        why = f"at {offset} of {segment.store.path}: {found}"
+    detail = f"message {segment.first_seq_id + rel_seq}: {why}"
+    return Finding(kind, "damage", segment.path, segment.entry_offset(rel_seq), detail)
+
+
+def _nowhere(location: int, rest: int) -> str:
+    if location == v2.IN_MEMORY:
+        return "it was kept in memory alone"
+    if location == v2.IN_QUEUE_STORE:
+        return f"its place ends in {rest}, which has no meaning"
+    return f"it is in a place that is not known ({location})"
+
+
+def _no_index(path: str, size: int, data: bytes, error: DataError) -> Finding:
+    """Why nothing of an index file is taken: an empty file, or one of zeros, is what a crash may leave."""
+    if not size:
+        return Finding("leftover empty file", "leftover", path, None, "made, and not written")
+    if not any(data) and len(data) == size:
+        return Finding("leftover zeros", "leftover", path, 0, f"an index of {size} zero bytes alone")
+    return Finding(BAD_HEADER, "damage", path, error.offset, error.reason)
+
+
+def _rows(store: RecordFile, at: Ints, length: int) -> Octets | None:
+    """The messages of the records at these offsets; ``None``: one is not sound, or they lie too far apart."""
+    size = v2.RECORD_HEAD_SIZE + length
+    rows = rows_at(store, at, size)
+    if rows is None:
+        return None
+    heads = np.ascontiguousarray(rows[:, : v2.RECORD_HEAD_SIZE]).view(v2.RECORD_HEAD)[:, 0]
+    if (heads["length"] != length).any():
+        return None
+    data, checked = memoryview(rows.tobytes()), heads["flags"] & v2.CHECKSUM != 0
+    starts = range(v2.RECORD_HEAD_SIZE, len(data) + v2.RECORD_HEAD_SIZE, size)
+    checksums = np.array([v2.checksum_of(data[start : start + length]) for start in starts], np.uint16)
+    return None if (checked & (checksums != heads["checksum"])).any() else rows[:, v2.RECORD_HEAD_SIZE :]

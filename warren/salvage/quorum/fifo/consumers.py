@@ -1,0 +1,204 @@
+"""A queue's consumers: what each holds, and how much more it may get.
+
+A consumer has *credit* for so many messages. A delivery takes one; with ``simple_prefetch`` it comes back with each
+message that is settled or returned, with ``credited`` only by the command ``credit``. One that lives *once* (a
+basic.get, a cancelled one) gets none back, and goes when it holds nothing and has no credit left.
+
+Deliveries are numbered for each consumer from 0: its *msg_ids*. What a consumer holds lies in the order of these
+numbers, which is that of its deliveries.
+
+From 4.3 on it holds each message until a *deadline*. When that has passed, the message returns, and the consumer is
+*timed out*: it gets nothing until it has answered for all that was taken from it (by settling it, for one). What it was
+before a time-out, or before its node was away (up, cancelled, quiescing), is its *inner* status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from warren.salvage.quorum.fifo.commands import ConsumerId, ConsumerKey, Pid
+from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
+
+UP: Final = "up"
+SUSPECTED: Final = "suspected_down"
+"""Its node is away; it may come back."""
+CANCELLED: Final = "cancelled"
+QUIESCING: Final = "quiescing"
+"""From 4.0 on: the single active one, which goes when it has finished, for one of a higher priority waits."""
+
+TIMED_OUT: Final = "timeout"
+"""From 4.3 on: it held a message for too long; until it has answered for what was taken from it, it gets nothing."""
+
+_SERIALS: Final = 1 << 32
+
+
+@attrs.define(eq=False, repr=False)
+class Consumer:
+    """One of them, or one basic.get."""
+
+    key: ConsumerKey
+    tag: bytes
+    pid: Pid
+    once: bool
+    credited: bool
+    cap: int | None
+    """Its credit does not rise above it; ``None`` or 0: no such limit."""
+    priority: int
+    credit: int
+    delivery_count: int = 0
+    """Deliveries so far; where it is ``serial`` modulo 2**32, from where the consumer began."""
+    serial: bool = False
+    """Whether the count is the consumer's own (4.0's ``{credited, N}``); from 4.3 on all count so."""
+    prefetch: int | None = None
+    """What it asked for, 0 being no limit; ``None``: not told."""
+    status: str = UP
+    next_msg_id: int = 0
+    held: dict[int, QueuedMessage] = attrs.field(factory=dict)
+    inner: str | None = None
+    """From 4.3 on: the status behind one of suspicion or time-out; ``None``: there is none."""
+    timeout_ms: int = 0
+    """From 4.3 on: how long it may hold a message."""
+    deadlines: dict[int, int] = attrs.field(factory=dict)
+    """From 4.3 on: until when, in milliseconds since 1970, by number."""
+    timed_out: list[int] = attrs.field(factory=list)
+    """From 4.3 on: numbers that were taken from it, and that it has not answered for."""
+
+    @property
+    def consumer_id(self) -> ConsumerId:
+        return self.tag, self.pid
+
+    def take_on(self, other: Consumer) -> None:
+        """What another, attached under the same key, asks for."""
+        self.once, self.credited, self.cap, self.serial = other.once, other.credited, other.cap, other.serial
+        self.priority, self.prefetch = other.priority, other.prefetch
+
+    def give_back(self, count: int) -> None:
+        """``count`` messages are done with."""
+        if self.once or self.credited:
+            return
+        self.credit += count
+        if self.cap and self.credit > self.cap:
+            self.credit = self.cap
+
+    def grant(self, credit: int, delivery_count: int) -> None:
+        """What the command ``credit`` says, seen from what was delivered after the consumer sent it."""
+        more = delivery_count + credit - self.delivery_count
+        if self.serial:
+            more = (more + _SERIALS // 2) % _SERIALS - _SERIALS // 2
+        self.credit = max(0, more)
+
+    def drain(self) -> None:
+        """Credit that no message was there for counts as used."""
+        self.delivery_count += self.credit
+        if self.serial:
+            self.delivery_count %= _SERIALS
+        self.credit = 0
+
+    def suspect(self) -> None:
+        """Its node is away, in 4.3. The broker forgets what it was when it hears so twice."""
+        if self.status == SUSPECTED:
+            self.inner = None
+        else:
+            self.inner = self.status if self.inner is None else self.inner
+            self.status = SUSPECTED
+
+    def clear(self) -> None:
+        """Its node is there, in 4.3."""
+        if self.inner is not None and self.timed_out:
+            self.status = TIMED_OUT
+        else:
+            self.status, self.inner = self.inner or UP, None
+
+    def answer_for(self, msg_ids: Sequence[int]) -> None:
+        """One that is timed out answers for what was taken from it; after the last of it, it is what it was."""
+        if self.status != TIMED_OUT:
+            return
+        for msg_id in msg_ids:
+            if msg_id in self.timed_out:
+                self.timed_out.remove(msg_id)
+        if not self.timed_out:
+            self.status, self.inner = self.inner or UP, None
+
+    def hold(self, message: QueuedMessage) -> None:
+        self.held[self.next_msg_id] = message
+        self.next_msg_id += 1
+        self.credit -= 1
+        self.delivery_count += 1
+        if self.serial:
+            self.delivery_count %= _SERIALS
+
+
+def key_order(key: ConsumerKey) -> tuple[int, ConsumerKey]:
+    """Erlang's order of keys: numbers before pairs."""
+    return (0, key) if isinstance(key, int) else (1, key)
+
+
+class Consumers:
+    """By key and by process."""
+
+    __slots__ = ("_by_pid", "by_key")
+
+    def __init__(self) -> None:
+        self.by_key: dict[ConsumerKey, Consumer] = {}
+        self._by_pid: dict[Pid, dict[ConsumerKey, Consumer]] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        """In the order of keys."""
+        return iter([self.by_key[key] for key in sorted(self.by_key, key=key_order)])
+
+    def pids(self) -> Iterator[Pid]:
+        return iter(self._by_pid)
+
+    def add(self, consumer: Consumer) -> None:
+        """It may be there already."""
+        self.by_key[consumer.key] = consumer
+        self._by_pid.setdefault(consumer.pid, {})[consumer.key] = consumer
+
+    def remove(self, consumer: Consumer) -> None:
+        """It may be gone already."""
+        if self.by_key.pop(consumer.key, None) is None:
+            return
+        of_pid = self._by_pid[consumer.pid]
+        del of_pid[consumer.key]
+        if not of_pid:
+            del self._by_pid[consumer.pid]
+
+    def of_pid(self, pid: Pid) -> list[Consumer]:
+        """In the order of keys."""
+        of_pid = self._by_pid.get(pid, {})
+        return [of_pid[key] for key in sorted(of_pid, key=key_order)]
+
+    def find(self, key: ConsumerKey) -> Consumer | None:
+        """By its key; one that has a number also by its tag and pid."""
+        found = self.by_key.get(key)
+        if found is None and isinstance(key, tuple):
+            return next((one for one in self._by_pid.get(key[1], {}).values() if one.tag == key[0]), None)
+        return found
+
+    def check_invariants(self) -> None:
+        """Raises :class:`RuntimeError` where the structure does not hold."""
+        if sum(map(len, self._by_pid.values())) != len(self.by_key) or not all(self._by_pid.values()):
+            raise RuntimeError("consumers by key and by process are not the same")
+        for key, consumer in self.by_key.items():
+            if consumer.key != key or self._by_pid.get(consumer.pid, {}).get(key) is not consumer:
+                raise RuntimeError(f"consumer {key!r} is in the wrong place")
+            check_consumer(consumer)
+
+
+def check_consumer(consumer: Consumer) -> None:
+    """Raises :class:`RuntimeError` where a consumer is not sound."""
+    if consumer.credit < 0:
+        raise RuntimeError(f"consumer {consumer.key!r} has a credit of {consumer.credit}")
+    msg_ids = list(consumer.held)
+    if msg_ids != sorted(msg_ids) or (msg_ids and msg_ids[-1] >= consumer.next_msg_id):
+        raise RuntimeError(f"consumer {consumer.key!r} holds numbers out of order, or not given yet: {msg_ids}")
+    if consumer.deadlines and consumer.deadlines.keys() != consumer.held.keys():
+        raise RuntimeError(
+            f"consumer {consumer.key!r} has deadlines for what it does not hold, or none for what it does"
+        )

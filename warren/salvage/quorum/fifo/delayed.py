@@ -1,0 +1,88 @@
+"""Returned messages that wait for a time before they come back (4.3's delayed retry, and an AMQP 1.0 annotation).
+
+They come back in the order of their times, then of the log. A consumer may have put one aside under a token of its own,
+and ask for it by that before its time.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
+
+RetryKind = Literal["all", "failed", "returned"]
+
+
+class DelayedRetry(NamedTuple):
+    """Which returns wait, and how long: so many times the delivery count, up to a longest time."""
+
+    kind: RetryKind
+    min_ms: int
+    max_ms: int
+
+    def ready_ms(self, ts_ms: int, delivery_count: int, *, failed: bool) -> int | None:
+        """When a message that returns at ``ts_ms`` comes back; ``None``: at once."""
+        if self.kind == ("returned" if failed else "failed"):
+            return None
+        return ts_ms + min(self.min_ms * max(1, delivery_count), self.max_ms)
+
+
+class _Waiting(NamedTuple):
+    ready_ms: int
+    message: QueuedMessage
+
+
+class Delayed:
+    """In the order in which they come back."""
+
+    __slots__ = ("_messages", "_tokens")
+
+    def __init__(self) -> None:
+        self._messages: list[_Waiting] = []
+        self._tokens: dict[bytes, _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[QueuedMessage]:
+        return (waiting.message for waiting in self._messages)
+
+    def add(self, ready_ms: int, message: QueuedMessage, token: bytes | None) -> None:
+        waiting = _Waiting(ready_ms, message)
+        insort(self._messages, waiting, key=lambda one: (one.ready_ms, one.message.index))
+        if token is not None:
+            self._tokens[token] = waiting
+
+    def take_due(self, ts_ms: int) -> list[QueuedMessage]:
+        """Those whose time has come."""
+        count = next((at for at, one in enumerate(self._messages) if one.ready_ms > ts_ms), len(self._messages))
+        return self.take_first(count)
+
+    def take_first(self, limit: int | None) -> list[QueuedMessage]:
+        """So many, or (``None``) all."""
+        taken = self._messages[:limit]
+        del self._messages[:limit]
+        if self._tokens:
+            gone = {one.message.index for one in taken}
+            self._tokens = {token: one for token, one in self._tokens.items() if one.message.index not in gone}
+        return [one.message for one in taken]
+
+    def known(self, tokens: Sequence[bytes]) -> int:
+        """How many of them stand for a message."""
+        return sum(token in self._tokens for token in dict.fromkeys(tokens))
+
+    def take_tokens(self, tokens: Sequence[bytes]) -> list[QueuedMessage]:
+        """The messages that stand under them, in their order."""
+        taken = [self._tokens.pop(token) for token in dict.fromkeys(tokens) if token in self._tokens]
+        for waiting in taken:
+            self._messages.remove(waiting)
+        return [waiting.message for waiting in taken]
+
+    def check_invariants(self) -> None:
+        """Raises :class:`RuntimeError` where the structure does not hold."""
+        if self._messages != sorted(self._messages, key=lambda one: (one.ready_ms, one.message.index)):
+            raise RuntimeError("delayed messages are out of order")
+        if not all(waiting in self._messages for waiting in self._tokens.values()):
+            raise RuntimeError("a token stands for a message that does not wait")

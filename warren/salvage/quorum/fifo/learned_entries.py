@@ -1,0 +1,404 @@
+"""The commands that a log is full of, read by their entries' shapes.
+
+A shape is learned (:func:`learn`) from an entry that was decoded in full; what can be learned::
+
+    {'$usr', Meta, {enqueue, Pid, Seq, Message}, ReplyMode}      of AMQP 0.9.1, with or without a container
+    {'$usr', Meta, {e, Seq, Message, {MetadataSize, Size}}, ReplyMode}                    of any protocol
+    {'$usr', Meta, {settle | discard | return, Consumer, MsgIds}, ReplyMode}
+    {'$usr', Meta, {checkout, {Tag, Pid}, Spec, ConsumerMeta}, ReplyMode}         each basic.get is one
+
+A shape can be learned *narrow*, for the entries of one process only: pids, names and tags are constants then, and what
+they mean is known; there is less to compare and to read.
+
+Where two entries of one shape could mean different things, what makes the difference is a hole that is read, or a part
+of the constants: whatever the queue looks at in a message, beside its size, is a constant.
+
+What it earns: the export of a log of 12,223 entries (1,940 messages come out) takes 0.5 s of CPU with it, and 2.4 s
+where each entry is decoded in full: 3.7 to 4.9 times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from warren.salvage.quorum.fifo.commands import Body, Checkout, Command, Decoded, Discard, Enqueue, Return, Settle
+from warren.salvage.quorum.fifo.entry_shapes import BINARY, MAX_HOLES, PID_BYTES, Hole, Pattern, find_holes
+from warren.storage.erlang_terms import pid_key
+from warren.storage.errors import TermError
+from warren.storage.term_walk import parts
+
+_new = tuple.__new__
+"""Makes a named tuple in half the time that calling its class takes; all of its fields must be given."""
+if [len(made._fields) for made in (Decoded, Enqueue, Body, Settle, Discard, Return)] != [2, 3, 7, 2, 2, 2]:
+    raise RuntimeError("a command has other fields than those that are read here")
+
+MAX_PIDS = 4096
+"""Pids whose keys are remembered."""
+
+_NIL, _LIST, _BINARY, _NEW_PID, _SMALL_TUPLE = 106, 108, 109, 88, 104
+_ATOM_TAG_BYTES = {100: 3, 118: 3, 115: 2, 119: 2}
+"""Tag and length of an atom."""
+_ANNOTATIONS_READ = frozenset({b"ttl", b"p", b"delivery_count"})
+
+
+class LearnedEntry(Protocol):
+    """A shape that entries of one command have."""
+
+    def read(self, data: bytes) -> Decoded | None:
+        """``None``: an entry of another shape."""
+        ...
+
+
+def learn(data: bytes, command: Command, *, narrow: bool) -> LearnedEntry | None:
+    """The shape of the entry ``data``, which holds ``command``; ``None`` where it has none that is worth it."""
+    try:
+        if type(command) is Enqueue:
+            return _learn_enqueue(data, command, narrow)
+        if type(command) is Checkout:
+            return None if narrow else _learn_checkout(data, command)
+        if type(command) is Settle or type(command) is Discard or type(command) is Return:
+            return _learn_settle(data, command, narrow)
+    except TermError:  # numbers that are no holes
+        pass
+    return None
+
+
+def _narrow(data: bytes, holes: list[Hole], binaries: Container[int]) -> list[Hole]:
+    """Without pids, and with no binaries but those at ``binaries``."""
+    return [hole for hole in holes if data[hole.term] != _NEW_PID and (hole.kind != BINARY or hole.term in binaries)]
+
+
+class _Pids:
+    """The keys of pids that differ only in their last 12 bytes."""
+
+    def __init__(self, pid: bytes) -> None:
+        self._node = pid[:-PID_BYTES]
+        self._keys: dict[bytes, bytes] = {}
+
+    def key(self, rest: bytes) -> bytes:
+        """Of the pid that ends with ``rest``."""
+        key = self._keys.get(rest)
+        if key is None:
+            if len(self._keys) >= MAX_PIDS:
+                self._keys.clear()
+            key = self._keys[rest] = pid_key(self._node + rest)
+        return key
+
+
+# ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class _EnqueuePlaces:
+    """Offsets in an enqueue; -1: it is not there."""
+
+    ts: int
+    pid: int
+    pid_end: int
+    seq: int
+    message: int
+    message_end: int
+    sizes: tuple[int, ...]
+    """Of the form ``e``: metadata size and size."""
+    fragments: tuple[int, ...]
+    """Of the other form: the binaries of the payload."""
+    properties: int
+    routing_keys: tuple[int, ...]
+    constants: frozenset[int]
+    """What must not differ."""
+
+    @classmethod
+    def of(cls, data: bytes) -> _EnqueuePlaces | None:
+        """``None``: a message of which it cannot be told where its payload is."""
+        _, meta, command, reply_mode, _ = parts(data, 1)
+        ts = _value_of(data, meta, b"ts")
+        elements = parts(data, command)
+        if _atom(data, elements[0]) == b"e":
+            _, seq, message, size, _ = elements
+            pid, pid_end = _publisher(data, reply_mode)
+            sizes = tuple(parts(data, size)[:2])
+            return cls(
+                ts, pid, pid_end, seq, message, size, sizes, (), -1, _routing_keys(data, message),
+                _constants(data, message),
+            )  # fmt: skip
+        _, pid, seq, message, message_end = elements
+        content = _content(data, message)
+        payload = None if content < 0 else _payload(data, parts(data, content)[5])
+        if payload is None:
+            return None
+        if data[pid] != _NEW_PID:
+            pid = -1
+        return cls(
+            ts, pid, seq, seq, message, message_end, (), payload, parts(data, content)[3],
+            _routing_keys(data, message), _constants(data, message),
+        )  # fmt: skip
+
+
+def _atom(data: bytes, at: int) -> bytes:
+    """The name of the atom at ``at``, as it stands there; nothing where none stands."""
+    head = _ATOM_TAG_BYTES.get(data[at])
+    if head is None:
+        return b""
+    size = int.from_bytes(data[at + 1 : at + head])
+    return data[at + head : at + head + size]
+
+
+def _value_of(data: bytes, at: int, key: bytes) -> int:
+    """Where the value of an atom begins in the map at ``at``; -1: it has none, or two."""
+    offsets = parts(data, at)
+    found = [value for name, value in zip(offsets[::2], offsets[1::2], strict=False) if _atom(data, name) == key]
+    return found[0] if len(found) == 1 else -1
+
+
+def _publisher(data: bytes, reply_mode: int) -> tuple[int, int]:
+    """Where the pid of ``{notify, Correlation, Pid}`` begins and ends."""
+    if data[reply_mode] == _SMALL_TUPLE and data[reply_mode + 1] == 3:
+        name, _, pid, end = parts(data, reply_mode)
+        if _atom(data, name) == b"notify" and data[pid] == _NEW_PID:
+            return pid, end
+    return -1, -1
+
+
+def _content(data: bytes, message: int) -> int:
+    """Where the content of AMQP 0.9.1 begins in a message; -1: it is of another protocol."""
+    if data[message] != _SMALL_TUPLE:
+        return -1
+    elements = parts(data, message)
+    form = _atom(data, elements[0])
+    if form == b"basic_message":
+        return elements[3]
+    return elements[2] if form == b"mc" and _atom(data, elements[1]) == b"mc_amqpl" else -1
+
+
+def _payload(data: bytes, at: int) -> tuple[int, ...] | None:
+    """Where each fragment begins, if the payload is a list of binaries."""
+    if data[at] == _NIL:
+        return ()
+    if data[at] != _LIST:
+        return None
+    *fragments, tail = parts(data, at)
+    return tuple(fragments) if data[tail] == _NIL and all(data[one] == _BINARY for one in fragments) else None
+
+
+def _routing_keys(data: bytes, message: int) -> tuple[int, ...]:
+    """Where each routing key begins, if they are where they are known to be."""
+    if data[message] != _SMALL_TUPLE:
+        return ()
+    elements = parts(data, message)
+    form = _atom(data, elements[0])
+    keys = elements[2] if form == b"basic_message" else _value_of(data, elements[3], b"rk") if form == b"mc" else -1
+    return tuple(parts(data, keys)[:-1]) if keys >= 0 and data[keys] == _LIST else ()
+
+
+def _constants(data: bytes, message: int) -> frozenset[int]:
+    """Where that begins which the queue looks at in a message, beside its size."""
+    if data[message] != _SMALL_TUPLE:
+        return frozenset()
+    found = []
+    elements = parts(data, message)
+    if _atom(data, elements[0]) == b"mc":
+        offsets = parts(data, elements[3])
+        pairs = zip(offsets[::2], offsets[1::2], strict=False)
+        found += [value for name, value in pairs if _atom(data, name) in _ANNOTATIONS_READ]
+    content = _content(data, message)
+    if content >= 0 and data[properties := parts(data, content)[2]] == _SMALL_TUPLE:
+        found += parts(data, properties)[:-1]
+    return frozenset(found)
+
+
+class _LearnedEnqueue:
+    def __init__(self, places: _EnqueuePlaces, pattern: Pattern, pids: _Pids, command: Enqueue) -> None:
+        index = pattern.index
+        self._fit = pattern.fit
+        self._constant_sizes = pattern.constant_sizes
+        self._ts, self._seq = pattern.natural(places.ts), pattern.natural(places.seq)
+        self._pid, self._pids = index(places.pid), pids
+        self._fragments = [index(fragment) for fragment in places.fragments]
+        self._properties = index(places.properties)
+        self._sizes = [pattern.natural(size) for size in places.sizes]
+        self._before, self._start = pattern.behind(places.message)
+        self._last, self._end = pattern.behind(places.message_end)
+        self._constant = command
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that must be read stands in holes."""
+        sizes = [size.hole for size in self._sizes]
+        return min([self._ts.hole, *self._fragments, *sizes]) >= 0
+
+    def read(self, data: bytes) -> Decoded | None:
+        ends = self._fit(data)
+        if ends is None:
+            return None
+        constants = self._constant_sizes
+        pid, seq, body = self._constant
+        _, _, size, ttl_ms, priority, delivery_count, metadata_size = body
+        at, order, limit = self._ts
+        ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
+        if ts_ms >= limit:
+            return None
+        at, order, limit = self._seq
+        if at >= 0:
+            seq = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
+            if seq >= limit:
+                return None
+        at = self._pid
+        if at >= 0:
+            end = ends[at + 1]
+            pid = self._pids.key(data[end - PID_BYTES : end])
+        if self._sizes:
+            metadata_size, size = [
+                int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order) for at, order, _ in self._sizes
+            ]
+            if metadata_size >= self._sizes[0].limit or size >= self._sizes[1].limit:
+                return None
+        else:
+            size = 0
+            for at in self._fragments:
+                size += ends[at + 1] - ends[at] - constants[at] - 4
+            at = self._properties
+            if at >= 0:
+                metadata_size = ends[at + 1] - ends[at] - constants[at] - 4
+        start, end = ends[self._before] + self._start, ends[self._last] + self._end
+        body = _new(Body, (start, end, size, ttl_ms, priority, delivery_count, metadata_size))
+        return _new(Decoded, (ts_ms, _new(Enqueue, (pid, seq, body))))
+
+
+def _learn_enqueue(data: bytes, command: Enqueue, narrow: bool) -> LearnedEntry | None:
+    places = _EnqueuePlaces.of(data)
+    if places is None:
+        return None
+    holes = find_holes(data, -1, places.constants)
+    if len(holes) > MAX_HOLES or (command.pid is not None and places.pid < 0):
+        return None
+    if narrow:
+        holes = _narrow(data, holes, {*places.fragments, places.properties, *places.routing_keys})
+    pids = _Pids(data[places.pid : places.pid_end])
+    learned = _LearnedEnqueue(places, Pattern(data, holes), pids, command)
+    return learned if learned.is_whole else None
+
+
+# ── checkout, settle ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_SettleLike: TypeAlias = "Settle | Discard | Return"
+
+
+@attrs.frozen
+class _ConsumerPlaces:
+    """Offsets in a settle or a checkout; -1: it is not there."""
+
+    ts: int
+    tag: int
+    pid: int
+    pid_end: int
+    key: int
+    """Of a consumer that has a number."""
+    behind: int
+    """The message ids, or the checkout's specification."""
+
+    @classmethod
+    def of(cls, data: bytes) -> _ConsumerPlaces:
+        _, meta, command, _, _ = parts(data, 1)
+        _, consumer, behind, *_ = parts(data, command)
+        ts = _value_of(data, meta, b"ts")
+        if data[consumer] == _SMALL_TUPLE:
+            tag, pid, pid_end = parts(data, consumer)
+            return cls(ts, tag, pid, pid_end, -1, behind)
+        return cls(ts, -1, -1, -1, consumer, behind)
+
+
+class _LearnedSettle:
+    """Of a settle, discard or return."""
+
+    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: _SettleLike) -> None:
+        self._kind = type(command)
+        self._pattern = pattern
+        self._fit = pattern.fit
+        self._constant_sizes = pattern.constant_sizes
+        self._ts, self._key = pattern.natural(places.ts), pattern.natural(places.key)
+        self._has_msg_ids = pattern.index(places.behind) >= 0
+        self._tag, self._pid, self._pids = pattern.index(places.tag), pattern.index(places.pid), pids
+        self._constant = command.consumer
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that must be read stands in holes."""
+        return self._ts.hole >= 0 and self._has_msg_ids and (self._tag >= 0) == (self._pid >= 0)
+
+    def read(self, data: bytes) -> Decoded | None:
+        ends = self._fit(data)
+        if ends is None:
+            return None
+        constants = self._constant_sizes
+        consumer = self._constant
+        at, order, limit = self._ts
+        ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
+        if ts_ms >= limit:
+            return None
+        at, order, limit = self._key
+        if at >= 0:
+            consumer = key = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
+            if key >= limit:
+                return None
+        at = self._tag
+        if at >= 0:
+            end = ends[self._pid + 1]
+            tag = data[ends[at] + constants[at] + 4 : ends[at + 1]]
+            consumer = tag, self._pids.key(data[end - PID_BYTES : end])
+        return _new(Decoded, (ts_ms, _new(self._kind, (consumer, self._pattern.numbers))))
+
+
+def _learn_settle(data: bytes, command: _SettleLike, narrow: bool) -> LearnedEntry | None:
+    places = _ConsumerPlaces.of(data)
+    holes = find_holes(data, places.behind, ())
+    if len(holes) > MAX_HOLES or (places.pid_end >= 0 and data[places.pid] != _NEW_PID):
+        return None
+    if narrow:
+        holes = _narrow(data, holes, ())
+    pids = _Pids(data[places.pid : places.pid_end])
+    learned = _LearnedSettle(places, Pattern(data, holes), pids, command)
+    return learned if learned.is_whole else None
+
+
+class _LearnedCheckout:
+    """All but the consumer's name is constant."""
+
+    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: Checkout) -> None:
+        self._fit = pattern.fit
+        self._constant_sizes = pattern.constant_sizes
+        self._ts = pattern.natural(places.ts)
+        self._tag, self._pid, self._pids = pattern.index(places.tag), pattern.index(places.pid), pids
+        self._rest = command[1:]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that must be read stands in holes."""
+        return min(self._ts.hole, self._tag, self._pid) >= 0
+
+    def read(self, data: bytes) -> Decoded | None:
+        ends = self._fit(data)
+        if ends is None:
+            return None
+        constants = self._constant_sizes
+        at, order, limit = self._ts
+        ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
+        if ts_ms >= limit:
+            return None
+        at, end = self._tag, ends[self._pid + 1]
+        tag = data[ends[at] + constants[at] + 4 : ends[at + 1]]
+        consumer = tag, self._pids.key(data[end - PID_BYTES : end])
+        return Decoded(ts_ms, Checkout(consumer, *self._rest))
+
+
+def _learn_checkout(data: bytes, command: Checkout) -> LearnedEntry | None:
+    places = _ConsumerPlaces.of(data)
+    holes = find_holes(data, -1, range(places.behind, parts(data, 1)[3]))
+    if len(holes) > MAX_HOLES or places.pid < 0 or data[places.pid] != _NEW_PID:
+        return None
+    pids = _Pids(data[places.pid : places.pid_end])
+    learned = _LearnedCheckout(places, Pattern(data, holes), pids, command)
+    return learned if learned.is_whole else None

@@ -1,0 +1,429 @@
+"""A quorum queue, as the commands of its log make it: which messages wait, which are out, at whom, under which number.
+
+Commands carry no messages around, only numbers: a settle says "consumer C, its delivery 7". So a reader must know what
+the broker handed out, to whom, in which order; everything that decides this is here, and nothing else is. The machine
+has no clock, no randomness and no files: the same commands make the same queue.
+
+A message lies in one place: it is *ready* (first what was *returned*, in the order in which it came back, then the
+others, :mod:`warren.salvage.quorum.fifo.ready_queues`), *out* at a consumer
+(:mod:`warren.salvage.quorum.fifo.consumers`), or a *dead letter* on its way to another queue
+(:mod:`warren.salvage.quorum.fifo.dead_letters`; only where they are sent on at least once).
+
+Nearly every command ends with a *checkout*: what has expired goes at the head, ready messages go to consumers whose
+turn it is (:mod:`warren.salvage.quorum.fifo.service`) as long as there are both, then what is over the queue's limits
+goes at the head. The commands that do not end so say it. A command that does not fit (a number that is not out, a
+consumer that is gone) changes nothing, as in the broker.
+
+Choices, where no file tells what the broker did: several consumers of one process return what they hold in the order of
+their keys, and one return of several messages up to 3.13 in the order of their numbers. Above 32 of them Erlang's own
+order is that of a hash.
+
+The restart. Every process of the run before is found gone, one after the other; what they held returns, and what
+returned may for a moment be out again at those that are still to be found gone. A broker loses messages by this: those
+past the delivery limit, and what does not fit into the queue's limits any longer. :meth:`QuorumMachine.restart` keeps
+them, tells them (``past_limit``, ``past_length``), and drops nothing that expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, TypeAlias
+
+from warren.salvage.quorum.fifo import commands, machine_state
+from warren.salvage.quorum.fifo.commands import Command, ConsumerKey, Pid
+from warren.salvage.quorum.fifo.consumers import SUSPECTED, UP, Consumer
+from warren.salvage.quorum.fifo.damaged_settles import Doubtful, meant_by
+from warren.salvage.quorum.fifo.dead_letters import DeadLetter, DeadLetters
+from warren.salvage.quorum.fifo.deliveries import Deliveries
+from warren.salvage.quorum.fifo.later_commands import LaterCommands
+from warren.salvage.quorum.fifo.machine_state import Parts
+from warren.salvage.quorum.fifo.membership import Membership
+from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, TwoQueues
+from warren.salvage.quorum.fifo.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
+from warren.storage.erlang_terms import Atom, Term
+
+_Appliers: TypeAlias = "Mapping[type, Callable[[int, Any], None]]"
+
+UNKNOWN_PID: Final = b""
+"""Of a consumer of which nobody knows whose it is."""
+
+_HIGH_PRIORITY: Final = 9
+"""In 4.3, of what waited among the high ones of two queues."""
+
+_NO_CHECKOUT: Final = frozenset({"garbage_collection", "nodedown"})
+"""Commands that a reader need not know, and that do not end with a checkout."""
+
+
+class QuorumMachine:
+    """One queue. Not for use by several threads."""
+
+    def __init__(self, parts: Parts) -> None:
+        """For :meth:`new` and :meth:`from_snapshot`."""
+        self._version = parts.machine_version
+        self._rules = rules_of(parts.machine_version)
+        self._messages = parts.messages
+        self._publishers = parts.publishers
+        self._service = parts.service
+        self._deliveries = Deliveries(self._messages, self._service, self._rules)
+        self._membership = Membership(self._deliveries, self._publishers)
+        self._appliers = self._appliers_by_version()
+        self._doubtful = Doubtful()
+        self._unsure_key: ConsumerKey | None = None
+        """Of a consumer whose tag or pid may be another one."""
+        self._members: tuple[tuple[str, str], ...] = ()
+
+    def _appliers_by_version(self) -> _Appliers:
+        """What each command does, given the index of its entry."""
+        membership, has_timeouts = self._membership, self._rules.has_timeouts
+        return {
+            commands.Enqueue: self._enqueue,
+            commands.Settle: self._settle,
+            commands.RegisterEnqueuer: self._register_enqueuer,
+            commands.Checkout: membership.checkout,
+            commands.Cancel: membership.cancel,
+            commands.Discard: self._discard,
+            commands.Return: self._return,
+            commands.Modify: self._modify,
+            commands.Requeue: self._requeue,
+            commands.Credit: membership.credit,
+            commands.Purge: self._purge,
+            commands.Down: membership.down,
+            commands.NodeDown: self._pass_over,
+            commands.NodeUp: membership.node_up,
+            commands.PurgeNodes: membership.purge_nodes,
+            commands.UpdateConfig: self._update_config,
+            commands.MachineVersion: self._machine_version,
+            commands.NewCluster: self._new_cluster,
+            commands.Nothing: self._nothing,
+            commands.DeadLetterCheckout: self._dead_letter_checkout,
+            commands.DeadLetterSettle: self._dead_letter_settle,
+            commands.ConsumerTimeout: membership.time_out if has_timeouts else self._pass_over,
+            commands.RetryDelayed: membership.retry if has_timeouts else self._pass_over,
+            commands.AssignDeferred: membership.assign if has_timeouts else self._pass_over,
+        }
+
+    @classmethod
+    def new(cls, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
+        """An empty queue with the machine's settings, as ``config`` has them.
+
+        Raises :class:`ValueError` for a version that is not known.
+        """
+        return cls(Parts.new(QueueSettings.of(settings, rules_of(machine_version)), machine_version))
+
+    @classmethod
+    def from_snapshot(cls, state: Term, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
+        """The queue of a snapshot; its state has settings of its own, which count.
+
+        Raises :class:`TermError` for a state that is none of this version's, :class:`ValueError` for a version that
+        is not known.
+        """
+        machine = cls(machine_state.parts_of(state, machine_version))
+        machine._deliveries.unserved = True  # the last command may have been one without the checkout that it needs
+        return machine
+
+    @property
+    def parts(self) -> Parts:
+        """What it is made of; to be looked at only."""
+        return Parts(self._version, self._messages, self._publishers, self._service)
+
+    @property
+    def machine_version(self) -> int:
+        return self._version
+
+    @property
+    def last_ts_ms(self) -> int:
+        """Of the last command."""
+        return self._messages.now_ms
+
+    @property
+    def members(self) -> tuple[tuple[str, str], ...]:
+        """(Server's name, node), as the log told last; empty where it did not."""
+        return self._members
+
+    @property
+    def ready_count(self) -> int:
+        """Delayed ones among them."""
+        return len(self._messages) + len(self._messages.delayed)
+
+    @property
+    def outstanding_count(self) -> int:
+        return self._messages.out_count
+
+    @property
+    def dead_letter_count(self) -> int:
+        """Messages on their way to another queue; neither ready nor outstanding."""
+        return len(self._messages.dead_letters)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of what is ready or out."""
+        return self._messages.ready_bytes + self._messages.out_bytes
+
+    @property
+    def past_limit(self) -> Mapping[int, int]:
+        """Messages that a restart sends away for their many deliveries, by index: their delivery count."""
+        return self._messages.past_limit
+
+    @property
+    def past_length(self) -> AbstractSet[int]:
+        """Indexes of messages that a restart drops at the head, for the queue is too long with what returns."""
+        return self._messages.past_length
+
+    def ready(self) -> Iterator[QueuedMessage]:
+        """In the order in which they would be delivered, delayed ones (4.3) last; no command may come in between."""
+        yield from self._messages
+        yield from self._messages.delayed
+
+    def outstanding(self) -> Iterator[tuple[ConsumerKey, int, QueuedMessage]]:
+        """What is out: consumer, its number there, message; by consumer, then by number."""
+        for consumer in self._service.consumers:
+            for msg_id, message in consumer.held.items():
+                yield consumer.key, msg_id, message
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Messages on their way to another queue, in their order; the log is all that still has them."""
+        return iter(self._messages.dead_letters)
+
+    def after_hole(self) -> None:
+        """Entries are missing: from here on the sequence number of a publisher may jump forward, once for each."""
+        self._publishers.after_hole()
+
+    def apply(self, index: int, ts_ms: int, command: Command) -> None:
+        """What the log's entry ``index``, written at ``ts_ms`` (milliseconds since 1970), does.
+
+        Raises :class:`ValueError` for a command that is not known, or a machine's version.
+        """
+        applier = self._appliers.get(type(command))
+        if applier is None:
+            raise ValueError(f"not to be applied: {command!r}")
+        self._messages.now_ms = ts_ms
+        applier(index, command)
+
+    def held(self, key: ConsumerKey, msg_id: int) -> QueuedMessage | None:
+        """What is out under a number."""
+        consumer = self._find(key)
+        return None if consumer is None else consumer.held.get(msg_id)
+
+    def meant_by(
+        self, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
+    ) -> tuple[Consumer | None, list[int]]:
+        """Whose deliveries a command named that cannot be trusted, and their numbers."""
+        return meant_by(self._service.consumers, self._find(key), key, msg_ids, later)
+
+    def goes_with_a_return(self, consumer: Consumer, msg_id: int) -> bool:
+        """Whether the message is sent away if it comes back once more: it has reached the delivery limit."""
+        message = consumer.held[msg_id]
+        again = message._replace(delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1)
+        return self._messages.is_past_limit(again)
+
+    def doubt_key(self, key: ConsumerKey) -> None:
+        """A consumer's name that cannot be trusted: a tag or a pid in common says it is meant."""
+        self._unsure_key = key
+
+    def doubt(self, consumer: Consumer, msg_ids: Sequence[int]) -> list[int]:
+        """A settle that cannot be trusted; returns the indexes of what it may have settled, which comes back."""
+        return self._doubtful.finish(consumer, msg_ids, self._deliveries)
+
+    # What each command does.
+
+    def _enqueue(self, index: int, command: commands.Enqueue) -> None:
+        pid, seq, body = command
+        if pid is not None and not self._publishers.takes(pid, seq):
+            return
+        ttl_ms, queue_ttl_ms = body.ttl_ms, self._messages.settings.msg_ttl_ms
+        if ttl_ms is None or (queue_ttl_ms is not None and queue_ttl_ms < ttl_ms):
+            ttl_ms = queue_ttl_ms
+        expiry_ms = None if ttl_ms is None else self._messages.now_ms + (ttl_ms or 1)
+        size = body.size + body.metadata_size if self._rules.has_timeouts else body.size
+        count = body.delivery_count if self._rules.has_keys else 0
+        self._messages.add(QueuedMessage(index, size, expiry_ms, count), body.priority)
+        self._deliveries.checkout()
+
+    def _register_enqueuer(self, index: int, command: commands.RegisterEnqueuer) -> None:
+        """Without a checkout."""
+        self._publishers.register(command.pid)
+
+    def _pass_over(self, index: int, command: Command) -> None:
+        """Without a checkout: what a node that is away means comes with ``down``, and what is 4.3's only that knows."""
+
+    def _settle(self, index: int, command: commands.Settle) -> None:
+        consumer = self._named(command.consumer, command.msg_ids)
+        if consumer is not None:
+            self._deliveries.finish(consumer, command.msg_ids)
+        else:
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
+
+    def _discard(self, index: int, command: commands.Discard) -> None:
+        consumer = self._named(command.consumer, command.msg_ids)
+        if consumer is not None and (consumer.key == command.consumer or self._rules.finds_by_id):
+            self._deliveries.discard(consumer, command.msg_ids)
+        else:
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
+
+    def _return(self, index: int, command: commands.Return) -> None:
+        consumer = self._named(command.consumer, command.msg_ids)
+        if consumer is not None:
+            self._deliveries.give_back(consumer, command.msg_ids, failed=not self._rules.has_keys)
+        else:
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
+
+    def _modify(self, index: int, command: commands.Modify) -> None:
+        """Its annotations go with the message, to the next consumer; a reader has no other use for them."""
+        consumer = self._named(command.consumer, command.msg_ids) if self._rules.has_keys else None
+        if consumer is None:
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
+        elif command.undeliverable_here:
+            self._deliveries.discard(consumer, command.msg_ids)
+        else:
+            failed, annotations = command.delivery_failed, command.annotations
+            self._deliveries.give_back(consumer, command.msg_ids, failed=failed, annotations=annotations)
+
+    def _requeue(self, index: int, command: commands.Requeue) -> None:
+        consumer = self._service.consumers.by_key.get(command.consumer) or self._unsure(command.consumer)
+        if consumer is not None:
+            self._deliveries.requeue(consumer, command.msg_id, index)
+
+    def _named(self, key: ConsumerKey, msg_ids: Sequence[int]) -> Consumer | None:
+        """The consumer that a command names; what it names with it is out again where that was doubtful."""
+        consumer = self._find(key)
+        if self._doubtful and consumer is not None:
+            self._doubtful.recall(consumer, msg_ids, self._messages)
+        return consumer
+
+    def _find(self, key: ConsumerKey) -> Consumer | None:
+        consumers = self._service.consumers
+        return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else self._unsure(key))
+
+    def _unsure(self, key: ConsumerKey) -> Consumer | None:
+        """The consumer that may be meant by a name that nobody has."""
+        unsure = self._unsure_key
+        if unsure is None or not _may_be(key, unsure):
+            return None
+        return self._service.consumers.by_key.get(unsure)
+
+    def _purge(self, index: int, command: commands.Purge) -> None:
+        """What is out stays. Without a checkout."""
+        self._messages.purge()
+
+    def _update_config(self, index: int, command: commands.UpdateConfig) -> None:
+        handler = command.settings.get(Atom("dead_letter_handler"))
+        if handler is None and not self._rules.has_keys:
+            return
+        messages = self._messages
+        before, settings = messages.settings, QueueSettings.of(command.settings, self._rules)
+        changes = handler is not None and before.dead_lettering != settings.dead_lettering
+        if changes and "at_least_once" in (before.dead_lettering, settings.dead_lettering):
+            messages.dead_letters = DeadLetters()
+        messages.settings = settings
+        self._service.single_active = settings.single_active
+        self._deliveries.checkout()
+
+    def _machine_version(self, index: int, command: commands.MachineVersion) -> None:
+        """Without a checkout; a lower one changes nothing."""
+        rules_of(command.version)
+        if command.version <= self._version:
+            return
+        for version in range(self._version + 1, command.version + 1):
+            if version == 3:
+                for consumer in self._service.consumers:
+                    if not consumer.credited and consumer.prefetch is not None:
+                        consumer.cap = consumer.prefetch
+            elif version == 4:
+                self._to_version_4()
+            elif version == 8:
+                self._to_version_8()
+        self._version = command.version
+        self._rules = self._messages.rules = self._deliveries.rules = rules_of(command.version)
+        self._appliers = self._appliers_by_version()
+
+    def _to_version_4(self) -> None:
+        """Acquisitions are counted from here on; what is out or returned brings along what was counted before."""
+        ready = rules_of(4).ready_queue()
+        for message in self._messages.ready:
+            ready.append(message._replace(acquired_count=0), None)
+        self._messages.ready = ready
+        self._service.ranked = True
+
+    def _to_version_8(self) -> None:
+        """From here on messages are held for a time."""
+        ready, queues = self._messages.ready, ManyQueues()
+        for message in ready.high if isinstance(ready, TwoQueues) else ():
+            queues.append(message, _HIGH_PRIORITY)
+        for message in ready.normal if isinstance(ready, TwoQueues) else ready:
+            queues.append(message, None)
+        self._messages.ready = queues
+        self._service.waits_for_suspected = True
+        deadline = self._messages.now_ms + DEFAULT_TIMEOUT_MS
+        for consumer in [*self._service.consumers, *self._service.waiting]:
+            consumer.timeout_ms, consumer.serial = DEFAULT_TIMEOUT_MS, True
+            consumer.deadlines = dict.fromkeys(consumer.held, deadline)
+            consumer.inner = UP if consumer.status == SUSPECTED else None
+
+    def _new_cluster(self, index: int, command: commands.NewCluster) -> None:
+        """Without a checkout."""
+        self._members = command.members
+
+    def _nothing(self, index: int, command: commands.Nothing) -> None:
+        if command.touches_queue and command.name not in _NO_CHECKOUT:
+            self._messages.time_passes()
+            self._deliveries.checkout()
+
+    def _dead_letter_checkout(self, index: int, command: commands.DeadLetterCheckout) -> None:
+        if self._messages.settings.dead_lettering == "at_least_once":
+            self._messages.dead_letters.new_worker(command.pid, command.prefetch)
+        self._deliveries.checkout()
+
+    def _dead_letter_settle(self, index: int, command: commands.DeadLetterSettle) -> None:
+        if self._messages.settings.dead_lettering == "at_least_once":
+            self._messages.dead_letters.settle(command.msg_ids)
+        self._deliveries.checkout()
+
+    def pids(self) -> list[Pid]:
+        """Of the processes that publish or consume, in order."""
+        return sorted({*self._publishers.following, *self._service.pids()})
+
+    def restart(self, missed: Iterable[Pid] = ()) -> None:
+        """A new leader finds every process gone, these first, then by their pids; then nothing is out any longer."""
+        self._messages.keep()
+        self._miss(missed)
+        # In 4.3 a consumer may stay behind: it waits again when it gave back the last that it held.
+        while pids := self.pids():
+            self._miss(pids)
+        self._messages.put_back()
+        self._doubtful.come_back(self._messages)
+
+    def _miss(self, pids: Iterable[Pid]) -> None:
+        for pid in pids:
+            self._membership.down(0, commands.Down(pid, "noproc"))
+
+    def check_invariants(self) -> None:
+        """Proves the whole; raises :class:`RuntimeError` where it does not hold. It walks over everything."""
+        service, messages = self._service, self._messages
+        service.check_invariants()
+        messages.check_invariants()
+        self._publishers.check_invariants()
+        out = [message for _, _, message in self.outstanding()]
+        if len(out) != messages.out_count or sum(message.size for message in out) != messages.out_bytes:
+            raise RuntimeError("the count or the bytes of what is out do not add up")
+        letters = [letter.message for letter in messages.dead_letters]
+        indexes = [message.index for message in [*messages, *messages.delayed, *out, *letters]]
+        if len(indexes) != len(set(indexes)):
+            raise RuntimeError("a message is in two places")
+        key = service.queue.first()
+        consumer = None if key is None else service.consumers.by_key.get(key)
+        if (
+            consumer is not None
+            and consumer.credit
+            and consumer.status == UP
+            and len(messages)
+            and not self._deliveries.unserved
+        ):
+            raise RuntimeError("a message waits, and a consumer whose turn it is")
+
+
+def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
+    """Whether both can be one consumer's, of whose tag and pid one is wrong."""
+    if isinstance(key, int) or isinstance(unsure, int):
+        return False
+    return key[0] == unsure[0] or unsure[1] in (key[1], UNKNOWN_PID)

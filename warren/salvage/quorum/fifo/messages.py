@@ -1,0 +1,260 @@
+"""A queue's messages that are at no consumer, and how many bytes there are where.
+
+What was *returned* is delivered first, in the order in which it came back; then the others
+(:mod:`warren.salvage.quorum.fifo.ready_queues`). What is *delayed* (:mod:`warren.salvage.quorum.fifo.delayed`) is not
+ready, but counts for the queue's limits. Messages leave at the head: to a consumer, because they have expired, or
+because the queue is over its limits; the last two as dead letters, where those are sent on at all. Expiry is looked at
+when a message is the head, never before: one that has expired may wait behind one that has not.
+
+In 4.3 the delivery limit counts failed deliveries, not acquisitions. If the head has expired, what has expired at the
+head of the returns and of each priority goes with it; a timer does the same even if the head has not, and brings back
+the delayed messages whose time has come. A purge takes delayed messages and dead letters, too.
+
+While a restart is looked at (``kept`` is there) nothing is lost: what a broker would send away is put aside, with its
+place, and put back at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from warren.salvage.quorum.fifo.consumers import Consumer
+from warren.salvage.quorum.fifo.dead_letters import DeadLetters
+from warren.salvage.quorum.fifo.delayed import Delayed
+from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, has_expired
+from warren.salvage.quorum.fifo.rules import QueueSettings, Rules
+
+
+class Messages:
+    """Ready ones, dead letters, and the counts of those that are out."""
+
+    __slots__ = (
+        "dead_letters",
+        "delayed",
+        "kept",
+        "now_ms",
+        "out_bytes",
+        "out_count",
+        "past_length",
+        "past_limit",
+        "ready",
+        "ready_bytes",
+        "returns",
+        "rules",
+        "settings",
+    )
+
+    def __init__(self, settings: QueueSettings, rules: Rules) -> None:
+        self.settings = settings
+        self.rules = rules
+        self.now_ms = 0
+        """Milliseconds since 1970, of the command that is being applied, or was last: there is no other clock."""
+        self.returns: deque[QueuedMessage] = deque()
+        self.ready = rules.ready_queue()
+        self.dead_letters = DeadLetters()
+        self.delayed = Delayed()
+        """Only from 4.3 on."""
+        self.ready_bytes = 0
+        """Of the returned and the delayed ones, too."""
+        self.out_bytes = 0
+        self.out_count = 0
+        self.kept: Kept | None = None
+        self.past_limit: dict[int, int] = {}
+        self.past_length: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.returns) + len(self.ready)
+
+    def __iter__(self) -> Iterator[QueuedMessage]:
+        """In the order in which they would be delivered."""
+        yield from self.returns
+        yield from self.ready
+
+    def add(self, message: QueuedMessage, priority: int | None) -> None:
+        self.ready.append(message, priority)
+        self.ready_bytes += message.size
+
+    def head(self) -> QueuedMessage | None:
+        """What is next, when what has expired there is gone."""
+        returns, ready = self.returns, self.ready
+        while (head := returns[0] if returns else ready.head()) is not None:
+            if head.expiry_ms is None or self.now_ms < head.expiry_ms or self.kept is not None:
+                return head
+            if self.rules.has_timeouts:
+                self._expire_heads()
+            else:
+                self._drop_head()
+                self.to_dead_letters("expired", head)
+        return None
+
+    def _expire_heads(self) -> None:
+        """4.3's: what has expired at the head of the returns and of each priority."""
+        expired: list[QueuedMessage] = []
+        while self.returns and has_expired(self.returns[0], self.now_ms):
+            expired.append(self.returns.popleft())
+        if isinstance(self.ready, ManyQueues):
+            expired += self.ready.take_expired(self.now_ms)
+        for message in expired:
+            self.ready_bytes -= message.size
+            self.to_dead_letters("expired", message)
+
+    def time_passes(self) -> None:
+        """The timer's command: nothing up to 4.2, for what has expired goes when it is the head."""
+        if self.rules.has_timeouts:
+            self.come_back(self.delayed.take_due(self.now_ms))
+            self._expire_heads()
+
+    def hand_out(self, message: QueuedMessage, consumer: Consumer) -> None:
+        """The head, to a consumer."""
+        if self.returns:
+            self.returns.popleft()
+        else:
+            self.ready.take()
+        self._go_out(message, consumer)
+
+    def _go_out(self, message: QueuedMessage, consumer: Consumer) -> None:
+        size = message.size
+        self.ready_bytes -= size
+        self.out_bytes += size
+        self.out_count += 1
+        consumer.hold(message)
+        if self.rules.has_timeouts:
+            consumer.deadlines[consumer.next_msg_id - 1] = self.now_ms + consumer.timeout_ms
+
+    def finish(self, consumer: Consumer, msg_id: int) -> bool:
+        """It is gone from where it was out; whether it was."""
+        message = consumer.held.pop(msg_id, None)
+        if message is None:
+            return False
+        self.out_bytes -= message.size
+        self.out_count -= 1
+        consumer.deadlines.pop(msg_id, None)
+        return True
+
+    def is_past_limit(self, message: QueuedMessage) -> bool:
+        limit = self.settings.delivery_limit
+        if limit is None:
+            return False
+        return (message.delivery_count if self.rules.has_timeouts else message.acquired_count) > limit
+
+    def send_away(self, message: QueuedMessage) -> None:
+        """It came back once too often."""
+        if self.kept is None:
+            self.to_dead_letters("delivery_limit", message)
+        else:
+            self.past_limit[message.index] = message.delivery_count
+            self.kept.keep_in_place(message, self.returns)
+
+    def give_back(self, message: QueuedMessage) -> None:
+        """To the end of the returns."""
+        self._come_back(message)
+        self.returns.append(message)
+
+    def give_back_later(self, message: QueuedMessage, ready_ms: int, token: bytes | None) -> None:
+        """4.3's: not at once."""
+        self._come_back(message)
+        self.delayed.add(ready_ms, message, token)
+
+    def come_back(self, messages: list[QueuedMessage]) -> None:
+        """They are delayed no longer."""
+        self.returns.extend(messages)
+
+    def assign(self, messages: list[QueuedMessage], consumer: Consumer) -> None:
+        """Delayed ones, to a consumer that asked for them."""
+        for message in messages:
+            self._go_out(message, consumer)
+
+    def requeue(self, message: QueuedMessage) -> None:
+        """To the end of the queue."""
+        self._come_back(message)
+        self.ready.append(message, None)
+
+    def _come_back(self, message: QueuedMessage) -> None:
+        self.out_count -= 1
+        self.out_bytes -= message.size
+        self.ready_bytes += message.size
+
+    def to_dead_letters(self, reason: str, message: QueuedMessage) -> None:
+        """At most once: the broker publishes it elsewhere, and the queue knows nothing of it any longer."""
+        if self.settings.dead_lettering == "at_least_once":
+            self.dead_letters.add(reason, message)
+
+    def apply_limits(self) -> None:
+        """Heads go, without dead letters that stay, as long as the queue is over its limits."""
+        settings, letters = self.settings, self.dead_letters
+        if not settings.drops_head or not settings.has_limits:
+            return
+        max_length, max_bytes = settings.max_length, settings.max_bytes
+        beside = len(letters) + len(self.delayed)
+        while len(self) and (
+            (max_length is not None and len(self) + beside > max_length)
+            or (max_bytes is not None and self.ready_bytes + letters.payload_bytes > max_bytes)
+        ):
+            message = self._drop_head()
+            if self.kept is not None:
+                self.past_length.add(message.index)
+                self.kept.heads.append(message)
+
+    def _drop_head(self) -> QueuedMessage:
+        message = self.returns.popleft() if self.returns else self.ready.take()
+        self.ready_bytes -= message.size
+        return message
+
+    def purge(self) -> None:
+        if self.rules.has_timeouts:
+            self.delayed = Delayed()
+            self.dead_letters.purge()
+        self.returns.clear()
+        self.ready = self.rules.ready_queue()
+        self.ready_bytes = sum(message.size for message in self.delayed)
+
+    def keep(self) -> None:
+        """From here on nothing is lost."""
+        self.kept = Kept()
+
+    def put_back(self) -> None:
+        """What was kept, into its places."""
+        if self.kept is not None:
+            self.returns = self.kept.merged(self.returns)
+            self.ready_bytes += self.kept.payload_bytes
+            self.kept = None
+
+    def check_invariants(self) -> None:
+        """Raises :class:`RuntimeError` where the structure does not hold."""
+        self.dead_letters.check_invariants()
+        messages = list(self)
+        if len(messages) != len(self):
+            raise RuntimeError("the ready messages' count is wrong")
+        self.delayed.check_invariants()
+        if self.ready_bytes != sum(message.size for message in [*messages, *self.delayed]):
+            raise RuntimeError("the ready messages' bytes do not add up")
+
+
+class Kept:
+    """What a broker would lose by a restart, and where it was."""
+
+    def __init__(self) -> None:
+        self._placed: list[tuple[QueuedMessage, int | None]] = []
+        """With the index of the message that was last among the returns then; ``None``: there was none."""
+        self.heads: list[QueuedMessage] = []
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(message.size for message, _ in self._placed) + sum(message.size for message in self.heads)
+
+    def keep_in_place(self, message: QueuedMessage, returns: deque[QueuedMessage]) -> None:
+        self._placed.append((message, returns[-1].index if returns else None))
+
+    def merged(self, returns: deque[QueuedMessage]) -> deque[QueuedMessage]:
+        """Heads first, then the returns with the others in their places; in front where a place is gone."""
+        there = {message.index for message in returns}
+        behind: dict[int | None, list[QueuedMessage]] = {}
+        for message, place in self._placed:
+            behind.setdefault(place if place in there else None, []).append(message)
+        merged = deque(self.heads)
+        merged.extend(behind.get(None, ()))
+        for message in returns:
+            merged.append(message)
+            merged.extend(behind.get(message.index, ()))
+        return merged

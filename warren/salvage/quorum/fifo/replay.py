@@ -1,0 +1,124 @@
+"""Replaying a quorum queue's log: from the newest snapshot through every entry behind it, into the machine.
+
+A command that is not known and a hole are told, and left out; an entry that is damaged is told, and counts for what
+can be known of it (:mod:`warren.salvage.quorum.fifo.damaged_entries`). Behind them a publisher's sequence numbers may
+jump forward, so that what it published later is not taken for a repetition. What is acked behind a hole is not sure: an
+ack names a delivery by its number, and a message or a consumer that the hole hides takes numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from warren.salvage.quorum.fifo.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
+from warren.salvage.quorum.fifo.damaged_entries import DamagedEntries
+from warren.salvage.quorum.fifo.decoding import EntryDecoder
+from warren.salvage.quorum.fifo.machine import QuorumMachine
+from warren.salvage.quorum.ra.config import QueueConfig
+from warren.salvage.quorum.ra.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
+from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.quorum.ra.wal_index import UNREADABLE_RECORD
+from warren.storage.errors import DataError, TermError
+
+FIRST_VERSION: Final = 2
+"""Of the machine, as long as the log does not say it: 3.10's."""
+
+UNREADABLE_ENTRY: Final = "unreadable entry"
+UNKNOWN_COMMAND: Final = "unknown command"
+
+
+@attrs.frozen(kw_only=True)
+class Replayed:
+    """A queue after its log."""
+
+    machine: QuorumMachine
+    problems: tuple[Problem, ...]
+    """Entries that make no sense, and so were left out."""
+    missing: tuple[Problem, ...]
+    """Holes, and entries that cannot be read."""
+    outstanding: int
+    """Messages that were out at a consumer where the log ends; all are back now."""
+    members: tuple[tuple[str, str], ...]
+    """Server's name and node, as the log has them last."""
+
+
+def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = None) -> Replayed:
+    """The queue as a restart finds it, every process of the run before being gone.
+
+    The new leader misses them in the order in which it meets them: at once all that are there behind the entry
+    ``applied``, up to which it did not look, by their pids; then those of later entries as they come. ``None``: it met
+    all at once.
+
+    Raises :class:`DataError` for a machine, or a snapshot's state, of a version that is not known.
+    """
+    machine = _beginning(log, config)
+    missed: dict[Pid, None] | None = None
+    problems: list[Problem] = []
+    missing: list[Problem] = []
+    unknown: set[str] = set()
+    decode, apply = EntryDecoder().decode, machine.apply
+    damaged = DamagedEntries(log, machine)
+    learn = damaged.learn
+    for entry in log.entries():
+        if not isinstance(entry, LogEntry):
+            machine.after_hole()
+            did = damaged.apply(entry) if isinstance(entry, BadEntry) else ""
+            missing.append(_missing(log, entry, did))
+            continue
+        if missed is None and applied is not None and entry.index > applied:
+            missed = dict.fromkeys(machine.pids())
+        try:
+            ts_ms, command = decode(entry.data)
+            apply(entry.index, ts_ms, command)
+            learn(entry, command)
+            if missed is not None:
+                match command:
+                    case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid) | Checkout(consumer=(_, pid)):
+                        missed.setdefault(pid)
+        except TermError as error:
+            problems.append(_problem(UNREADABLE_ENTRY, entry, str(error)))
+            machine.after_hole()
+        except ValueError as error:
+            if isinstance(command, MachineVersion):
+                raise DataError(entry.path, entry.offset, f"entry {entry.index}: {error}") from error
+            if not isinstance(command, Unknown):
+                raise
+            if command.name not in unknown:  # each is told once, where it stands first
+                unknown.add(command.name)
+                problems.append(_problem(UNKNOWN_COMMAND, entry, command.name))
+            machine.after_hole()
+    outstanding = machine.outstanding_count
+    machine.restart(missed or ())
+    snapshot = log.snapshot
+    members = machine.members or (snapshot.members if snapshot else ()) or (config.members if config else ())
+    return Replayed(
+        machine=machine,
+        problems=tuple(problems),
+        missing=tuple(missing),
+        outstanding=outstanding,
+        members=members,
+    )
+
+
+def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
+    settings = {} if config is None else config.settings
+    snapshot = log.snapshot
+    if snapshot is None:
+        return QuorumMachine.new(settings, FIRST_VERSION)
+    try:
+        return QuorumMachine.from_snapshot(snapshot.state(), settings, snapshot.machine_version)
+    except (TermError, ValueError) as error:
+        raise DataError(snapshot.path, None, f"the snapshot's state: {error}") from error
+
+
+def _missing(log: QuorumLog, what: Hole | BadEntry, did: str) -> Problem:
+    if isinstance(what, BadEntry):
+        return Problem(UNREADABLE_RECORD, "damage", what.path, what.offset, f"entry {what.index}: {what.reason}; {did}")
+    detail = f"no file has the entries {what.first} to {what.last}; what was acked behind them is not sure"
+    return Problem(HOLE, "damage", log.directory, None, detail)
+
+
+def _problem(kind: str, entry: LogEntry, detail: str) -> Problem:
+    return Problem(kind, "damage", entry.path, entry.offset, f"entry {entry.index}: {detail}")

@@ -1,0 +1,227 @@
+"""Whose turn it is: the service queue of consumers, and (single active consumer) who waits to become the active one.
+
+Consumers that are up and have credit stand in the service queue, by priority and then in turns: who gets a message goes
+to the end of its priority's row if it has credit left. Who lost its credit otherwise, or left, is found out, and put
+out, when its turn comes; a consumer that comes back in the meantime keeps its old place.
+
+With a *single active consumer* only one of them is among the consumers proper (besides cancelled ones that still hold
+messages); the others wait. Up to 3.13 the next active one is the first that is up. From 4.0 on they wait in the order
+of their priorities, then credit, then age, and one with a higher priority takes over: at once where the active one
+holds nothing, else when it has finished (it is *quiescing* until then).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from warren.salvage.quorum.fifo.commands import ConsumerId, ConsumerKey, Pid
+from warren.salvage.quorum.fifo.consumers import (
+    CANCELLED,
+    QUIESCING,
+    SUSPECTED,
+    UP,
+    Consumer,
+    Consumers,
+    check_consumer,
+    key_order,
+)
+
+
+class ServiceQueue:
+    """Keys of consumers, each once: highest priority first, then as they came."""
+
+    __slots__ = ("_members", "_priorities", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: dict[int, deque[ConsumerKey]] = {}
+        """Those that are not empty."""
+        self._priorities: list[int] = []
+        """Of the rows, ascending."""
+        self._members: set[ConsumerKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[tuple[int, ConsumerKey]]:
+        """With their priorities, in the order of their turns."""
+        for priority in reversed(self._priorities):
+            for key in self._rows[priority]:
+                yield priority, key
+
+    def append(self, key: ConsumerKey, priority: int) -> None:
+        """Unless it stands there already, at whatever priority."""
+        if key in self._members:
+            return
+        self._members.add(key)
+        row = self._rows.get(priority)
+        if row is None:
+            row = self._rows[priority] = deque()
+            insort(self._priorities, priority)
+        row.append(key)
+
+    def first(self) -> ConsumerKey | None:
+        return self._rows[self._priorities[-1]][0] if self._priorities else None
+
+    def drop_first(self) -> None:
+        priority = self._priorities[-1]
+        row = self._rows[priority]
+        self._members.discard(row.popleft())
+        if not row:
+            del self._rows[priority]
+            self._priorities.pop()
+
+    def check_invariants(self) -> None:
+        """Raises :class:`RuntimeError` where the structure does not hold."""
+        keys = [key for _, key in self]
+        if len(keys) != len(self._members) or set(keys) != self._members:
+            raise RuntimeError("a consumer stands twice in the service queue, or is not known to stand there")
+        if self._priorities != sorted(self._rows) or not all(self._rows.values()):
+            raise RuntimeError("the service queue's rows are not those of its priorities")
+
+
+class Service:
+    """The consumers, those that wait, and whose turn it is."""
+
+    __slots__ = ("consumers", "queue", "ranked", "single_active", "waiting", "waits_for_suspected")
+
+    def __init__(self, *, ranked: bool) -> None:
+        self.consumers = Consumers()
+        self.waiting: list[Consumer] = []
+        """Only with a single active consumer; the next one first."""
+        self.queue = ServiceQueue()
+        self.single_active = False
+        self.ranked = ranked
+        """4.0's order of those that wait."""
+        self.waits_for_suspected = False
+        """4.3: one whose node is away stays the active one for a time."""
+
+    def pids(self) -> Iterator[Pid]:
+        """Of all consumers, in no order, some more than once."""
+        yield from self.consumers.pids()
+        for consumer in self.waiting:
+            yield consumer.pid
+
+    def key_of(self, consumer_id: ConsumerId) -> ConsumerKey | None:
+        """Of a consumer with this tag and pid, be it that it waits."""
+        found = self.consumers.find(consumer_id)
+        if found is None:
+            found = next((one for one in self.waiting if one.consumer_id == consumer_id), None)
+        return None if found is None else found.key
+
+    def attach(self, consumer: Consumer) -> None:
+        """As one that is served; it may be one already."""
+        self.consumers.add(consumer)
+        self.refresh(consumer)
+
+    def refresh(self, consumer: Consumer) -> None:
+        """After what it holds, its credit or its status changed: it goes, waits, or gets its turn."""
+        if consumer.once and not consumer.credit:
+            if not consumer.held:
+                self.consumers.remove(consumer)
+        elif consumer.status == QUIESCING and not consumer.held:
+            consumer.status = UP
+            self.consumers.remove(consumer)
+            self.add_waiting(consumer)
+        else:
+            self.enqueue(consumer)
+
+    def enqueue(self, consumer: Consumer) -> None:
+        """For a turn, if it is up and has credit."""
+        if consumer.credit and consumer.status == UP:
+            self.queue.append(consumer.key, consumer.priority)
+
+    def active(self) -> Consumer | None:
+        """The single active one; also one that is about to go."""
+        return next((one for one in self.consumers if self._is_active(one)), None)
+
+    def _is_active(self, consumer: Consumer) -> bool:
+        suspected = self.waits_for_suspected and consumer.status == SUSPECTED
+        return (consumer.inner if suspected else consumer.status) in (UP, QUIESCING)
+
+    def add_waiting(self, consumer: Consumer, *, first: bool = False) -> None:
+        """One with the same key that waits is replaced, where they are ranked; ``first``: where they are not."""
+        if self.ranked:
+            self.waiting = [one for one in self.waiting if one.key != consumer.key]
+            self.waiting.append(consumer)
+            self.rank_waiting()
+        else:
+            self.waiting.insert(0 if first else len(self.waiting), consumer)
+
+    def rank_waiting(self) -> None:
+        if self.ranked:
+            self.waiting.sort(key=_rank)
+
+    def take_waiting(self, key: ConsumerKey) -> Consumer | None:
+        """The first with this key, which waits no longer."""
+        for place, consumer in enumerate(self.waiting):
+            if consumer.key == key:
+                return self.waiting.pop(place)
+        return None
+
+    def forget_waiting(self, pid: Pid) -> None:
+        self.waiting = [one for one in self.waiting if one.pid != pid]
+
+    def mark_waiting(self, is_meant: Callable[[Consumer], bool], mark: Callable[[Consumer], None]) -> None:
+        """Cancelled ones wait no longer, whether they are meant or not."""
+        self.waiting = [one for one in self.waiting if one.status != CANCELLED]
+        for consumer in self.waiting:
+            if is_meant(consumer):
+                mark(consumer)
+        self.rank_waiting()
+
+    def activate_next(self) -> None:
+        """With a single active consumer: the next one becomes it, if it may."""
+        if not self.single_active or not self.waiting:
+            return
+        following = self._next_waiting()
+        if following is None:
+            return
+        active = self.active()
+        if active is None:
+            self._activate(following)
+        elif self.ranked and following.priority > active.priority:
+            if active.held:
+                active.status, active.inner = QUIESCING, None
+            else:
+                self._activate(following)
+                self.consumers.remove(active)
+                self.add_waiting(active)
+
+    def _next_waiting(self) -> Consumer | None:
+        if self.ranked:
+            return self.waiting[0] if self.waiting[0].status == UP else None
+        return next((one for one in self.waiting if one.status == UP), None)
+
+    def _activate(self, consumer: Consumer) -> None:
+        if self.take_waiting(consumer.key) is not consumer:  # up to 3.13 it may wait twice: the other one went
+            consumer = attrs.evolve(consumer, held={}, deadlines={}, timed_out=[])
+        existing = self.consumers.by_key.get(consumer.key)
+        if existing is not None:  # cancelled, and attached again before it had finished
+            existing.take_on(consumer)
+            consumer = existing
+        self.consumers.add(consumer)
+        self.enqueue(consumer)
+
+    def check_invariants(self) -> None:
+        """Raises :class:`RuntimeError` where the structure does not hold."""
+        self.consumers.check_invariants()
+        self.queue.check_invariants()
+        if not self.single_active and not self.waits_for_suspected:
+            turns = {key for _, key in self.queue}
+            for consumer in self.consumers:
+                if consumer.credit and consumer.status == UP and consumer.key not in turns:
+                    raise RuntimeError(f"consumer {consumer.key!r} has credit and no turn")
+        for consumer in self.waiting:
+            check_consumer(consumer)
+            if consumer.held:
+                raise RuntimeError(f"consumer {consumer.key!r} waits and holds messages")
+
+
+def _rank(consumer: Consumer) -> tuple[object, ...]:
+    if consumer.status != UP:
+        return (1,)
+    return 0, -consumer.priority, -consumer.credit, key_order(consumer.key)

@@ -1,0 +1,108 @@
+"""What is damaged or left over in a quorum queue's directories.
+
+The files speak for themselves (:meth:`warren.salvage.quorum.ra.log.QuorumLog.problems`); the replay says what makes
+no sense, and which messages cannot be had. Of several directories of one queue, the one that is read is compared with
+the others: members hold the same entry at the same index and term, as far as both go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from warren.salvage.classic.needed_body import contents_of
+from warren.salvage.queue_directory import Finding
+from warren.salvage.quorum.member import Member, best_of, of_problem, unreadable
+from warren.salvage.quorum.ra.log import LogEntry, QuorumLog
+from warren.storage.errors import DataError
+
+_FIRST_OWN: Final = 2
+"""Up to this index every entry of a queue bears the time of its making: no two queues have the same."""
+
+
+def of_members(members: list[Member]) -> Iterator[Finding]:
+    """Everything that is to be said of a queue's directories."""
+    best = best_of(members)
+    for member in members:
+        yield from (of_problem(problem) for problem in (*member.wal_problems, *member.log_problems))
+        if member is not best:
+            yield from _other_directory(best, member)
+    try:
+        replayed = best.replayed()
+    except DataError as error:
+        yield unreadable(error)
+        return
+    yield from (of_problem(problem) for problem in replayed.problems)
+    machine = replayed.machine
+    for queued in machine.ready():
+        found = best.message(queued)
+        if isinstance(found, Finding):
+            yield found
+            continue
+        problem = contents_of(found.encoded).problem
+        if problem is not None:
+            detail = f"message {queued.index}: {problem}"
+            yield Finding("unreadable message", "damage", found.path, found.offset, detail)
+        if queued.index in machine.past_limit:
+            detail = f"message {queued.index}: came back {queued.delivery_count} times; a start sends or throws it away"
+            yield Finding("leftover past the delivery limit", "leftover", found.path, found.offset, detail)
+        elif queued.index in machine.past_length:
+            detail = f"message {queued.index}: a start drops it, as the queue is too long with what comes back"
+            yield Finding("leftover past the length limit", "leftover", found.path, found.offset, detail)
+    for letter in machine.dead_letters():
+        detail = f"message {letter.message.index} ({letter.reason}) has left the queue, and not arrived elsewhere yet"
+        yield Finding("leftover dead letter", "leftover", best.path, None, detail)
+
+
+def _other_directory(best: Member, other: Member) -> Iterator[Finding]:
+    """A directory that is not read, against the one that is."""
+    ours, theirs = best.log, other.log
+    if theirs.last_index is None or ours.last_index is None:
+        yield Finding("leftover directory", "leftover", other.path, None, "another directory of this queue, empty")
+        return
+    first = max(_first(ours), _first(theirs))
+    last = min(ours.last_index, theirs.last_index)
+    shared = 0
+    for mine, its in zip(_between(best, first, last), _between(other, first, last), strict=False):
+        if (mine.index, mine.term) != (its.index, its.term):
+            yield _apart(best, other, f"index {its.index} is of term {its.term} here, of term {mine.term} there")
+            return
+        if mine.data != its.data and its.index > _FIRST_OWN:
+            yield _apart(best, other, f"index {its.index} is not the same entry")
+            return
+        if mine.data != its.data:
+            yield from _another_queue(best, other)
+            return
+        shared += 1
+    detail = f"another directory of this queue: {shared} entries are the same in {best.path}, which is read"
+    yield Finding("leftover directory", "leftover", other.path, None, detail)
+
+
+def _another_queue(best: Member, other: Member) -> Iterator[Finding]:
+    """A queue of the same name, declared at another time."""
+    try:
+        messages = other.replayed().machine.ready_count
+    except DataError as error:
+        yield unreadable(error)
+        return
+    detail = f"another queue of this name, with {messages} messages; {best.path} is read"
+    if messages:
+        yield Finding("another queue of this name", "damage", other.path, None, detail)
+    else:
+        yield Finding("leftover directory", "leftover", other.path, None, detail)
+
+
+def _apart(best: Member, other: Member, detail: str) -> Finding:
+    return Finding("directories of one queue differ", "damage", other.path, None, f"{detail}; {best.path} is read")
+
+
+def _first(log: QuorumLog) -> int:
+    return 0 if log.first_index is None else log.first_index
+
+
+def _between(member: Member, first: int, last: int) -> Iterator[LogEntry]:
+    for entry in member.log.entries(first - 1):
+        if isinstance(entry, LogEntry):
+            if entry.index > last:
+                return
+            yield entry

@@ -1,0 +1,140 @@
+"""A node's folder in ``quorum``: write-ahead logs, tables and directories that all of its queues share.
+
+The write-ahead logs hold the entries of all queues; what is wrong with them is told with the first of the directories.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from warren.salvage.names import printable, to_text
+from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
+from warren.salvage.quorum.ra.node_tables import read_applied, read_uids
+from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.storage.errors import DataError, StorageError
+
+if TYPE_CHECKING:
+    from warren.salvage.quorum.ra.log import WalEntries, WalIndex
+
+_Found = TypeVar("_Found")
+
+
+@attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for what is cached
+class QuorumNode:
+    """What lies there, each looked at once, when it is asked for."""
+
+    files: ReadOnlyFileSystem
+    path: str
+
+    @cached_property
+    def wal(self) -> WalIndex:
+        """Where the entries of its queues stand in the write-ahead logs."""
+        from warren.salvage.quorum.ra.log import WalIndex  # noqa: PLC0415  # only where there is one
+
+        return WalIndex.scan(self.files, self._wal_paths, set(map(_uid, self._directories)))
+
+    @cached_property
+    def wal_share(self) -> int:
+        """The bytes of the write-ahead logs, shared among the queues."""
+        return sum(map(self.files.size, self._wal_paths)) // max(len(self._directories), 1)
+
+    def applied(self, directory: str) -> int | None:
+        """Up to which entry it had come with that queue, by what it says; ``None`` where nothing can be read."""
+        return None if self._applied is None else self._applied.get(_uid(directory), 0)
+
+    def is_anothers(self, directory: str, uid: bytes) -> bool:
+        """Whether a config with that uid, in that directory, belongs into another directory, which is there."""
+        return uid != _uid(directory) and uid in map(_uid, self._directories)
+
+    def is_left_of_deletion(self, directory: str) -> bool:
+        """Whether that queue was deleted while a segment of it was written: the file came back, and its folder with it.
+
+        It has no config then, and among the node's names it is not. Where these cannot be read, nobody knows.
+        """
+        if self.files.exists(below(directory, CONFIG_NAME)):
+            return False
+        return self._uids is not None and _uid(directory) not in self._uids
+
+    def problems_at(self, directory: str) -> tuple[Problem, ...]:
+        """What is told of the write-ahead logs with that queue: with the first one all, with others nothing.
+
+        Entries of a queue without a directory are left over: it was deleted, or its name in the log is damaged.
+        """
+        if directory != self._first_queue:
+            return ()
+        known = set(map(_uid, self._directories))
+        gone = [self.wal.of(uid) for uid in self.wal.uids if uid not in known]
+        return (*self._without_wal(), *self.wal.problems, *(_without_directory(entries, self.path) for entries in gone))
+
+    def _without_wal(self) -> Iterator[Problem]:
+        """A node has a write-ahead log from its first start on; a queue's directory alone need not have one."""
+        tables = [name for name in (META_FILE, NAMES_FILE) if self.files.exists(below(self.path, name))]
+        if tables and not self._wal_paths:
+            detail = f"{tables[0]} is here and no write-ahead log; the last entries of the queues may be missing"
+            yield Problem("missing write-ahead log", "damage", self.path, None, detail)
+
+    @cached_property
+    def _wal_paths(self) -> list[str]:
+        return [below(self.path, name) for name in self.files.list(self.path) if is_wal_name(name)]
+
+    @cached_property
+    def _directories(self) -> list[str]:
+        return directories(self.files, self.path)
+
+    @cached_property
+    def _first_queue(self) -> str | None:
+        return next((one for one in self._directories if not self.is_left_of_deletion(one)), None)
+
+    @cached_property
+    def _uids(self) -> frozenset[bytes] | None:
+        return self._table(NAMES_FILE, read_uids)
+
+    @cached_property
+    def _applied(self) -> dict[bytes, int] | None:
+        return self._table(META_FILE, read_applied)
+
+    def _table(self, name: str, read: Callable[[bytes, str], _Found]) -> _Found | None:
+        path = below(self.path, name)
+        try:
+            return read(self.files.read(path), path)
+        except (DataError, StorageError):
+            return None
+
+
+class QuorumNodes:
+    """The nodes that queues' directories lie in."""
+
+    def __init__(self, files: ReadOnlyFileSystem) -> None:
+        self._files = files
+        self._nodes: dict[str, QuorumNode] = {}
+
+    def of(self, directory: str) -> QuorumNode:
+        """The node in whose folder that queue's directory lies."""
+        path = posixpath.dirname(directory)
+        node = self._nodes.get(path)
+        if node is None:
+            node = self._nodes[path] = QuorumNode(self._files, path)
+        return node
+
+
+def directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
+    """What lies in ``place`` and is a directory, by name."""
+    if not files.is_directory(place):
+        return []
+    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
+
+
+def _uid(directory: str) -> bytes:
+    return posixpath.basename(directory).encode()
+
+
+def _without_directory(entries: WalEntries, node: str) -> Problem:
+    path = entries.runs[0].path if entries.runs else node
+    detail = f"{entries.count} entries of {printable(to_text(entries.uid))}, which has no directory"
+    return Problem("leftover log entries", "leftover", path, None, detail)

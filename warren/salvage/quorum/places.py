@@ -1,0 +1,139 @@
+"""Where quorum queues are: a node's ``quorum`` folder, and whose directories lie in it.
+
+::
+
+    <node's data directory>/quorum/<node's name>/<UId>/config        says which queue it is
+                                                /00000001.wal        the log of all of the node's queues
+
+A queue may have several directories: those of its members on other nodes, which somebody put side by side, and those
+of a queue that was declared again. Whatever has no ``config`` that can be read, or has that of another directory beside
+it, is a queue without a vhost, named after its directory; but for what a deletion leaves behind, which is no queue
+unless it is pointed at itself.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+import attrs
+
+from warren.salvage.names import printable, to_text
+from warren.salvage.queue_directory import Finding, unreadable_file
+from warren.salvage.quorum.node import QuorumNodes, directories
+from warren.salvage.quorum.ra.config import read_config
+from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_segment_name, is_wal_name
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.storage.errors import DataError, StorageError
+
+QUORUM_FOLDER: Final = "quorum"
+"""In a node's data directory. ``coordination`` beside it looks the same, and holds no queues."""
+
+_SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
+_OTHER_FOLDERS: Final = frozenset({"msg_stores", "vhosts", "queues", "stream"})
+"""No node's folder has these names, and each may hold thousands of queues."""
+
+_MAP: Final = b"#{"
+_NODE_FILES: Final = frozenset({NAMES_FILE, META_FILE})
+_LEFT_OF_DELETION: Final = f"no config, and {NAMES_FILE} does not have it; pointing at it exports what is in it"
+
+
+@attrs.frozen
+class QuorumPlace:
+    """A quorum queue, and its directories."""
+
+    vhost: bytes
+    """Empty where nothing says it."""
+    name: bytes
+    members: tuple[str, ...]
+    """Its directories, one for each member there is."""
+    problems: tuple[Finding, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Its first directory."""
+        return self.members[0]
+
+
+def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPlace], list[Finding]]:
+    """The quorum queues of a node's data directory, of its ``quorum`` folder, of a node's folder in that, or of one
+    queue's directory; in order of vhost and name. None: it is nothing of this. And what is left of deleted ones."""
+    named: dict[tuple[bytes, bytes], list[str]] = {}
+    problems: dict[tuple[bytes, bytes], list[Finding]] = {}
+    deleted: list[Finding] = []
+    nodes = QuorumNodes(files)
+    for directory in _member_directories(files, place):
+        if directory != place and nodes.of(directory).is_left_of_deletion(directory):
+            deleted.append(Finding("leftover of a deleted queue", "leftover", directory, None, _LEFT_OF_DELETION))
+            continue
+        path = below(directory, CONFIG_NAME)
+        key = b"", posixpath.basename(directory).encode()
+        found: list[Finding] = []
+        try:
+            config = read_config(files, directory)
+            if nodes.of(directory).is_anothers(directory, config.uid):
+                detail = f"of the queue with the uid {printable(to_text(config.uid))}; this directory is another one's"
+                found.append(Finding("another queue's config", "damage", path, None, detail))
+            else:
+                key = config.vhost, config.name
+        except DataError as error:
+            found.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
+        except StorageError as error:
+            found.append(
+                unreadable_file(path, error)
+                if files.exists(path)
+                else Finding("missing config", "damage", path, None, "no file says which queue this is")
+            )
+        named.setdefault(key, []).append(directory)
+        problems.setdefault(key, []).extend(found)
+    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], deleted
+
+
+def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
+    if _is_member(files, place):
+        yield place
+        return
+    folder = below(place, QUORUM_FOLDER)
+    inside = (node for node in directories(files, place) if posixpath.basename(node) not in _OTHER_FOLDERS)
+    for node in (place, *inside, *directories(files, folder)):
+        if _is_node(files, node) and not _is_coordination(node):
+            yield from (inner for inner in directories(files, node) if _is_member(files, inner))
+
+
+def _is_coordination(node: str) -> bool:
+    return posixpath.basename(posixpath.dirname(node)) == "coordination"
+
+
+def _is_node(files: ReadOnlyFileSystem, place: str) -> bool:
+    """Whether it is a node's folder in ``quorum``."""
+    names = files.list(place)
+    if any(is_wal_name(name) or name in _NODE_FILES for name in names):
+        return True
+    return any(_is_member(files, below(place, name)) for name in names)
+
+
+def _is_member(files: ReadOnlyFileSystem, place: str) -> bool:
+    """Whether it is one queue's directory; a damaged one may lack all but one of its files."""
+    if not files.is_directory(place):
+        return False
+    names = set(files.list(place))
+    if any(is_wal_name(name) or name in _NODE_FILES for name in names):
+        return False
+    if any(is_segment_name(name) for name in names):
+        return True
+    if any(files.is_directory(below(place, name)) for name in names & _SNAPSHOT_FOLDERS):
+        return True
+    return CONFIG_NAME in names and _begins_as_map(files, below(place, CONFIG_NAME))
+
+
+def _begins_as_map(files: ReadOnlyFileSystem, path: str) -> bool:
+    """Many things are called config; some are directories."""
+    if files.is_directory(path):
+        return False
+    try:
+        with closing(files.open_read(path)) as file:
+            return file.pread(len(_MAP), 0) == _MAP
+    except StorageError:
+        return False

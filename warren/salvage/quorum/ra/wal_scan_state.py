@@ -1,0 +1,88 @@
+"""What the passes over a node's write-ahead logs have in common: the queues' columns, what is damaged, what is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.quorum.ra.wal_columns import EntryPosition, QueueColumns
+from warren.salvage.quorum.ra.wal_format import ENTRY_HEADER
+from warren.storage.filesystem import FileSystem
+
+MAX_PROBLEMS: Final = 1000
+"""That are told of one file."""
+MAX_DOUBTFUL: Final = 4096
+"""Entries before a risen term that lost records make doubtful, at most."""
+
+
+class Lost(NamedTuple):
+    """A range of a file that cannot be read."""
+
+    path: str
+    start: int
+    end: int
+
+
+class ScanState:
+    """What the passes over all files have in common."""
+
+    def __init__(self, files: FileSystem, problems: list[Problem], known_uids: Collection[bytes]) -> None:
+        self._files = files
+        self._problems = problems
+        self.known_uids: Final = frozenset(known_uids)
+        """Of the queues that have a directory."""
+        self.strays: list[tuple[bytes | None, EntryPosition]] = []
+        """Sound records that name no queue (``None``), or cannot belong to the one that they name."""
+        self.lost: list[Lost] = []
+        """Damaged ranges of the files."""
+        self._told: Counter[str] = Counter()
+        self._order: dict[str, int] = {}
+        self._lost: list[tuple[int, int, int]] = []
+        """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
+        self.columns: dict[bytes, QueueColumns] = {}
+
+    def begin(self, path: str) -> None:
+        self._order[path] = len(self._order)
+
+    def queue(self, uid: bytes) -> QueueColumns:
+        """The columns of a queue."""
+        found = self.columns.get(uid)
+        if found is None:
+            found = self.columns[uid] = QueueColumns(uid, self)
+        return found
+
+    def stray(self, uid: bytes | None, place: EntryPosition) -> None:
+        """Keep a sound record that cannot belong to the queue that it names."""
+        if len(self.strays) < MAX_PROBLEMS:
+            self.strays.append((uid, place))
+
+    def report(self, problem: Problem) -> None:
+        self._told[problem.path] += 1
+        told = self._told[problem.path]
+        if told <= MAX_PROBLEMS:
+            self._problems.append(problem)
+        elif told == MAX_PROBLEMS + 1:
+            detail = f"more than {MAX_PROBLEMS} problems; the others are not told"
+            self._problems.append(Problem(problem.kind, "damage", problem.path, problem.offset, detail))
+
+    def lose(self, path: str, offset: int, records: int) -> None:
+        """Note that up to so many records cannot be read from ``offset`` on."""
+        self._lost.append((self._order[path], offset, records))
+
+    def lost_since(self, path: str, offset: int) -> int:
+        """How many records may be lost behind that place (no path: anywhere)."""
+        place = (self._order.get(path, -1), offset)
+        return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost if (order, at) > place))
+
+    def are_same(self, before: EntryPosition, after: EntryPosition) -> bool:
+        """Whether two records of one index and term have the same entry: its length and checksum say it."""
+        handle = self._files.open_read(before.path)
+        try:
+            header = handle.pread(ENTRY_HEADER.size, before.offset - ENTRY_HEADER.size)
+        finally:
+            handle.close()
+        if len(header) < ENTRY_HEADER.size or before.length != after.length:
+            return False
+        return bool(ENTRY_HEADER.unpack(header)[0] == after.checksum)
