@@ -103,16 +103,16 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 173, 152, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 179, 157, UNPUBLISHED),
+        (PUBLISH, "new", 183, 152, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 189, 157, UNPUBLISHED),
         (
             INSPECT,
             "data",
-            85,
+            90,
             58,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
-        (SERVE, "data", 228, 181, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (SERVE, "data", 238, 181, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )
