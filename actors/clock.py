@@ -1,8 +1,7 @@
-"""Clocks: what time it is, and being woken at a time.
+"""Clocks: the time, and alarms.
 
-Everything in the actors that has to do with time goes through a :class:`Clock`: the system's, or one that a test or a
-simulation drives by hand. A clock knows one alarm at a time, the timer actor's next
-(:mod:`warren.actors.runtime.timer`).
+All uses of time in the actors go through a :class:`Clock`: the system's, or one that a test or a simulation advances. A
+clock has one alarm at a time, that of the timer actor (:mod:`warren.actors.runtime.timer`).
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ NS = 1_000_000_000
 
 
 class Clock(Protocol):
-    """Time in two forms, and one alarm."""
+    """Monotonic and wall-clock time, and one alarm."""
 
     def now_ns(self) -> int:
-        """Monotonic time in nanoseconds."""
+        """Return monotonic time in nanoseconds."""
 
     def wall_us(self) -> int:
-        """Time since the Unix epoch in microseconds."""
+        """Return the time since the Unix epoch in microseconds."""
 
     def wake_at(self, at_ns: int | None, wake: Callable[[], None]) -> None:
-        """Call ``wake`` once, from any thread, as soon as ``now_ns`` has reached ``at_ns``; ``None``: not at all.
+        """Call ``wake`` once, from any thread, as soon as ``now_ns`` has reached ``at_ns``; ``None``: cancel.
 
-        Replaces what was asked for before.
+        Replaces the previous alarm.
         """
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Cancel the alarm and accept no more."""
 
 
 class SystemClock:
-    """The machine's clocks, and a thread that sleeps until the alarm. The thread is made with the first alarm."""
+    """The machine's clocks, and a thread that sleeps until the alarm. The thread is created with the first alarm."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -84,7 +83,7 @@ class SystemClock:
 
 
 class HandClock:
-    """A clock that stands still until it is told to move on. Any thread may ask it; one at a time moves it."""
+    """A clock that stands still until it is advanced. Any thread may read it; one at a time may advance it."""
 
     def __init__(self, wall_us: int = 1_600_000_000_000_000) -> None:
         self._now_ns = 0
@@ -106,7 +105,7 @@ class HandClock:
         self.wake_at(None, lambda: None)
 
     def _take_alarm(self, end_ns: int) -> Callable[[], None] | None:
-        """The alarm, at whose moment it is now, if that comes until then."""
+        """Take the alarm if it is due by ``end_ns``, and advance to its time."""
         with self._lock:
             if self._alarm is None or self._alarm[0] > end_ns:
                 return None
@@ -115,9 +114,9 @@ class HandClock:
             return wake
 
     def advance(self, seconds: float, settle: Callable[[], object] = lambda: None) -> None:
-        """Let ``seconds`` pass. Every alarm on the way goes off at its own moment; ``settle`` is called after each.
+        """Let ``seconds`` pass. Each alarm on the way goes off at its own time; ``settle`` is called after each.
 
-        ``settle`` lets the actors do what the alarm gave them to do, and set the next.
+        ``settle`` lets the actors do what the alarm triggered, and set the next one.
         """
         if seconds < 0:
             raise ValueError(f"time does not run back: {seconds} seconds")

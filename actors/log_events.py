@@ -1,8 +1,8 @@
-"""Log events: what each of warren's log records is called, and what it carries beside its text.
+"""Log events: the names of warren's log records, and the fields that they carry besides their text.
 
-A record has the text for people, and attributes for programs: ``event``, one of :data:`EVENTS`, and fields that say of
-what (``vhost``, ``queue``, ``topic``, ``connection`` …). Names of events and fields stay as they are; texts may change.
-Every log call of ours says ``extra=log_event(…)``, and a test holds that.
+A record has the text for people, and attributes for programs: ``event``, one of :data:`EVENTS`, and fields for its
+subject (``vhost``, ``queue``, ``topic``, ``connection`` …). Names of events and fields do not change; texts may. Every
+log call in warren passes ``extra=log_event(…)``; a test checks that.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ EVENTS: Final[Mapping[str, str]] = {
     "vhost_up": "a vhost that was down serves again",
     "vhost_unsaved": "a vhost serves, and what was found in it could not be written down",
 }
-"""What there is, and what it says."""
+"""The events and their meanings."""
 
 
 class Named(Protocol):
-    """What has a name in a vhost: a queue's declaration, a stream's."""
+    """An object with a name in a vhost: the declaration of a queue or a stream."""
 
     @property
     def vhost(self) -> str: ...
@@ -106,10 +106,10 @@ class Named(Protocol):
 
 
 def logger(part: str) -> logging.Logger:
-    """The logger ``warren.<part>``.
+    """Return the logger ``warren.<part>``.
 
-    No interrupt strikes meanwhile. Modules are imported in the midst of a user's verbs, and one that struck just there
-    would leave the lock of :mod:`logging` held for ever, and hang whoever logs next.
+    Interrupts are held back meanwhile. Modules are imported in the midst of a user's calls, and an interrupt at that
+    point would leave the lock of :mod:`logging` held for ever, and block the next thread that logs.
     """
     return uninterrupted(logging.getLogger, f"warren.{part}")
 
@@ -117,7 +117,7 @@ def logger(part: str) -> logging.Logger:
 def log_event(
     name: str, error: BaseException | None = None, *, of: Named | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """What a log call has as ``extra``. ``error``: why; ``of``: the queue."""
+    """Return the ``extra`` of a log call. ``error``: the reason; ``of``: the queue."""
     said: dict[str, Any] = {"event": name}
     if of is not None:
         said |= {"vhost": of.vhost, "queue": of.name}

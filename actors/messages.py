@@ -1,10 +1,11 @@
-"""What actors tell each other: who, whom, and what comes back.
+"""Messages between actors: sender, receiver, and reply.
 
-*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. Whoever has an actor asks it by a
-:class:`~warren.actors.runtime.inbox.Call`. :class:`~warren.actors.runtime.inbox.Control` messages overtake data. Single
-publishes and acks reach a queue as pending batches (:mod:`warren.actors.queue.intake`), not as messages.
+*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. Code with access to the actor
+itself asks by a :class:`~warren.actors.runtime.inbox.Call`. :class:`~warren.actors.runtime.inbox.Control` messages
+overtake data. Single publishes and acks reach a queue as pending batches (:mod:`warren.actors.queue.intake`), not as
+messages.
 
-Nobody compares messages, so they have no ``__eq__``: making one for each class would take time in every import.
+Messages are never compared, so they have no ``__eq__``: creating one for each class would slow down every import.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False, repr=False)
 class StartTimer(Control):
-    """Any actor → timer. Tell. ``message`` comes to ``target`` once it is ``at_ns``; replaces that key's last timer."""
+    """Any actor → timer. Tell. Send ``message`` to ``target`` at ``at_ns``; replaces the last timer of that key."""
 
     target: ActorRef[Any]
     key: str
@@ -41,7 +42,7 @@ class StartTimer(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class CancelTimers(Control):
-    """Any actor → timer. Tell. Forget all timers of ``target``."""
+    """Any actor → timer. Tell. Cancel all timers of ``target``."""
 
     target: ActorRef[Any]
 
@@ -53,7 +54,7 @@ class CancelTimers(Control):
 class Publish:
     """User or queue (dead letters) → queue. Tell. ``msg_ids``: 16 bytes each; ``confirm`` is answered when all is safe.
 
-    ``expiration_ms``: the messages' own time to live.
+    ``expiration_ms``: the time to live that the messages have themselves.
     """
 
     envelope: Envelope
@@ -63,12 +64,12 @@ class Publish:
     priority: int
     confirm: Future
     reserved_bytes: int = 0
-    """What is on the way for it (:mod:`warren.actors.node.gate`)."""
+    """Bytes that the gate counts for it (:mod:`warren.actors.node.gate`)."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class Subscribe:
-    """User → queue. Ask; the reply is ``None``. What is delivered goes into ``deliveries``."""
+    """User → queue. Ask; the reply is ``None``. Messages are delivered into ``deliveries``."""
 
     consumer: Consumer
     deliveries: Deliveries
@@ -79,7 +80,7 @@ class Subscribe:
 
 @attrs.frozen(eq=False, repr=False)
 class WriteBodies:
-    """Queue → store. Tell. ``ticket``: how many messages this client has handed over with these."""
+    """Queue → store. Tell. ``ticket``: how many messages this client has handed over, including these."""
 
     client: int
     msg_ids: Sequence[bytes]
@@ -96,7 +97,7 @@ class RemoveBodies:
 
 @attrs.frozen(eq=False, repr=False)
 class JoinStore(Control):
-    """Queue → store. Tell, before the first body. A client begins."""
+    """Queue → store. Tell, before the first body. Registers a client."""
 
     client: int
     queue: ActorRef[Any]
@@ -104,7 +105,7 @@ class JoinStore(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class LeaveStore:
-    """Queue → store. Tell. The client is told nothing more."""
+    """Queue → store. Tell. The client gets no more messages."""
 
     client: int
 
@@ -119,14 +120,14 @@ class CountReferences:
 
 @attrs.frozen(eq=False, repr=False)
 class ExpectReferences(Control):
-    """Node → store. Tell. Whose references have to come before anything may be deleted."""
+    """Node → store. Tell. The queue directories whose references must come before the store may delete anything."""
 
     entries: frozenset[str]
 
 
 @attrs.frozen(eq=False, repr=False)
 class SyncStore:
-    """Queue → store. Tell. Somebody waits: do not wait for the timer."""
+    """Queue → store. Tell. A caller waits: do not wait for the timer."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -140,7 +141,7 @@ class StoreProgress(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class StoreFull(Control):
-    """Store → queue. Tell. No room to make safe what was written; :class:`StoreProgress` says when there was."""
+    """Store → queue. Tell. There was no room to make bodies safe; :class:`StoreProgress` follows once there was."""
 
     client: int
     error: NoRoomError
@@ -148,9 +149,10 @@ class StoreFull(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class CloseStore:
-    """Node → store. Ask. Behind what queues have told it. ``token``: what the shortcut of the clean stop is tied to.
+    """Node → store. Ask. Handled after all messages from queues. ``token``: ties the shortcut of the clean stop to the
+    recovery terms.
 
-    ``None``: leave none.
+    ``None``: leave no shortcut.
     """
 
     token: bytes | None
@@ -167,12 +169,12 @@ class ReportDuration(Control):
     duration_s: float | None
     pageable: bool
     resting: bool = False
-    """It hibernates, and needs no RAM if others want it."""
+    """Whether it hibernates, and needs no RAM if others want it."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class LeaveMonitor(Control):
-    """Queue → memory monitor. Tell. It stops, or hibernates: it has nothing to page."""
+    """Queue → memory monitor. Tell. The queue stops, or hibernates: it has nothing to page."""
 
     queue: ActorRef[Any]
 
@@ -186,14 +188,14 @@ class SetDurationTarget(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class SampleQueue(Control):
-    """Recorder → queue. Tell. The answer is :class:`QueueSampled`; it wakes nothing, and keeps nobody from its rest."""
+    """Recorder → queue. Tell. The answer is :class:`QueueSampled`; it neither wakes a queue nor delays its rest."""
 
     step: int
 
 
 @attrs.frozen(eq=False, repr=False)
 class DiskRoom(Control):
-    """Any actor → memory monitor. Tell. Whether there was room for what it wrote; without, the disk alarm is set."""
+    """Any actor → memory monitor. Tell. Whether there was room for what it wrote; if not, the disk alarm is set."""
 
     actor: ActorRef[Any]
     found: bool
@@ -216,11 +218,11 @@ class SampleMemory(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class QueueSampled:
-    """Queue → recorder. Tell. How it stands (:func:`warren.actors.queue.sampling.sample_queue`), what came since it
-    last said
-    so.
+    """Queue → recorder. Tell. The queue's state (:func:`warren.actors.queue.sampling.sample_queue`) and its counts
+    since its last sample.
 
-    ``step``: whose message it answers; ``None``: its last word. ``turns``: how many it has had in all.
+    ``step``: the step of the message that it answers; ``None``: its last sample. ``turns``: the number of its turns so
+    far.
     """
 
     urn: str
@@ -233,7 +235,7 @@ class QueueSampled:
 
 @attrs.frozen(eq=False, repr=False)
 class MemorySampled:
-    """Memory monitor → recorder. Tell. What :class:`GetMemory` answers."""
+    """Memory monitor → recorder. Tell. The reply of :class:`GetMemory`."""
 
     step: int
     at_ns: int
@@ -242,7 +244,7 @@ class MemorySampled:
 
 @attrs.frozen(eq=False, repr=False)
 class CloseRecord:
-    """Node → recorder. Ask; answered when all that came before is written and the record is closed."""
+    """Node → recorder. Ask; answered when everything before is written and the record is closed."""
 
 
 # ── node ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +252,7 @@ class CloseRecord:
 
 @attrs.frozen(eq=False, repr=False)
 class QueueFailed(Control):
-    """Queue → node. Tell. It has stopped by an error; the node restarts it from its files."""
+    """Queue → node. Tell. The queue has stopped by an error; the node restarts it from its files."""
 
     queue: ActorRef[Any]
     error: BaseException
@@ -258,14 +260,14 @@ class QueueFailed(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class MonitorFailed(Control):
-    """Memory monitor → node. Tell. It has stopped by an error; the node starts another one."""
+    """Memory monitor → node. Tell. The monitor has stopped by an error; the node starts another one."""
 
     error: BaseException
 
 
 @attrs.frozen(eq=False, repr=False)
 class StoreFailed(Control):
-    """Store → node. Tell. It has stopped by an error; its vhost is restarted from its files."""
+    """Store → node. Tell. The store has stopped by an error; its vhost is restarted from its files."""
 
     store: ActorRef[Any]
     error: BaseException
@@ -273,7 +275,7 @@ class StoreFailed(Control):
 
 @attrs.frozen(eq=False, repr=False)
 class TopicsFailed(Control):
-    """One of the topics' actors → node. Tell. The node gives them all up, and opens them anew."""
+    """One of the topics' actors → node. Tell. The node gives them all up, and reopens them."""
 
     topic_actor: ActorRef[Any]
     error: BaseException
@@ -281,7 +283,7 @@ class TopicsFailed(Control):
 
 @attrs.frozen
 class DelaysFailed(Control):
-    """Delayed messages → node. Tell. Those of a vhost have stopped by an error."""
+    """Delayed messages → node. Tell. The actor of a vhost has stopped by an error."""
 
     vhost: str
     error: BaseException

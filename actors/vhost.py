@@ -1,10 +1,10 @@
 """A vhost as one plain object: its queues and its stores, in the caller's thread.
 
-The one place where queue indexes and message stores meet without actors; scripts and tests use it, and what needs no
-concurrency. The directory, its opening and its closing: :mod:`warren.actors.vhost_files`.
+This is the only place where queue indexes and message stores meet without actors, for scripts, tests, and code that
+needs no concurrency. The directory, with opening and closing, is in :mod:`warren.actors.vhost_files`.
 
-Every queue that has a directory is brought back when the vhost is opened. One whose files are damaged is *down*. Where
-the store was scanned, the queues' scans count its references; they are handed to it when the last one is through
+Every queue with a directory is recovered when the vhost is opened. A queue whose files are damaged is *down*. If the
+store was scanned, the scans of the queues count its references, and hand them over when the last one is complete
 (:meth:`Vhost.recover_step`).
 """
 
@@ -32,18 +32,18 @@ RandomBytes = Callable[[int], bytes]
 
 @attrs.define
 class Vhost:
-    """An open vhost. Made by :meth:`open`; to be closed by :meth:`close`."""
+    """An open vhost. Created by :meth:`open`; to be closed by :meth:`close`."""
 
     msg_ids: MsgIds
     queues: dict[bytes, VariableQueue]
-    """Every queue, by name; a level of a priority queue is one of its own."""
+    """All queues, by name; each level of a priority queue is a separate queue."""
     _directory: VhostFiles
     _clock: Clock
     _random: RandomBytes
     _references: Counter[bytes] | None
     """Bodies that queues refer to, while they are being counted."""
     abandoned: bool = False
-    """Whether it was given up: by whoever hosts it, or in a forked child."""
+    """Whether it was given up, by its host or in a forked child."""
 
     # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,12 +119,12 @@ class Vhost:
 
     @property
     def down(self) -> dict[str, DataError]:
-        """Why a queue directory is left alone, by the directory's name."""
+        """Why queue directories are left alone, by directory name."""
         return self._directory.down
 
     @property
     def damage(self) -> list[DataError]:
-        """What else was found damaged: recovery terms, store files."""
+        """Other damage: recovery terms, store files."""
         return self._directory.damage
 
     @property
@@ -133,7 +133,7 @@ class Vhost:
         return any(queue.recovering for queue in self.queues.values())
 
     def recover_step(self) -> bool:
-        """Scan one more segment of one queue; returns whether there are more."""
+        """Scan one more segment of one queue; return whether there are more."""
         for queue in self.queues.values():
             if queue.recovering:
                 queue.recover_step()
@@ -149,11 +149,11 @@ class Vhost:
     # ── working ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: bytes, *, durable: bool = True) -> VariableQueue:
-        """The queue of that name, made where it is missing.
+        """Return the queue of that name, creating it if it is missing.
 
-        Raises the :class:`DataError` that says why it is down, and :class:`WarrenError` where it has messages and is
-        not of that kind. Whether a queue is durable stands nowhere in its files, so one that was found on disk and
-        holds nothing becomes what is asked for.
+        Raises the :class:`DataError` that explains why it is down, or :class:`WarrenError` if it has messages and its
+        durability differs. The files do not say whether a queue is durable, so an empty queue found on disk becomes
+        what is asked for.
         """
         self._directory.check_lock()
         entry = self._directory.entry(name)
@@ -172,25 +172,25 @@ class Vhost:
     def envelope(
         self, queue: bytes, properties: Properties | None = None, *, exchange: bytes = b"", persistent: bool = True
     ) -> Envelope:
-        """What messages to ``queue`` have around their bodies; by default the default exchange and its name."""
+        """Return the envelope of messages to ``queue``; by default with the default exchange and the queue's name."""
         chosen = Properties() if properties is None else properties
         if chosen.delivery_mode is None:
             chosen = attrs.evolve(chosen, delivery_mode=2 if persistent else 1)
         return Envelope(self.name, exchange, (queue,), encode_properties(chosen), persistent)
 
     def sync(self) -> None:
-        """Make everything that was published so far safe: bodies first, then positions.
+        """Make everything published so far safe: bodies first, then positions.
 
-        Raises :class:`DirectoryLostError` where it was lost with its directory.
+        Raises :class:`DirectoryLostError` if it was lost with its directory.
         """
         self._directory.check_lock()
         self.persistent_store.sync()
         for queue in self.queues.values():
             queue.sync_index()
-        self._directory.check_lock()  # now it is known of what was synced
+        self._directory.check_lock()  # it holds for everything that was synced
 
     def compact(self) -> None:
-        """Combine the persistent store's files where garbage makes it worth while."""
+        """Combine the persistent store's files if they have enough garbage."""
         if self.persistent_store.needs_compaction():
             self.persistent_store.compact()
 
@@ -227,7 +227,7 @@ class Vhost:
         self._directory.abandon()
 
     def forget(self) -> None:
-        """In a forked child: everything is the parent's, and what is used of it raises an error."""
+        """Give everything up in a forked child: it is the parent's, and using it raises an error."""
         self.abandon()
         for queue in self.queues.values():
             queue.refuse(self._directory.lost())
@@ -236,7 +236,7 @@ class Vhost:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Close; after an error of the engine's own its state must not be written: leave it as a crash would."""
+        """Close. After an error of the engine its state must not be written: leave it as a crash would."""
         if self.abandoned:
             return
         if isinstance(error, WarrenError | RuntimeError):
@@ -245,7 +245,7 @@ class Vhost:
             self.close()
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where a queue or a store contradicts itself."""
+        """Raise ``RuntimeError`` if a queue or a store is inconsistent."""
         for queue in self.queues.values():
             queue.check_invariants()
         self.persistent_store.check_invariants()

@@ -1,21 +1,21 @@
-"""A vhost's directory, held for writing: its lock, its two stores, what the last stop left, and what this one leaves.
+"""A vhost's directory, open for writing: its lock, its two stores, and the state left by the last stop and by this one.
 
-Layout, names and files are RabbitMQ's, so the directory may come from a stopped node and go back to one. Queues are
-opened by whoever holds this: the plain :class:`warren.actors.vhost.Vhost`, or a node, each queue in an actor of its
-own.
+Layout, names and files are RabbitMQ's, so the directory may come from a stopped node and go back to one. The queues are
+opened by the owner of this object: the plain :class:`warren.actors.vhost.Vhost`, or a node, each queue in its own
+actor.
 
 *Opening*, in steps, each synced before the next:
 
 1. Take the lock.
-2. Read recovery.dets, then empty it: from now on a crash leaves a directory that is recovered by scanning. (Left as
-   it was, a broker would not see what is published from here on.)
-3. Open the persistent store: with its shortcut if nothing ran here since warren's own clean stop, else by a scan. It
+2. Read recovery.dets, then empty it: from now on a crash leaves a directory that is recovered by scanning. (Otherwise
+   a broker would not see what is published from here on.)
+3. Open the persistent store: with its shortcut if nothing ran here since warren's own clean stop, else by a scan. This
    deletes every shortcut, RabbitMQ's clean.dot first of all. Wipe the transient store.
-4. Tell the queues' directories apart. One whose files are not this format's (a classic queue v2), or have no name, is
-   *down*: it is left alone, with the reason, and everything else serves; the store then deletes nothing, because nobody
-   knows what that queue needs of it.
+4. Identify the queues' directories. A directory whose files have another format (a classic queue v2), or no name, is
+   *down*: it is left alone, with the reason, and everything else serves. The store then deletes nothing, because it is
+   unknown which bodies that queue needs.
 
-*Closing*: when every queue is closed, the stores, and recovery.dets last of all.
+*Closing*: close the queues, then the stores, and write recovery.dets last of all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRANSIENT_STORE: Final = "msg_store_transient"
 
 @attrs.define(eq=False, repr=False)
 class VhostFiles:
-    """A vhost's directory while it is open. Made by :meth:`open`; ended by :meth:`close` or :meth:`abandon`."""
+    """A vhost's directory while it is open. Created by :meth:`open`; ended by :meth:`close` or :meth:`abandon`."""
 
     name: bytes
     path: str
@@ -53,26 +53,26 @@ class VhostFiles:
     persistent_store: MessageStore
     transient_store: MessageStore
     found: dict[bytes, str]
-    """The queues that have a directory, and its name; a level of a priority queue is one of its own."""
+    """The queues that have a directory, with its name; each level of a priority queue is a separate queue."""
     terms: dict[str, RecoveryTerms]
-    """What the last clean stop said, by directory name."""
+    """The recovery terms of the last clean stop, by directory name."""
     down: dict[str, DataError]
-    """Why a queue directory is left alone, by its name; who opens queues adds those that cannot be opened."""
+    """Why queue directories are left alone, by name; the owner adds queues that cannot be opened."""
     damage: list[DataError]
-    """What else was found damaged: recovery terms, store files."""
+    """Other damage: recovery terms, store files."""
     _lock: Lock
 
     @classmethod
     def open(
         cls, files: FileSystem, path: str, name: bytes, *, settings: Settings, sync: bool = True, owner: str = "warren"
     ) -> VhostFiles:
-        """Open the vhost ``name`` in its directory ``path``, which is made where it is missing.
+        """Open the vhost ``name`` in its directory ``path``, creating it if it is missing.
 
-        An existing ``.config`` says the segment_entry_count, whatever the settings say. Deliver records come later
-        than their publish (``deliver_with_publish`` off) only where the ``.config`` says so, as that of a vhost made
-        with these settings does: a RabbitMQ 3.10 cannot go on from such positions. ``sync``: whether what is called
-        safe survives a power loss. Raises :class:`DirectoryLockedError` where another process has it, and
-        :class:`DataError` where the directory is another vhost's or no crash can have left what is there.
+        An existing ``.config`` determines the segment_entry_count, whatever the settings are. Deliver records come
+        later than their publish (``deliver_with_publish`` off) only if the ``.config`` says so, as that of a vhost
+        created with these settings does: a RabbitMQ 3.10 cannot go on from such positions. ``sync``: whether what is
+        reported safe survives a power loss. Raises :class:`DirectoryLockedError` if another process holds it, and
+        :class:`DataError` if the directory is another vhost's or contains what no crash can have left.
         """
         files.make_directories(f"{path}/{names.QUEUES_DIRECTORY}")
         lock = lock_part(files, f"{path}/{LOCK_FILE}", owner)
@@ -117,13 +117,13 @@ class VhostFiles:
         return f"{self.path}/{names.QUEUES_DIRECTORY}/{entry}"
 
     def entry(self, queue: bytes) -> str:
-        """The name of a queue's directory."""
+        """Return the name of a queue's directory."""
         return names.queue_directory_name(self.name, queue)
 
     def parts(
         self, queue: bytes, *, clock: Clock, persistent_store: StoreClient | None, transient_store: StoreClient
     ) -> QueueFiles:
-        """What the queue ``queue`` is made of; without a persistent store it is not durable."""
+        """Return the parts of a queue; without a persistent store it is not durable."""
         return QueueFiles(
             files=self.files,
             path=self.queue_path(self.entry(queue)),
@@ -137,18 +137,18 @@ class VhostFiles:
         )
 
     def check_lock(self) -> None:
-        """Raise :class:`DirectoryLostError` where what is written here would not be found, or be in another's way."""
+        """Raise :class:`DirectoryLostError` if the directory was removed, replaced, or inherited by a fork."""
         if not self._lock.in_place:
             raise self.lost()
 
     def lost(self) -> DirectoryLostError:
-        """That the directory is not held any more."""
+        """Return the error for a directory that is no longer held."""
         return DirectoryLostError(f"{self.path}: removed or replaced, or opened by the process before a fork")
 
     def close(self, terms: dict[str, RecoveryTerms]) -> None:
-        """Stop cleanly: a start, warren's or RabbitMQ's, then needs no scan. ``terms``: what the queues' closing said.
+        """Stop cleanly: a start, warren's or RabbitMQ's, then needs no scan. ``terms``: those of the closed queues.
 
-        Directories that are down keep the terms that they had.
+        Directories that are down keep their previous terms.
         """
         data = self.terms_data(terms)
         self.persistent_store.close(self.token(data))
@@ -156,19 +156,19 @@ class VhostFiles:
         self.leave(data)
 
     def terms_data(self, terms: dict[str, RecoveryTerms]) -> bytes:
-        """What recovery.dets is to hold."""
+        """Return the content of recovery.dets."""
         return encode_recovery_terms(
             {entry: known for entry, known in self.terms.items() if entry in self.down} | terms
         )
 
     @staticmethod
     def token(terms_data: bytes) -> bytes:
-        """What ties the store's shortcut to these recovery terms."""
+        """Return the token that ties the store's shortcut to these recovery terms."""
         return hashlib.sha256(terms_data).digest()
 
     def leave(self, terms_data: bytes) -> None:
-        """The last of a clean stop, when the stores are closed."""
-        with contextlib.suppress(NoRoomError):  # the next start scans, then
+        """Do the last step of a clean stop, when the stores are closed."""
+        with contextlib.suppress(NoRoomError):  # then the next start scans
             write_file(self.files, f"{self.path}/{names.RECOVERY_TERMS_FILE}", terms_data, sync=True)
         self._lock.remove()
 
@@ -180,7 +180,7 @@ class VhostFiles:
 
 
 def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) -> bytes:
-    """See that the directory says whose it is; returns its ``.config``."""
+    """Make sure that the directory names its vhost; return its ``.config``."""
     name_path, config_path = f"{path}/{names.VHOST_NAME_FILE}", f"{path}/{names.VHOST_CONFIG_FILE}"
     if files.exists(name_path):
         if files.read(name_path) != name:
@@ -196,12 +196,12 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
                 settings.segment_entry_count, deliver_with_publish=settings.deliver_with_publish
             )
             write_file(files, config_path, config, sync=True)
-        write_file(files, name_path, name, sync=True)  # last of all: what is named is complete
+        write_file(files, name_path, name, sync=True)  # last of all: a directory with a name is complete
     return files.read(config_path)
 
 
 def _as_configured(settings: Settings, config: bytes, config_path: str) -> Settings:
-    """The settings that hold in a directory with that ``.config``."""
+    """Return the settings that apply in a directory with that ``.config``."""
     return attrs.evolve(
         settings,
         segment_entry_count=names.parse_vhost_config(config, config_path),
@@ -212,7 +212,7 @@ def _as_configured(settings: Settings, config: bytes, config_path: str) -> Setti
 def _take_recovery_terms(
     files: FileSystem, path: str, damage: list[DataError]
 ) -> tuple[dict[str, RecoveryTerms], bytes]:
-    """Read recovery.dets and empty it; damaged ones are put aside, and the queues are then scanned."""
+    """Read recovery.dets and empty it; a damaged one is set aside, and the queues are then scanned."""
     terms_path = f"{path}/{names.RECOVERY_TERMS_FILE}"
     if not files.exists(terms_path):
         return {}, b""
@@ -225,7 +225,7 @@ def _take_recovery_terms(
         terms = {}
     try:
         write_file(files, terms_path, encode_recovery_terms({}), sync=True)
-    except DiskFullError:  # none says the same as an empty one, and needs no room
+    except DiskFullError:  # a missing file means the same as an empty one, and needs no room
         if files.exists(terms_path):
             files.delete(terms_path)
         files.sync_directory(path)
@@ -233,9 +233,9 @@ def _take_recovery_terms(
 
 
 def _queue_of(files: FileSystem, path: str, vhost: bytes, entry: str) -> bytes | None:
-    """The queue whose directory this is; ``None`` where none was there yet: a crash cut the directory's making short.
+    """Return the queue of a directory; ``None`` if a crash interrupted the creation of the directory.
 
-    Raises :class:`DataError` where there are files of a queue that cannot be opened.
+    Raises :class:`DataError` if it contains files of a queue that cannot be opened.
     """
     found = files.list(path)
     if other := [name for name in found if name.endswith((".qi", ".qs"))]:

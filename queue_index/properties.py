@@ -9,8 +9,8 @@ The bytes (everything big-endian)::
         timestamp                   u64, seconds
         the others                  u8 length · bytes
 
-A broker decodes them where it has to change a message, and from then on keeps the tuple ``'P_basic'``: their values
-in the same order, ``undefined`` for what is not set.
+If a broker has to change a message, it decodes the properties, and from then on keeps the tuple ``'P_basic'``: their
+values in the same order, ``undefined`` for what is not set.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ _HEADERS_BIT = 0x20  # of the first byte
 OCTETS: Final = frozenset({"delivery_mode", "priority"})
 SHORT_STRINGS: Final = frozenset(NAMES) - OCTETS - {HEADERS, "timestamp"}
 _CACHED_BYTES = 32
-"""So short, and without headers: decoded once, for most messages of a queue have the same few."""
+"""Properties up to this size, and without headers, are cached, because most messages of a queue have the same few."""
 
 
 def decode_properties(data: bytes) -> Properties:
-    """The properties that ``data`` holds, nothing behind them; raises :class:`MessageError`."""
+    """Return the properties that ``data`` holds as a whole; raise :class:`MessageError` otherwise."""
     if len(data) < 2:
         raise MessageError("properties that are cut short")
     if len(data) <= _CACHED_BYTES and not data[0] & _HEADERS_BIT:
@@ -185,9 +185,9 @@ _ONE_BYTE: Final = [bytes((value,)) for value in range(256)]
 
 @functools.lru_cache(maxsize=256)
 def writers_of(names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, Callable[[Any], bytes]]]]:
-    """What stands before properties that are set, and in their order what writes each.
+    """Return the bytes before the properties ``names``, and in their order the functions that write each.
 
-    Raises :class:`MessageError` where one has no such name.
+    Raises :class:`MessageError` for an unknown name.
     """
     if unknown := set(names) - set(NAMES):
         raise MessageError(f"a publish knows no {', '.join(sorted(unknown))}{did_you_mean(min(unknown), NAMES)}")
@@ -223,7 +223,7 @@ def _property_from_term(name: str, value: Term) -> Any:
 
 
 def to_json(properties: Properties) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What JSON can say of the properties: those that are set, without headers; and the headers or ``None``.
+    """Return the properties that are set, as JSON values, without headers; and the headers or ``None``.
 
     ``timestamp`` is a number of seconds; for other values see
     :func:`warren.queue_index.message.amqp_tables.value_to_json`.
@@ -234,9 +234,9 @@ def to_json(properties: Properties) -> tuple[dict[str, Any], dict[str, Any] | No
 
 
 def from_json(plain: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
-    """The encoded properties of which :func:`to_json` says this; raises :class:`MessageError` where it says it of none.
+    """Return encoded properties for the output of :func:`to_json`; raise :class:`MessageError` for anything else.
 
-    They are those that it was said of, unless JSON has no word for something in them: the type of a number, say.
+    They equal the original ones, unless JSON cannot express something in them, such as the type of a number.
     """
     values = {name: value_from_json(value) for name, value in plain.items()}
     if headers is not None:

@@ -19,10 +19,10 @@ def distinct(values: npt.NDArray[S]) -> npt.NDArray[S]:
 
 
 def joined(column: npt.NDArray[S], more: npt.NDArray[S]) -> npt.NDArray[S]:
-    """One column behind the other; where the first one is empty, the other one itself."""
+    """Concatenate two columns; return the second one itself if the first is empty."""
     return np.concatenate((column, more)) if len(column) else more
 
 
 def is_rising(values: npt.NDArray[Any]) -> bool:
-    """Whether each value is greater than the one before it, so that none is there twice."""
+    """Whether each value is greater than the one before it, so that there are no duplicates."""
     return bool((values[1:] > values[:-1]).all())

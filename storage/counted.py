@@ -1,12 +1,11 @@
 """Files in memory that count: what an engine does to a disk, as numbers, for a simulation.
 
-A :class:`CountedFileSystem` keeps what is written, for an engine reads it back, and charges every operation to one
-:class:`DiskAccount`: the one whose turn it is (:meth:`CountedFileSystem.charging`). Nothing is ever lost, torn or
-refused; a file system that does that is :mod:`warren.storage.memory`.
+A :class:`CountedFileSystem` keeps what is written, because an engine reads it back, and charges every operation to one
+:class:`DiskAccount`: the one set by :meth:`CountedFileSystem.charging`. Nothing is ever lost, torn or refused; for a
+file system that does that, see :mod:`warren.storage.memory`.
 
 Simulated bodies are zeros, and a backlog of them on a simulated disk would take as much real memory as it has bytes.
-So what was written long ago is kept compressed (:mod:`warren.storage.packed_content`). Nobody sees it but for the
-memory.
+So data written long ago is kept compressed (:mod:`warren.storage.packed_content`); only memory use shows it.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _Content(PackedContent):
         super().__init__(plain)
         self.modified_ms = 0
         self.linked = True
-        """Whether it has a name; what only has handles takes no room on the disk."""
+        """Whether it has a name; a file with handles alone takes no room on the disk."""
 
 
 class CountedFile:
@@ -290,7 +289,7 @@ class CountedFileSystem:
         return _CountedLock(self, path)
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where names, files and the bytes counted contradict each other."""
+        """Raise ``RuntimeError`` if names, files and the bytes counted contradict each other."""
         for content in self._contents.values():
             content.check_invariants()
         used = sum(content.size for content in self._contents.values())

@@ -5,8 +5,8 @@
     {"checksum": "1f00ab34", "created_by": "0.1.0", "features": ["definitions", …], "format": "warren data directory",
      "version": [1, 0], "written_by": "0.1.0"}
 
-The checksum is CRC-32 of everything else as compact JSON with sorted keys. What is said here of the file holds for
-every version to come, which may say more in it: so the oldest warren can tell that a directory is too new for it.
+The checksum is CRC-32 of everything else as compact JSON with sorted keys. This description of the file holds for every
+later version, which may add keys: so the oldest warren can tell that a directory is too new for it.
 
 *The numbers.* The first one is raised when a warren that does not know the change would read wrongly, the second one
 when it would only write wrongly: what has a newer first number is refused, what has a newer second one may be read.
@@ -14,8 +14,9 @@ So may a directory with a *feature* that is not known. An older one is read by e
 node opens it to write. A directory without the file (a broker's, or one from before there was such a file) is of the
 first format.
 
-*Who writes it*: whoever has the data directory's lock and is about to write what is warren's own; before anything else,
-and synced, so no crash leaves new bytes below an old number. Whoever writes only what a broker knows leaves none.
+*The writer* is the process that has the data directory's lock and is about to write warren's own files; it writes this
+file first and syncs it, so no crash leaves new bytes under an old number. A process that writes only what a broker
+knows does not write it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WARREN_VERSION: Final = "0.1.0"
 """This warren's; as in pyproject.toml."""
 FILE_NAME: Final = "warren.version"
 MAX_BYTES: Final = 1 << 16
-"""Of the file, in any version: a larger one is damage, and is not read."""
+"""The largest size of the file, in any version: a larger one is damage, and is not read."""
 
 
 class Numbers(NamedTuple):
@@ -47,11 +48,11 @@ class Numbers(NamedTuple):
 
 
 FIRST_FORMAT: Final = Numbers(1, 0)
-"""Of a directory that does not say."""
+"""The format of a directory without the file."""
 FORMAT: Final = Numbers(1, 0)
-"""What this warren writes. To raise it: docs/upgrading.md."""
+"""The format that this warren writes. To raise it: docs/upgrading.md."""
 FEATURES: Final = ("definitions", "delayed", "keys", "topics", "users")
-"""What this warren may keep in a data directory beside what a broker does."""
+"""What this warren may keep in a data directory in addition to a broker's files."""
 
 _NAME: Final = "warren data directory"
 
@@ -81,7 +82,7 @@ class DataVersion(NamedTuple):
         return json.dumps({**said, "checksum": _checksum(said)}, sort_keys=True).encode("ascii") + b"\n"
 
     def check(self, directory: str, *, writing: bool) -> None:
-        """Raise :class:`VersionError` where this warren must not read it, or (``writing``) write into it."""
+        """Raise :class:`VersionError` if this warren must not read it, or (``writing``) write into it."""
         if self.numbers.first > FORMAT.first:
             raise VersionError(
                 f"{directory}: written by warren {self.written_by} in format {self.numbers}; this is warren "
@@ -97,7 +98,7 @@ class DataVersion(NamedTuple):
 
 
 CURRENT: Final = DataVersion(FORMAT, WARREN_VERSION, WARREN_VERSION, FEATURES)
-"""What this warren writes into a directory that it makes."""
+"""The version that this warren writes into a directory that it makes."""
 
 
 def read_version(files: FileSystem, directory: str) -> DataVersion | None:
@@ -111,9 +112,9 @@ def read_version(files: FileSystem, directory: str) -> DataVersion | None:
 
 
 def refuse_newer(files: FileSystem, directory: str) -> None:
-    """Before ``directory`` is opened to write: raise :class:`VersionError` where a newer warren wrote it.
+    """Raise :class:`VersionError` if a newer warren wrote ``directory``; call it before opening that for writing.
 
-    Raises :class:`DataError` where the file that says so is damaged.
+    Raises :class:`DataError` if the version file is damaged.
     """
     found = read_version(files, directory)
     if found is not None:
@@ -121,7 +122,7 @@ def refuse_newer(files: FileSystem, directory: str) -> None:
 
 
 def refuse_unreadable(files: FileSystem, directories: Iterable[str]) -> None:
-    """The same for reading. A damaged file keeps nobody from reading what else there is."""
+    """The same for reading. A damaged file does not prevent reading the rest."""
     for directory in directories:
         with contextlib.suppress(DataError):
             found = read_version(files, directory)
@@ -130,11 +131,11 @@ def refuse_unreadable(files: FileSystem, directories: Iterable[str]) -> None:
 
 
 def stamp(files: FileSystem, directory: str, *, is_new: bool) -> None:
-    """See that ``directory``, whose lock the caller has, says that this warren's format is written in it.
+    """Make sure that ``directory``, whose lock the caller has, is marked as written in this warren's format.
 
     ``is_new``: nothing was in it before. Raises :class:`VersionError`, :class:`DataError` and
-    :class:`StorageError`. A disk without room for the file is no reason to stop while nothing differs from a directory
-    that does not say: the next opening says it.
+    :class:`StorageError`. A disk without room for the file is not an error as long as the format does not differ from
+    that of a directory without the file: the next opening writes it.
     """
     found = read_version(files, directory)
     if found is not None:

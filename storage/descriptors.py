@@ -1,28 +1,28 @@
-"""A bound on open descriptors: any number of open files, of which only so many are open to the system.
+"""A bound on open descriptors: any number of files may be open, but only a limited number of them hold a descriptor.
 
 A process may hold some thousand descriptors, often 1024; a node with ten thousand queues has that many journals. So the
-files of a :class:`DescriptorCache` *borrow* a descriptor for the time of each call, and keep it afterwards until
-somebody else needs one: then the file that was used longest ago loses its own (*eviction*), and opens it again when it
-is next used. Nobody who uses a file notices.
+files of a :class:`DescriptorCache` *borrow* a descriptor for the time of each call, and keep it until another file
+needs one. The least recently used file then loses its own (*eviction*), and opens it again on its next use. Users of
+a file do not notice.
 
-* A file in use (``busy``) is never evicted: no descriptor is closed, and its number given to another file, in the
-  middle of a write. Where every file is busy, the bound is exceeded, by as many as there are threads.
-* A read of a file that has a descriptor takes no lock, for small reads are many. It joins the file's ``readers`` and
-  then looks whether the file is ``leaving``; an eviction says so and then looks for readers. So at least one of them
-  sees the other, and goes another way. Nor does such a read move the file to the end of the row: it says ``was_read``,
-  and whoever looks for a file to evict does that for it.
+* A file in use (``busy``) is never evicted: otherwise its descriptor could be closed, and the number given to another
+  file, in the middle of a write. If every file is busy, the bound is exceeded, by at most the number of threads.
+* A read of a file that has a descriptor takes no lock, because small reads are frequent. It joins the file's
+  ``readers`` and then checks whether the file is ``leaving``; an eviction sets ``leaving`` and then checks for readers.
+  So at least one of the two sees the other, and backs off. Such a read does not move the file to the end of the order
+  either: it sets ``was_read``, and the next search for a file to evict moves it.
 * A file that is about to lose its name (deleted, renamed, replaced) could not be opened again: it is *pinned*, and
   keeps its descriptor until it is closed.
-* What was written and not synced. The data is the inode's, and a sync through a later descriptor covers it. But of a
-  write-back that failed only a descriptor is told; Linux (since 4.16) tells one that was opened later too, yet only as
-  long as the inode stays in memory, which nothing sees to once the descriptor is closed. So a file with unsynced writes
-  is evicted last, and synced first (``sync_evicted``). If that fails, the file keeps its descriptor and refuses every
-  write and sync from then on: its owner hears of it.
-* A file that was opened again must be the same one, by device and inode; else somebody outside has replaced it.
+* Unsynced writes. The data is the inode's, and a sync through a later descriptor covers it. But a failed write-back is
+  reported only to open descriptors; Linux (since 4.16) also reports it to one opened later, but only while the inode
+  stays in memory, which is not guaranteed once the descriptor is closed. So a file with unsynced writes is evicted
+  last, and synced first (``sync_evicted``). If that fails, the file keeps its descriptor and refuses every write and
+  sync from then on, so its owner sees the error.
+* A file that was opened again must be the same one, by device and inode; otherwise it was replaced from outside.
 
 Threads: each file is used as :class:`warren.storage.filesystem.File` says; different files by any thread at any time,
-if the cache was handed a lock. It is held for bookkeeping and for opening and closing, and for a sync only where an
-eviction needs one.
+if the cache has a lock. It is held for bookkeeping and for opening and closing, and for a sync only if an eviction
+needs one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from warren.storage.real_file import RealFile, open_regular, refused
 RESERVED_DESCRIPTORS: Final = 256
 """Left to sockets, directories that are synced, whole files that are read, and the program around us."""
 LAST_DESCRIPTORS: Final = 64
-"""So many of those are never a client's."""
+"""The part of the reserve that clients never get."""
 _MOST: Final = 65536  # a table of descriptors without a limit is still memory of the kernel's
 _LEAST: Final = 16
 
@@ -56,17 +56,17 @@ def descriptor_bound(reserved: int = RESERVED_DESCRIPTORS) -> int:
 
 
 def among_last(descriptor: int) -> bool:
-    """Whether it is one of the last descriptors that this process may have: they are given out lowest number first.
+    """Whether it is one of the last descriptors that this process may have: the lowest free number is given out first.
 
-    Whoever opens sockets for others gives such a one back. What there is only a file for each moment, a reading of the
-    memory or a directory that is synced, has no other way.
+    Code that opens sockets for clients closes such a descriptor again. Files that are open only for a moment, to read
+    the memory in use or to sync a directory, cannot do without.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft != resource.RLIM_INFINITY and descriptor >= soft - min(LAST_DESCRIPTORS, soft // 4)
 
 
 class DescriptorCache:
-    """Lends descriptors to the files that it opened. ``lock``: guards it, where several threads use its files."""
+    """Lends descriptors to the files that it opened. ``lock`` guards it if several threads use its files."""
 
     __slots__ = ("_by_identity", "_latest", "_lock", "_open", "evictions", "max_open_files", "sync_evicted")
 
@@ -104,7 +104,7 @@ class DescriptorCache:
     def borrow(self, file: BoundedFile) -> None:
         """See that ``file`` has a descriptor, and keeps it until it is given back."""
         with self._lock:
-            if self._latest is not file:  # else it has one, and nobody closed it
+            if self._latest is not file:  # else it has a descriptor, and is not closed
                 if file.closed:
                     raise StorageError(f"{file.path}: closed")
                 if file.evicted:
@@ -133,11 +133,11 @@ class DescriptorCache:
                 del self._by_identity[file.identity]
 
     def pin(self, path: str) -> None:
-        """The file at ``path`` is about to lose this name: whoever has it open keeps a descriptor from now on."""
+        """Keep a descriptor for every open file at ``path``, which is about to lose this name."""
         try:
             found = os.stat(path)
         except OSError:
-            return  # whoever wants to change it will hear why he cannot
+            return  # the operation on the path will raise the error
         with self._lock:
             for file in self._by_identity.get((found.st_dev, found.st_ino), ()):
                 if file.evicted:
@@ -151,7 +151,7 @@ class DescriptorCache:
                 self.pin(f"{directory}/{name}")
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the books are wrong; to be called while no file is in use."""
+        """Raise ``RuntimeError`` if the bookkeeping is wrong; to be called while no file is in use."""
         known = [file for files in self._by_identity.values() for file in files]
         if any(file.closed or file.busy for file in known):
             raise RuntimeError("a file is closed and known, or in use by nobody")
@@ -177,7 +177,7 @@ class DescriptorCache:
         self._latest = file
 
     def _evict(self) -> bool:
-        """Take one file's descriptor away; ``False`` where every file needs its own."""
+        """Take one file's descriptor away; ``False`` if every file needs its own."""
         while (victim := self._victim()) is not None:
             if victim.give_up(sync=self.sync_evicted):
                 del self._open[victim]
@@ -206,7 +206,7 @@ class DescriptorCache:
 
 
 class BoundedFile(RealFile):
-    """A file that may lose its descriptor while nobody uses it. Made by :meth:`DescriptorCache.open`.
+    """A file that may lose its descriptor while it is not in use. Made by :meth:`DescriptorCache.open`.
 
     What does not begin with an underscore is the cache's to read and write, under its lock.
     """
@@ -237,11 +237,11 @@ class BoundedFile(RealFile):
         """To open it again: a file that has vanished must not come back empty."""
         self.pinned = False
         self.readers: list[None] = []
-        """One for each read that goes on without the cache's lock."""
+        """One for each read in progress without the cache's lock."""
         self.leaving = False
         """The cache is about to take the descriptor away."""
         self.was_read = False
-        """So since it was moved to the end of those that have a descriptor."""
+        """Whether it was read since it was moved to the end of ``_open``."""
         self.unsynced = False
         found = os.fstat(descriptor)
         self.end = found.st_size
@@ -256,7 +256,7 @@ class BoundedFile(RealFile):
         return not self.busy and not self.readers and not self.pinned
 
     def reopened(self, descriptor: int) -> None:
-        """Take a descriptor that was opened anew, if it is this file's."""
+        """Take a newly opened descriptor, if it belongs to this file."""
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino) != self.identity:
             os.close(descriptor)
@@ -264,9 +264,9 @@ class BoundedFile(RealFile):
         self._descriptor = descriptor
 
     def give_up(self, *, sync: bool) -> bool:
-        """Close the descriptor, after a sync where one is due.
+        """Close the descriptor, after a sync if one is due.
 
-        ``False`` where that failed, or somebody reads: then it keeps it.
+        Returns ``False``, and keeps the descriptor, if that fails or a read is in progress.
         """
         try:
             if self.unsynced and sync:

@@ -15,7 +15,7 @@ PHASH2_RANGE: Final = 1 << 27
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
 _LIST_WORD = 4 * _GOLDEN & _WORD
-"""What the mixing of four characters begins with; another number is another hash."""
+"""The initial value for mixing four characters; another number gives another hash."""
 _END_OF_LIST = 2 * _GOLDEN & _WORD
 _NIL = 2
 _EMPTY = 3468870702
@@ -23,7 +23,7 @@ _EMPTY = 3468870702
 
 
 def phash2_characters(characters: bytes) -> int:
-    """What ``erlang:phash2`` answers for the list of these bytes, a string in Erlang: 0 ≤ hash < 2**27."""
+    """Return ``erlang:phash2`` of a list of bytes, a string in Erlang: 0 ≤ hash < 2**27."""
     mixed = 0
     for start in range(0, len(characters), 4):
         mixed = _mix(_LIST_WORD + int.from_bytes(characters[start : start + 4], "big"), _LIST_WORD, mixed)

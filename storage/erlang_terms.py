@@ -17,8 +17,8 @@ Reading trusts no length: what is read is whole, shallow, and costs memory and t
 
 Refused although Erlang allows it: integers above 2040 bits, bit strings, funs, a list whose tail is written as one
 more list, and keys of maps other than atoms, binaries, pids and their like, integers below 2**56, and tuples of all
-these but integers (whoever can choose Python's hashes can make a ``dict`` slow). None of them occurs in a broker's
-files. Of equal keys the last one counts, and to Python ``true`` equals 1.
+these except integers (an attacker who can choose Python's hashes can make a ``dict`` slow). None of them occurs in a
+broker's files. Of equal keys the last one counts, and to Python ``true`` equals 1.
 
 Writing chooses the tags that OTP 25's ``term_to_binary`` chooses.
 """
@@ -54,11 +54,11 @@ _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE = 88, 103, 89, 120, 90
 _U16, _U32, _DOUBLE = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">d")
 
 _CONTAINERS = {_SMALL_TUPLE: 1, _LARGE_TUPLE: 4, _LIST: 4, _MAP: 4}
-"""Bytes of the arity behind the tag; that many elements (of a map: pairs) follow it."""
+"""Width in bytes of the arity after the tag; that many elements (of a map: pairs) follow it."""
 _ATOMS = {_ATOM: (2, "latin-1"), _SMALL_ATOM: (1, "latin-1"), _ATOM_UTF8: (2, "utf-8"), _SMALL_ATOM_UTF8: (1, "utf-8")}
-"""Bytes of the length behind the tag, and what the name behind that is written in."""
+"""Width in bytes of the length after the tag, and the encoding of the name that follows."""
 _BEHIND_NODE = {_NEW_PID: 12, _PID: 9, _NEW_PORT: 8, _V4_PORT: 12}
-"""Bytes of a pid or a port behind the node's name, an atom."""
+"""Bytes of a pid or a port after the node's name, an atom."""
 _IN_KEYS = frozenset(_ATOMS) | {_BINARY, _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE, _SMALL_TUPLE}
 _KEYS = _IN_KEYS | {_SMALL_INTEGER, _INTEGER, _SMALL_BIG}
 _KEY_INTEGER_BYTES = 7
@@ -100,7 +100,7 @@ Term: TypeAlias = "Atom | Opaque | ImproperList | bool | int | float | bytes | S
 def decode(
     data: bytes | memoryview, *, max_depth: int = MAX_DEPTH, max_inflated_bytes: int = MAX_INFLATED_BYTES
 ) -> Term:
-    """The term that ``data`` holds, version byte first, and nothing behind it.
+    """Return the term that ``data`` holds, from the version byte to the end of ``data``.
 
     Raises :class:`TermError` for anything else, and for terms nested deeper than ``max_depth`` or compressed ones
     that grow beyond ``max_inflated_bytes``.
@@ -129,7 +129,7 @@ def pid_key(encoded_pid: bytes) -> bytes:
 
         u32 serial · u32 id · <name, 00 as 00 FF> · 00 00 · u32 creation
 
-    Raises :class:`TermError` for what is no pid.
+    Raises :class:`TermError` for anything but a pid.
     """
     if encoded_pid[:1] not in (b"X", b"g"):
         raise TermError("no pid")
@@ -176,9 +176,9 @@ def _inflate(data: bytes, limit: int) -> bytes:
 
 
 def _term(data: bytes, at: int, max_depth: int, depth: int, in_key: bool) -> tuple[Term, int]:
-    """The term at ``at``, with ``depth`` containers around it, and the offset behind it.
+    """Return the term at ``at``, with ``depth`` containers around it, and the offset after it.
 
-    Values may be cut short where the bytes are: that offset then lies beyond them. ``in_key``: it is a part of a map's
+    Values may be cut short if the bytes are: that offset then lies beyond them. ``in_key``: it is a part of a map's
     key.
     """
     tag = data[at]
@@ -224,7 +224,7 @@ def _map(data: bytes, at: int, pairs: int, max_depth: int, depth: int) -> tuple[
 
 
 def _leaf_term(data: bytes, at: int, tag: int) -> tuple[Term, int]:
-    """The term at ``at`` that has no elements, and the offset behind it."""
+    """Return the term without elements at ``at``, and the offset after it."""
     if tag == _BINARY:
         end = at + 5 + _U32.unpack_from(data, at + 1)[0]
         return data[at + 5 : end], end
@@ -268,7 +268,7 @@ def _opaque(data: bytes, at: int, tag: int) -> tuple[Term, int]:
 
 
 def _name(data: bytes, at: int) -> tuple[str, int]:
-    """The name of the atom at ``at``, and the offset behind it."""
+    """Return the name of the atom at ``at``, and the offset after it."""
     if data[at] not in _ATOMS:
         raise TermError(f"tag {data[at]} in place of a node's name")
     length_bytes, encoding = _ATOMS[data[at]]

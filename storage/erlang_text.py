@@ -4,9 +4,9 @@ and what the shell prints of a binary.
 Terms are those of :mod:`warren.storage.erlang_terms`, in the same Python types: a string is a list of its characters,
 an adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
 
-*Characters.* A file is Latin-1: one byte, one character. A binary is printed as ``<<"…">>`` where all its bytes are
-printable Latin-1, else as numbers; what stands between the quotes is read as bytes, so that bytes of UTF-8 come out as
-they were whichever form they had. A character above 255 exists only as an escape, ``\\x{6CE8}``, in atoms and strings.
+*Characters.* A file is Latin-1: one byte, one character. A binary is printed as ``<<"…">>`` if all its bytes are
+printable Latin-1, else as numbers; the characters between the quotes are read as bytes, so that bytes of UTF-8 survive
+in either form. A character above 255 exists only as an escape, ``\\x{6CE8}``, in atoms and strings.
 
 Refused: pids, references, ports and funs (they have no text that can be read back), bit strings, improper lists,
 variables, what map keys may not be (as in :mod:`warren.storage.erlang_terms`), and whatever is too deep or too long.
@@ -22,10 +22,10 @@ from warren.storage.erlang_terms import MAX_DEPTH, Atom, Term
 from warren.storage.errors import TermError
 
 MAX_CHARACTERS: Final = 1 << 20
-"""Of a text that is read; a queue's config has about 2,500."""
+"""The longest text that is read; a queue's config has about 2,500 characters."""
 
 _MAX_DIGITS = 600
-"""Of an integer: 2040 bits have 615."""
+"""The most digits of an integer: 2040 bits have 615."""
 _KEY_INTEGER_LIMIT = 1 << 56
 """Python's hash of an integer below this is the integer; larger ones can be chosen to collide."""
 
@@ -49,7 +49,7 @@ _NAMES = {character: name for name, character in _NAMED.items() if name != "s"}
 
 
 class TextError(TermError):
-    """A text that is no term, or one that is refused; says where."""
+    """A text that is not a term, or a refused one, with the offset."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"{reason} (at character {offset})")
@@ -58,7 +58,7 @@ class TextError(TermError):
 
 
 def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_characters: int = MAX_CHARACTERS) -> Term:
-    """The one term that ``text`` (bytes are Latin-1) holds, with a full stop behind it.
+    """Return the one term that ``text`` (bytes are Latin-1) holds, followed by a full stop.
 
     Raises :class:`TextError` for anything else, for more than ``max_characters`` and for terms nested deeper than
     ``max_depth``.
@@ -74,7 +74,7 @@ def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_characters: int 
 
 
 def binary_text(content: bytes) -> str:
-    """``content`` as the shell prints it: ``<<"…">>`` where all its bytes are printable, else as numbers."""
+    """``content`` as the shell prints it: ``<<"…">>`` if all its bytes are printable, else as numbers."""
     if content and all(map(is_printable, content)):
         return "<<" + quoted(content.decode("latin-1"), '"') + ">>"
     return f"<<{','.join(map(str, content))}>>"
@@ -114,7 +114,7 @@ class _Reader:
         return TextError(self.offset, reason)
 
     def _advance(self) -> None:
-        """To the next token; its kind is empty behind the last one."""
+        """Move to the next token; its kind is empty after the last one."""
         while True:
             self.offset = self._end
             match = _TOKEN.match(self._text, self._end)
@@ -259,7 +259,7 @@ class _Reader:
             raise self.error(f"{token[:40]!r} is no number") from error
 
     def _string(self) -> str:
-        """The characters of this string and of those that follow it without anything between."""
+        """Return the characters of this string and of the strings directly after it."""
         parts: list[str] = []
         while self.kind == "string":
             parts.append(self._unquoted())

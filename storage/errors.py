@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 SAID_CHARACTERS: Final = 200
-"""So much of what a file holds stands in an error's text, at most: whoever reads it is not to get the file."""
+"""The maximum number of characters of a file's contents in an error's text: its reader must not get the file."""
 
 
 def shortly(said: object, most: int = SAID_CHARACTERS) -> str:
@@ -77,11 +77,11 @@ class DataError(WarrenError):
 
 
 class TermError(WarrenError):
-    """Bytes that are no Erlang term, or one that warren refuses (too deep, too long, compressed too well)."""
+    """Bytes that are not an Erlang term, or one that warren refuses (too deep, too long, compressed too well)."""
 
 
 class MessageError(InvalidValueError):
-    """A term that is no message of RabbitMQ's, or a message that cannot be written as one."""
+    """A term that is not a message of RabbitMQ's, or a message that cannot be written as one."""
 
 
 class StorageError(WarrenError):

@@ -1,13 +1,13 @@
 """Faults on purpose: which ones are fair, when they strike, and what a store must still hold.
 
 :mod:`warren.storage.memory` holds the disk; every choice about it is made here, from the random generator that was
-handed in: the same seed, the same calls, the same faults. A :class:`FaultPlan` belongs to one file system. It counts
-the *operations* (whatever changes the disk; :data:`OPERATIONS`) and says of each whether it is *struck*: by a crash,
-after which this process does nothing more, or by a failure, after which it goes on. A strike is *torn* where a prefix
-of the data gets through. :func:`surviving_writes` and :func:`surviving_changes` say what a power loss leaves.
+passed in: the same seed, the same calls, the same faults. A :class:`FaultPlan` belongs to one file system. It counts
+the *operations* (everything that changes the disk; :data:`OPERATIONS`) and decides for each whether it is *struck*: by
+a crash, after which this process does nothing more, or by a failure, after which it goes on. A strike is *torn* if a
+prefix of the data gets through. :func:`surviving_writes` and :func:`surviving_changes` say what a power loss leaves.
 
-A fault is *fair* where a store that makes no mistake can keep its promise under it. :class:`FaultRules` says which are
-fair in a test; asking for another is an :class:`UnfairFaultError`, so that no test blames a store for the impossible.
+A fault is *fair* if a store without mistakes can keep its promise under it. :class:`FaultRules` says which are fair in
+a test; asking for another is an :class:`UnfairFaultError`, so that no test blames a store for the impossible.
 
 ===================================  ===================  ==========================================================
 fault                                fair                 what a store must still guarantee
@@ -19,7 +19,7 @@ it dies within a write               ``torn_writes``      the same, but for the 
 power loss: unsynced bytes of a      always               all that was synced, and so all that was confirmed, in
 file are cut (``after_power_loss``)                       order; of the rest a prefix
 power loss: an unsynced write is     ``reordered``        what was synced; zeros are seen to be no record, and what
-lost, a later one there; zeros                            stands behind them may be dropped
+lost, a later one there; zeros                            stands after them may be dropped
 power loss: a file created, renamed  ``lost_names``       what was synced in a file whose directory, and those above
 or deleted is not, as yet                                 it, were synced too; a replaced file is the old or the new
 an operation or a read fails         always               the error comes out; nothing is confirmed on its account;
@@ -155,12 +155,12 @@ class FaultPlan:
         self.failures.append(Failure(kind=kind, path_pattern=path_pattern, error=error, skip=skip, times=times))
 
     def live(self, path: str) -> None:
-        """Raise :class:`SimulatedCrash` where this process is dead."""
+        """Raise :class:`SimulatedCrash` if this process is dead."""
         if self.dead:
             raise SimulatedCrash(f"{path}: used after the crash")
 
     def begin(self, kind: str, path: str) -> Strike | None:
-        """Count an operation; ``None`` where it may go on."""
+        """Count an operation; return ``None`` if it may go on."""
         if self.dead:
             self.live(path)
         self.operations += 1
@@ -197,13 +197,13 @@ class FaultPlan:
 
 
 class Survivors(Protocol):
-    """Who says what of all that was not synced a power loss leaves."""
+    """Decides which unsynced writes and changes a power loss leaves."""
 
     def changes(self, changes: Sequence[Collection[Hashable]]) -> Iterable[int]:
         """The numbers of the changes of names, in order; see :func:`surviving_changes`."""
 
     def writes(self, writes: Sequence[Write]) -> Iterable[Write]:
-        """Of a file's writes, in order; asked once for each file that is left, by path."""
+        """The writes of a file that survive, in order; called once for each file that is left, by path."""
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ BESIDE: Final = ".new"
 """How the name of a file ends that is to take the place of the one that is called the same without it."""
 
 FAILED: Final = ".failed"
-"""How the name of the empty file ends that says of the file or directory beside it that a sync has failed."""
+"""The suffix of the empty file that marks a failed sync of the file or directory next to it."""
 
 _COPY_BYTES: Final = 1 << 16
 
@@ -46,7 +46,7 @@ class File(Protocol):
         """Write ``data`` at the end; returns the offset at which it begins."""
 
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
-        """:meth:`append` of many pieces, one behind the other, as one write: all of them are copied once at most.
+        """:meth:`append` of consecutive pieces, as one write: all of them are copied once at most.
 
         A view's items are single bytes.
         """
@@ -81,7 +81,7 @@ class Lock(Protocol):
 
     @property
     def in_place(self) -> bool:
-        """Whether it is held, and the lock file is still where it was: the directory was not removed or replaced."""
+        """Whether the lock is held, and its file was not moved: the directory was not removed or replaced."""
 
     def release(self) -> None:
         """Give it up as a crash would: the lock file stays."""
@@ -92,10 +92,10 @@ class Lock(Protocol):
 
 @runtime_checkable
 class FileSystem(Protocol):
-    """What an engine may do to a disk. Every method raises :class:`StorageError` where the system refuses."""
+    """What an engine may do to a disk. Every method raises :class:`StorageError` if the system refuses."""
 
     def open_append(self, path: str) -> File:
-        """Open for reading and writing; created empty where it is missing."""
+        """Open for reading and writing; creates the file, empty, if it is missing."""
 
     def open_read(self, path: str) -> File:
         """Open for reading only; a missing file is an error."""
@@ -110,10 +110,10 @@ class FileSystem(Protocol):
         """Delete a file; a missing one is an error."""
 
     def delete_tree(self, path: str) -> None:
-        """Delete a directory with all that is in it; a missing one is none."""
+        """Delete a directory and everything in it; a missing one is not an error."""
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; a missing directory has none."""
+        """Return the names in a directory, sorted; empty if the directory is missing."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -134,7 +134,7 @@ class FileSystem(Protocol):
     def lock(self, path: str, owner: str) -> Lock:
         """Take the lock file ``path`` for this process, writing ``owner`` into it.
 
-        Raises :class:`DirectoryLockedError`, with what the present owner wrote, where somebody else holds it.
+        Raises :class:`DirectoryLockedError`, with what the present owner wrote, if another owner holds it.
         """
 
 
@@ -154,7 +154,7 @@ def remove_tree(files: FileSystem, path: str, *, sync: bool) -> None:
 
 
 def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Replace the file at ``path`` by ``data`` in one step: whoever looks sees the old bytes or the new ones."""
+    """Replace the file at ``path`` by ``data`` in one step: a reader sees either the old bytes or the new ones."""
     files.rename(write_beside(files, path, data, sync=sync), path)
     if sync:
         files.sync_directory(os.path.dirname(path))
@@ -168,9 +168,9 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffi
 def make_beside(
     files: FileSystem, path: str, write: Callable[[File], object], *, sync: bool, suffix: str = BESIDE
 ) -> str:
-    """Let ``write`` write what is to take the place of the file at ``path``; returns its path until then.
+    """Call ``write`` for a file that is to replace the one at ``path``; return its path until then.
 
-    Where that fails nothing is left of it: on a full disk it would keep room from everybody.
+    If that fails, the new file is removed: on a full disk it would waste room.
     """
     scratch = path + suffix
     if files.exists(scratch):
@@ -191,11 +191,11 @@ def make_beside(
 
 
 def replace_by_copy(files: FileSystem, path: str, end: int, size: int) -> None:
-    """Let a copy take the place of a file, in one step, and safely: its first ``end`` bytes, then zeros up to ``size``.
+    """Replace a file by a copy, in one step, and safely: its first ``end`` bytes, then zeros up to ``size``.
 
-    For files of which a sync has failed. What is read of them may be in memory alone, and a later sync does not bring
-    it to the disk. Nor does writing it over in place: where blocks were to be written for the first time, ext4 goes on
-    to call them unwritten, and after a power loss they are zeros.
+    For files whose sync has failed. What is read from them may be in memory alone, and a later sync does not write
+    it to the disk. Overwriting in place does not help either: blocks whose first write failed stay "unwritten" in
+    ext4, and are zeros after a power loss.
     """
     source = files.open_read(path)
 
@@ -213,17 +213,17 @@ def replace_by_copy(files: FileSystem, path: str, end: int, size: int) -> None:
 
 
 def note_failed_sync(files: FileSystem, path: str) -> None:
-    """Say beside a file, or beside the directory that it is in, that a sync has failed.
+    """Record next to a file, or next to its directory, that a sync has failed.
 
-    For whoever reads it next, in this process or in another one: what he reads may be in memory alone. It need not
-    survive a power loss, for what is read after that is what the disk has.
+    The next reader, in this process or another one, then knows that what it reads may be in memory alone. The note
+    need not survive a power loss: after one, reads return what the disk has.
     """
     with contextlib.suppress(StorageError):
         files.open_append(path + FAILED).close()
 
 
 def take_failed_sync_back(files: FileSystem, path: str) -> None:
-    """Everything has been put on the disk anew."""
+    """Remove the note of a failed sync, after everything has been rewritten to the disk."""
     if files.exists(path + FAILED):
         files.delete(path + FAILED)
 
@@ -245,9 +245,9 @@ def retryable() -> Iterator[None]:
 
 
 def append_whole(file: File, writes: Iterable[Sequence[bytes | bytearray | memoryview]]) -> None:
-    """Append all of the writes, each of them in pieces, or, where the disk is full, nothing.
+    """Append all of the writes, each of them in pieces, or nothing if the disk is full.
 
-    Raises :class:`NoRoomError` then; a torn end would hide from a scan whatever is appended behind it, and keep room.
+    Raises :class:`NoRoomError` then; a torn end would hide later appends from a scan, and waste space.
     """
     size = file.end
     try:
@@ -274,7 +274,7 @@ def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int =
 
 
 def make_data_directory(path: str) -> None:
-    """Create a data directory, where it is missing, with those above it. Raises :class:`StorageError`."""
+    """Create a data directory, and its parents, if it is missing. Raises :class:`StorageError`."""
     with _system_errors(path):
         own_files.make_directories(path, for_owner=False)
 
@@ -292,8 +292,8 @@ class RealFileSystem:
 
     ``max_open_files``: how many descriptors its open files may have at a time (:mod:`warren.storage.descriptors`, which
     also says how many are good: ``descriptor_bound()``); ``None``: one each. With a bound, ``lock`` guards the
-    bookkeeping where several threads use its files, and ``sync_evicted=False`` spares the syncs of somebody who makes
-    none himself.
+    bookkeeping if several threads use its files, and ``sync_evicted=False`` skips the sync before a descriptor is
+    taken away, for callers that never sync.
     """
 
     __slots__ = ("descriptors",)
@@ -345,7 +345,7 @@ class RealFileSystem:
             self.descriptors.pin_tree(path)
         with _system_errors(path), contextlib.suppress(FileNotFoundError):
             if os.path.islink(path):
-                os.unlink(path)  # what it leads to is somebody else's
+                os.unlink(path)  # the link's target is not ours
             else:
                 shutil.rmtree(path)
 

@@ -76,7 +76,7 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def index_hash(text: str) -> int:
-    """The key hash that an IndexFile keeps of ``topic#key``: the absolute hash, 0 for the one that has none."""
+    """Return the key hash that an IndexFile keeps of ``topic#key``: the absolute hash, 0 for the smallest integer."""
     return abs(java_hash(text)) & 0x7FFFFFFF
 
 
@@ -106,10 +106,10 @@ def hash_many(strings: Sequence[bytes], prefix: str = "") -> Hashes:
 
 
 def to_index_hashes(hashes: Hashes) -> npt.NDArray[np.int32]:
-    """What an IndexFile keeps of these hashes; see :func:`index_hash`."""
+    """Return the hashes as an IndexFile keeps them; see :func:`index_hash`."""
     return (np.abs(hashes.view(np.int32).astype(np.int64)) & 0x7FFFFFFF).astype(np.int32)
 
 
 def to_tags_codes(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """What a ConsumeQueue entry keeps of these hashes: sign-extended."""
+    """Return the hashes as a ConsumeQueue entry keeps them: sign-extended."""
     return hashes.view(np.int32).astype(np.int64)

@@ -12,9 +12,9 @@ An ``flock`` cannot be queried, only tried, and a try can make the next holder f
 file description lock* on the file, which can be queried from every process, in other containers too
 (:func:`lock_holder`). Systems without such locks are queried by a try.
 
-A forked child would hold its parent's locks as long as it lives, for an ``flock`` belongs to what parent and child
-share: the child closes its copies at once. One that was being taken when another thread forked is dropped, which the
-child's copy feels too, and taken anew.
+A forked child would hold its parent's locks as long as it lives, because an ``flock`` belongs to what parent and child
+share: the child closes its copies at once. A lock that was being taken when another thread forked is dropped, which
+also releases it in the child, and taken again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from warren.storage.filesystem import FileSystem, Lock
 
 LOCK_FILE: Final = "warren.lock"
-"""Of a directory that a node, or a vhost by itself, has open."""
+"""The lock file of a directory that a node, or a vhost by itself, has open."""
 
 SHARED: Final = ", shared"
-"""What a holder that lets others in says behind who it is."""
+"""The text after a holder's name in the lock file if the holder lets others in."""
 
 _ROUNDS: Final = 1000
-"""So often a lock file vanishes between opening and locking it before we give up: each time somebody else had it."""
+"""How often another holder may remove the lock file between our opening and locking it before we give up."""
 
 _DYING_ROUNDS: Final = 500
 _DYING_PAUSE_S: Final = 0.002
@@ -79,7 +79,7 @@ class RealLock:
             raise refused(path, error) from error
 
     def _take(self, path: str) -> bool:
-        """``False`` where another thread forked meanwhile."""
+        """``False`` if another thread forked meanwhile."""
         forks = RealLock.forks
         self._descriptor, self._identity = _lock(path)
         _HELD.add(self)
@@ -90,11 +90,11 @@ class RealLock:
 
     @property
     def in_place(self) -> bool:
-        """Whether the lock is held, and is what whoever opens the path would find."""
+        """Whether the lock is held, and its file is still the one at the path."""
         return self._descriptor >= 0 and identity_of(self._path) == self._identity
 
     def remove(self) -> None:
-        """Remove the file, if it is this one, and give the lock up. One that cannot be removed holds nobody up."""
+        """Remove the file, if it is this one, and release the lock. A file that cannot be removed is ignored."""
         if self.in_place:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -116,10 +116,10 @@ class RealLock:
 
 
 def lock_part(files: FileSystem, path: str, owner: str) -> Lock:
-    """Take the lock file of what lies in a directory, as a vhost in that of a node.
+    """Take the lock file of a part of a directory, such as a vhost's in that of a node.
 
-    A process that dies lets go of its locks one after the other: who has taken that of the directory from it waits
-    for those of the parts, up to a second. Raises as :meth:`~warren.storage.filesystem.FileSystem.lock` does.
+    A process that dies releases its locks one after the other: the next holder of the directory's lock waits for the
+    locks of the parts, up to a second. Raises as :meth:`~warren.storage.filesystem.FileSystem.lock` does.
     """
     for _ in range(_DYING_ROUNDS):
         try:

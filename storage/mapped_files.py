@@ -1,8 +1,8 @@
 """Mapped files: a long row of bytes in files of one fixed size, each named by the logical offset of its first byte.
 
-RocketMQ keeps its CommitLog and its ConsumeQueues so. A file is as long as the size says from its first moment on, all
-zeros (and sparse: what was never written takes no room); its name is 20 digits. Nothing in the files says where the
-valid bytes end: whoever owns them finds out (recovery) and keeps that end himself.
+RocketMQ keeps its CommitLog and its ConsumeQueues so. A file has its full size from the start, all zeros (and sparse:
+what was never written takes no room); its name is 20 digits. The files do not say where the valid bytes end: their
+owner finds the end (recovery) and keeps it.
 
 Invariant: every file has the one size. A directory whose files do not is refused as a whole, as RocketMQ does.
 
@@ -30,7 +30,7 @@ def file_name(base: int) -> str:
 
 
 def parse_file_name(name: str) -> int | None:
-    """The logical offset that a name stands for; ``None`` where it is no mapped file's."""
+    """The logical offset that a name stands for; ``None`` if it is not a mapped file's name."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
@@ -62,7 +62,7 @@ class MappedFiles:
     def load(
         cls, files: FileSystem, directory: str, file_size: int, *, writable: bool = True, lengthen: bool = False
     ) -> MappedFiles:
-        """Those that are there. Raises :class:`DataError` where a file is not ``file_size`` bytes long.
+        """Load the existing files. Raises :class:`DataError` if a file is not ``file_size`` bytes long.
 
         ``lengthen``: a power loss may have left files too short; they get their zeros here.
         """
@@ -86,7 +86,7 @@ class MappedFiles:
 
     @property
     def file_end(self) -> int:
-        """The byte behind the last file."""
+        """The logical offset after the last file."""
         return self.bases[-1] + self.file_size if self.bases else 0
 
     def path(self, base: int) -> str:
@@ -94,19 +94,19 @@ class MappedFiles:
         return f"{self.directory}/{file_name(base)}"
 
     def holding(self, offset: int) -> int | None:
-        """The base of the file that holds the byte at ``offset``; ``None`` where there is none."""
+        """The base of the file that holds the byte at ``offset``; ``None`` if no file does."""
         bases = self.bases
         index = bisect_right(bases, offset) - 1
         return bases[index] if index >= 0 and offset < bases[index] + self.file_size else None
 
     def after(self, base: int) -> int | None:
-        """The base of the next file that is there."""
+        """The base of the next existing file."""
         bases = self.bases
         index = bisect_right(bases, base)
         return bases[index] if index < len(bases) else None
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``offset``, not beyond the end of its file; none where there is no file."""
+        """Up to ``size`` bytes from ``offset``, not beyond the end of its file; empty if there is no file."""
         base = self.holding(offset)
         if base is None:
             return b""
@@ -114,9 +114,9 @@ class MappedFiles:
         return handle.pread(size if size < left else left, offset - base)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write ``data`` at ``offset``, within one file, which is there.
+        """Write ``data`` at ``offset``, within one file, which must exist.
 
-        Raises :class:`NoRoomError` where the disk is full; a part of it may stand there.
+        Raises :class:`NoRoomError` if the disk is full; a part of the data may be in the file then.
         """
         base = self.holding(offset)
         if base is None or offset + len(data) > base + self.file_size:
@@ -163,7 +163,7 @@ class MappedFiles:
             self._handle(base).truncate(self.file_size)
 
     def write_anew(self, base: int, end: int) -> None:
-        """Let the disk have what is read of the file that begins at ``base``, up to the logical offset ``end``."""
+        """Replace the file that begins at ``base`` by a synced copy of it up to the logical offset ``end``."""
         handle = self._handles.pop(base, None)
         if handle is not None:
             handle.close()

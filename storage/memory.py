@@ -1,9 +1,9 @@
 """A file system in memory that can die, lose power, run full, fail and rot, all from a seed.
 
 It owns a tree of nodes. A :class:`FileNode` holds its bytes twice: *issued* (what every reader sees) and *durable*
-(what the disk surely has), with the writes *pending* between them; ``sync`` brings them over. A :class:`Directory`
-holds its names twice likewise; the changes pending between them stand in the file system, in order, for a rename may
-touch two directories. Which faults are fair, and what they leave to guarantee: :mod:`warren.storage.faults`.
+(what the disk surely has), with the writes *pending* between them; ``sync`` applies them. A :class:`Directory` holds
+its names twice likewise; the pending changes of names stand in the file system, in order, because a rename may touch
+two directories. For fair faults, and what they leave to guarantee, see :mod:`warren.storage.faults`.
 
 Invariants: durable bytes with the pending writes applied are the issued bytes, unless a ``sync`` of that file failed;
 durable names with the pending changes applied are the issued names.
@@ -36,7 +36,7 @@ from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageEr
 from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors, Write
 
 BLOCK_BYTES: Final = 4096
-"""Of the file systems that this one behaves like, where a sync fails."""
+"""The block size of the modelled file systems, for a failed sync."""
 
 
 def _block_end(offset: int) -> int:
@@ -44,7 +44,7 @@ def _block_end(offset: int) -> int:
 
 
 def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
-    """Write ``chunk`` at ``offset``, or truncate there; what is missing in between is zeros."""
+    """Write ``chunk`` at ``offset``, or truncate there; a gap becomes zeros."""
     if offset > len(content):
         content.extend(bytes(offset - len(content)))
     if chunk is None:
@@ -119,13 +119,13 @@ class FileNode:
         self.sync_failed = False
 
     def copy(self) -> FileNode:
-        """One that nobody else changes."""
+        """Return an independent copy."""
         copied = type(self)(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
         copied.unwritten, copied._reached = self.unwritten.copy(), self._reached
         return copied
 
     def check_invariants(self, path: str) -> None:
-        """Raise ``RuntimeError`` where issued, pending and durable bytes contradict each other."""
+        """Raise ``RuntimeError`` if issued, pending and durable bytes contradict each other."""
         content = bytearray(self.durable)
         for offset, chunk in self.pending:
             _apply(content, offset, chunk)
@@ -324,7 +324,7 @@ class MemoryFileSystem:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that the disk still has room for; only where it has a capacity."""
+        """The free bytes of the disk; only if it has a capacity."""
         if self.capacity_bytes is None:
             raise ValueError("a disk without a capacity has room for anything")
         return max(self.capacity_bytes - self.used_bytes, 0)
@@ -349,7 +349,7 @@ class MemoryFileSystem:
         self.plan.fail(kind, path_pattern, error=error, skip=skip, times=times)
 
     def fail_at(self, operation: int, *, error: type[StorageError] = StorageError) -> None:
-        """Let the ``operation``-th operation from now (1: the next) fail, whatever it is; those behind it pass."""
+        """Let the ``operation``-th operation from now (1: the next) fail, whatever it is; later ones pass."""
         self.plan.fail_at(operation, error=error)
 
     def flip_bit(self, path: str, offset: int, bit: int) -> None:
@@ -370,7 +370,7 @@ class MemoryFileSystem:
         return offset, bit
 
     def cut(self, path: str, size: int) -> None:
-        """Let the file end at ``size``, as a tear just there would. Below ``synced_size`` it needs ``rules.damage``."""
+        """Cut the file at ``size``, as a tear there would. Below ``synced_size`` this needs ``rules.damage``."""
         node = self._file(path)
         if not 0 <= size <= len(node.issued):
             raise ValueError(f"{path} cannot be cut to {size} bytes: it has {len(node.issued)}")
@@ -391,7 +391,7 @@ class MemoryFileSystem:
             node.sync()
 
     def after_process_crash(self) -> MemoryFileSystem:
-        """The disk as the next process finds it: every issued write is there, no more durable than it was."""
+        """Return the disk as the next process finds it: with every issued write, no more durable than before."""
         self.plan.dead = True
         heir = MemoryFileSystem(
             random.Random(self.rng.getrandbits(64)),  # nosec B311 # faults
@@ -405,8 +405,8 @@ class MemoryFileSystem:
         return heir
 
     def after_power_loss(self, left: random.Random | Survivors | None) -> MemoryFileSystem:
-        """The disk after the machine stopped: all that is durable, and of what was pending what ``left`` chooses: a
-        generator, within the rules, or whoever knows; ``None``: nothing."""
+        """Return the disk after a power loss: everything durable, and the pending changes that ``left`` chooses: a
+        generator, within the rules, or a :class:`Survivors`; ``None``: nothing."""
         survivors: Survivors
         match left:
             case None:
@@ -429,7 +429,7 @@ class MemoryFileSystem:
         return {path: bytes(node.issued) for path, node in _files(self._root)}
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where what is issued, pending and durable contradicts itself."""
+        """Raise ``RuntimeError`` if what is issued, pending and durable contradicts itself."""
         for path, file in _files(self._root):
             file.check_invariants(path)
         if self.volatile:

@@ -1,6 +1,6 @@
 """A file system over another one that is never changed: what is written is kept in memory, page by page.
 
-So an engine can recover a foreign directory, which means to cut and to delete and to write, and be asked what it found,
+So an engine can recover a foreign directory, which means cutting, deleting and writing, and be asked what it found,
 while the directory stays as it is. Only what was written takes memory; a page is :data:`PAGE_BYTES`.
 """
 
@@ -39,7 +39,7 @@ class _OverlayFile:
         return page
 
     def below_bytes(self, size: int, offset: int) -> bytes:
-        """``size`` bytes of what lies below, with zeros behind its end."""
+        """Return ``size`` bytes of the file below, with zeros after its end."""
         there = max(0, min(size, self.below_size - offset))
         data = self.below.pread(there, offset) if there and self.below is not None else b""
         return data + bytes(size - len(data))
@@ -120,7 +120,7 @@ class _NoLock:
 
 @attrs.define(eq=False, repr=False)
 class OverlayFileSystem(FileSystem):
-    """``below``, as somebody would find it who had written to it. ``now_ms``: what a written file's time is said to be.
+    """``below``, as it would be after writes that are kept in memory. ``now_ms``: the time of written files.
 
     Paths are compared as texts; directories that were only made, and never written into, are there too.
     """
@@ -131,7 +131,7 @@ class OverlayFileSystem(FileSystem):
     _deleted: set[str] = attrs.Factory(set)
     _directories: set[str] = attrs.Factory(set)
     _gone: list[_OverlayFile] = attrs.Factory(list)
-    """Of files that were deleted; whoever has one open may still read it."""
+    """Contents of files that were deleted; open ones may still be read."""
 
     @property
     def deleted(self) -> list[str]:

@@ -1,10 +1,10 @@
 """What warren makes on a disk: what it is called, who may read it, and whose it is.
 
-Messages are their user's alone: files are made with mode 0600 and directories with 0700, whatever the umask. What is
-there already keeps its mode. So are temporary files with something of messages in them: what others make them, who give
-their files modes of their own, lies in a folder that nobody else may enter.
+Messages are private to their user: files are made with mode 0600 and directories with 0700, whatever the umask.
+Existing ones keep their mode. Temporary files with parts of messages are private too: those that other programs make,
+with their own modes, lie in a folder that other users cannot enter.
 
-The superuser makes things for others: a file or directory that it makes in somebody's data directory belongs to the
+The superuser makes files for others: a file or directory that it makes in another user's data directory belongs to the
 owner (and group) of the directory that it is made in. So the user that a node, or an adopted RabbitMQ, runs as can read
 what a command of root's has written there. A data directory itself is its maker's.
 """
@@ -20,13 +20,13 @@ DIRECTORY_MODE: Final = 0o700
 
 DEFINITIONS_FILE: Final = "warren.definitions.json"
 DEFINITIONS_LOG: Final = "warren.definitions.log"
-"""What is declared in a data directory, and changes of it (:mod:`warren.actors.engines.declared.definitions_file`)."""
+"""Declarations in a data directory, and changes of them (:mod:`warren.actors.engines.declared.definitions_file`)."""
 DELAYS_DIRECTORY: Final = "warren.delayed"
 """In a data directory, with a directory for each vhost that has delayed messages: outside of all that is RabbitMQ's."""
 SIDE_DIRECTORY: Final = "warren.queues"
-"""What warren keeps of queues beside the files that a broker knows: by vhost and queue, as they are named there."""
+"""warren's own files of queues, apart from a broker's: by vhost and queue, named as there."""
 RETURNED_LOG: Final = "returned.log"
-"""What came back to a queue (:mod:`warren.actors.engines.queue.retries`), in the queue's folder there."""
+"""Messages that came back to a queue (:mod:`warren.actors.engines.queue.retries`), in the queue's folder there."""
 RETURNED_KIND: Final = "returned"
 """The word in its first line."""
 KEYS_LOG: Final = "unique.log"
@@ -34,7 +34,7 @@ KEYS_LOG: Final = "unique.log"
 
 
 def create(path: str, flags: int) -> int:
-    """Make a file and open it; raises ``FileExistsError`` where something has the name."""
+    """Make a file and open it; raises ``FileExistsError`` if something has the name."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
         _settle(descriptor, FILE_MODE, os.path.dirname(path))
@@ -69,7 +69,7 @@ def make_directories(path: str, *, for_owner: bool) -> None:
 
 
 def private_folder(name: str) -> str | None:
-    """A folder for temporary files, kept, which only this user may enter; ``None`` where somebody else has its name."""
+    """Return a permanent folder for temporary files that only this user may enter; ``None`` if its name is taken."""
     import tempfile  # noqa: PLC0415 - it imports more than most programs need
 
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
@@ -85,7 +85,7 @@ def private_folder(name: str) -> str | None:
 
 
 def _settle(descriptor: int, mode: int, parent: str | None) -> None:
-    """Give what was just made its mode, where the umask has taken some of it, and (the superuser) its owner."""
+    """Set the mode of a new file, if the umask has taken bits of it, and (as the superuser) its owner."""
     if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # to look is cheap, to change is a write
         os.fchmod(descriptor, mode)
     if parent is not None and os.geteuid() == 0:

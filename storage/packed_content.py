@@ -1,10 +1,10 @@
-"""A file's bytes in memory, of which what was written long ago is kept compressed.
+"""A file's bytes in memory; bytes written long ago are kept compressed.
 
-A content is *blocks*, and behind the last of them what was *written since*. As soon as that is as large as a block
+A content is *blocks*, followed by what was *written since*. As soon as that is as large as a block
 (:data:`BLOCK_BYTES`), it becomes one; a large write is a block of its own, however large it is. A :class:`PlainBlocks`,
-which the contents of a file system share, keeps the latest blocks as they are, up to so many bytes in all, and
-compresses the oldest. So a journal that is written and cut off again and again costs no compression, and a backlog
-takes little memory. A block that is read again is plain again, as the latest.
+shared by the contents of a file system, keeps the latest blocks plain, up to a limit in bytes, and compresses the
+oldest. So a journal that is written and cut off again and again costs no compression, and a backlog takes little
+memory. A block that is read again is plain again, as the latest.
 
 Invariants (:meth:`PackedContent.check_invariants`): blocks follow one another without gaps; each is plain, or packed,
 or (read again since it was packed) both.
@@ -21,7 +21,7 @@ from zlib_ng import zlib_ng
 
 BLOCK_BYTES: Final = 64 << 10
 PLAIN_BYTES: Final = 64 << 20
-"""So many bytes of blocks stay plain."""
+"""The number of bytes of blocks that stay plain."""
 _LEVEL: Final = 1
 
 
@@ -51,7 +51,7 @@ class Block:
 
 
 class PlainBlocks:
-    """The blocks that are plain, in the order in which they became so; none that nobody has any more."""
+    """The plain blocks, in the order in which they became so; unreferenced blocks are not kept."""
 
     __slots__ = ("_limit_bytes", "_line", "plain_bytes")
 
@@ -133,7 +133,7 @@ class PackedContent:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, data: bytes, offset: int) -> None:
-        """Write at a position; what is missing before it becomes zeros."""
+        """Write at a position; a gap before it becomes zeros."""
         if offset == self.size:
             self.append(data)
         elif data:
@@ -161,7 +161,7 @@ class PackedContent:
         return blocks + self.size - self._fresh_at
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the content contradicts itself."""
+        """Raise ``RuntimeError`` if the content contradicts itself."""
         at = 0
         for start, block in zip(self._starts, self._blocks, strict=True):
             if start != at or not block.size:

@@ -1,8 +1,8 @@
-"""Bytes in pieces: what is written one behind the other, and was not copied together for it.
+"""Bytes in pieces: consecutive bytes of a file that are written without being joined first.
 
-A large body is copied where it is joined to what stands around it. Who hands its *pieces* on instead lets a gathered
-write (:meth:`warren.storage.filesystem.File.appendv`) take it from where it lies. Every piece is the bytes of somebody
-who does not change them any more: of type ``bytes``, or a view on such.
+Joining a large body with the bytes around it copies it. Passing on its *pieces* lets a gathered write
+(:meth:`warren.storage.filesystem.File.appendv`) take it from its place. Every piece is immutable: of type ``bytes``, or
+a view on such.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ LARGE_PIECE_BYTES: Final = 4096
 """From here on bytes cost less to be written by themselves than to be copied to others."""
 
 WORTH_A_WRITE_BYTES: Final = 256 << 10
-"""So many bytes cost little more to be written by themselves than with others, and are still in the cache then."""
+"""Writing this many bytes separately costs little more than together with others, and they still fit the cache then."""
 
 Piece = bytes | memoryview
 """A view's items are single bytes."""
 
 
 class Pieces:
-    """Bytes in pieces. ``len()`` of it, and ``bytes()`` of it, are those of the whole."""
+    """Bytes in pieces. ``len()`` and ``bytes()`` return those of the whole."""
 
     __slots__ = ("pieces", "size")
 
@@ -55,10 +55,9 @@ def whole(pieces: Sequence[Piece]) -> Whole:
 
 
 def gathered(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The bytes of the pieces, in pieces of which each is worth a write of its own.
+    """Yield the bytes of the pieces in larger pieces, each worth a write of its own.
 
-    Each is to be used before the next one is asked for, and so are the views that are given: one buffer may serve for
-    all of them.
+    Use each one, and each input view, before requesting the next: one buffer may serve for all of them.
     """
     small = bytearray()
     for piece in pieces:

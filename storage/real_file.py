@@ -29,10 +29,9 @@ def refused(path: str, error: OSError) -> StorageError:
 def open_regular(path: str, flags: int) -> int:
     """A descriptor of a regular file; raises ``OSError`` for all else.
 
-    To open a FIFO would wait for somebody at its other end, to read a terminal for somebody who types; to open some
-    devices does something. So whatever has the name is looked at before it is opened, and what was opened once more:
-    the name may have been given to another in between. Nothing is written through a symbolic link: what it leads to is
-    somebody else's.
+    Opening a FIFO would wait for its other end, and reading a terminal for input; opening some devices has side
+    effects. So the path is checked before it is opened, and the opened file again, because the name may have been
+    given to another file in between. Writing through a symbolic link is refused: its target is not ours.
     """
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     writes = flags & (os.O_RDWR | os.O_WRONLY)
@@ -129,7 +128,7 @@ class RealFile:
             raise refused(self.path, error) from error
 
     def _write_rest(self, view: memoryview, written: int, offset: int) -> None:
-        """Go on behind the first ``written`` bytes, where the system cut a write short."""
+        """Continue after the first ``written`` bytes, if the system cut a write short."""
         while written < len(view):
             written += os.pwrite(self._descriptor, view[written:], offset + written)
             self.end = max(self.end, offset + written)
@@ -145,7 +144,7 @@ class RealFile:
                 parts.append(more)
                 missing -= len(more)
             return b"".join(parts)
-        except OverflowError:  # no file has so many bytes: what stands there is nothing, as behind any file's end
+        except OverflowError:  # no file is that long: read nothing, as after any file's end
             return b""
         except OSError as error:
             raise refused(self.path, error) from error
@@ -191,7 +190,7 @@ class RealFile:
 
 
 def _behind(pieces: Sequence[bytes | bytearray | memoryview], written: int) -> Sequence[bytes | bytearray | memoryview]:
-    """What is left of the pieces behind their first ``written`` bytes."""
+    """Return the rest of the pieces after their first ``written`` bytes."""
     for number, piece in enumerate(pieces):
         if written < len(piece):
             return [memoryview(piece)[written:], *pieces[number + 1 :]] if written else pieces[number:]

@@ -1,26 +1,26 @@
-"""RecordLog: a file of records that is appended to, and replaced as a whole once most of what it says is past.
+"""RecordLog: a file of records that is appended to, and replaced as a whole once most of its records are obsolete.
 
-The file begins with a line that says what it is, ``warren <kind> <version>``. Behind it stand records, one after the
-other; numbers are big-endian::
+The file begins with a line that says what it is, ``warren <kind> <version>``. Records follow, without gaps; numbers are
+big-endian::
 
     CRC-32 of all that follows  length of the payload   payload
     4 bytes                     4 bytes                 any bytes
 
-What a payload means is its user's. Appended records are *buffered* until :meth:`RecordLog.write`, which makes one write
-of them, and survive a power loss after :meth:`RecordLog.sync`.
+The user of the log defines what a payload means. Appended records are *buffered* until :meth:`RecordLog.write`, which
+makes one write of them, and survive a power loss after :meth:`RecordLog.sync`.
 
-*A crash* leaves whole records, and perhaps a torn one at the end, which nobody was told is safe: the next writer cuts
-it off. A power loss may also take a write that was not synced and leave a later one: then there are zeros between whole
-records, or the beginning of a record and zeros. :meth:`RecordLog.replay` passes over them and gives what stands behind,
-for nothing tells which of it was synced. Anything else that cannot be read, and has whole records behind it, is damage:
-the others are given, and :attr:`RecordLog.damage` says so. A replacement is there or is not (:func:`write_beside`, a
-rename).
+*A crash* leaves whole records, and perhaps a torn one at the end, which was never confirmed as safe: the next writer
+cuts it off. A power loss may also take a write that was not synced and leave a later one: then there are zeros between
+whole records, or the beginning of a record and zeros. :meth:`RecordLog.replay` skips them and yields what follows,
+because it cannot tell which of it was synced. Anything else that is unreadable and followed by whole records is damage:
+the other records are yielded, and :attr:`RecordLog.damage` is set. A replacement is complete or absent
+(:func:`write_beside`, a rename).
 
 *A full disk* leaves the buffer as it is, and nothing of it in the file: :class:`NoRoomError`, to be tried again.
 
-*After a sync that failed* nobody knows what of the file is safe, and no later one says that it is, until the file is
-replaced. Whoever reads it next, in this process or in another one, reads what may be in memory alone: the file
-``<name>.failed`` tells him, and his first sync puts a copy in its place.
+*After a failed sync* it is unknown which part of the file is safe, and later syncs do not help, until the file is
+replaced. The next reader, in this process or another one, may read what is in memory alone: the file
+``<name>.failed`` marks this, and the next sync then replaces the file by a copy.
 
 Invariants: the file's size is that of the header and the whole records; offsets ascend.
 """
@@ -56,15 +56,15 @@ HEAD: Final = struct.Struct(">II")
 """CRC-32, and the payload's length."""
 MAX_PAYLOAD_BYTES: Final = (1 << 32) - 1
 SECTOR_BYTES: Final = 512
-"""What a disk writes in one piece."""
+"""The unit that a disk writes whole."""
 FEW_ZEROS: Final = 4
-"""Fewer at a record's end could be anything; more would not be there, where a short one was torn."""
+"""Fewer zeros at a record's end could be data; a torn short record would not have more."""
 
 _LENGTH: Final = struct.Struct(">I")
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
 _SEARCH_BYTES: Final = 64 << 20
 _SEARCH_FACTOR: Final = 64
-"""Bytes that are checksummed in vain behind a damaged record: so many, and so many for each of the file's."""
+"""Limit for checksumming in vain after a damaged record: this many bytes, plus this many per byte of the file."""
 
 
 class SearchError(Exception):
@@ -75,7 +75,7 @@ class SearchError(Exception):
 class RecordLog:
     """One file of records. ``kind``: one word, what they are. Nothing is made before something is written.
 
-    A log has one writer. :meth:`replay` comes first where the file may be there.
+    A log has one writer. Call :meth:`replay` first if the file may exist.
     """
 
     _files: FileSystem
@@ -89,7 +89,7 @@ class RecordLog:
     _cut: bool = attrs.field(init=False, default=False)
     """Whether the open file ends where it should."""
     _end: int = attrs.field(init=False, default=0)
-    """Where the next write goes; 0: there is no file yet, or none that counts."""
+    """Where the next write goes; 0: there is no file yet, or not a valid one."""
     _buffer: list[bytes] = attrs.field(init=False, factory=list)
     _buffered_bytes: int = attrs.field(init=False, default=0)
     _unsynced: bool = attrs.field(init=False, default=False)
@@ -140,11 +140,11 @@ class RecordLog:
             position += HEAD.size + len(payload)
             end = position
         self._end, self._headless = end, end > 0 and not data.startswith(header)
-        self._unsynced = end > len(header)  # whoever wrote it may have died before he synced it
+        self._unsynced = end > len(header)  # the writer may have died before it synced
         self._is_suspect = self._unsynced and self._files.exists(self.path + FAILED)
 
     def _behind(self, data: bytes, torn: int) -> int | None:
-        """Where whole records go on behind what is none, if they do; damage, unless a power loss explains it."""
+        """Where whole records go on after an invalid one, if they do; damage, unless a power loss explains it."""
         try:
             following = next_whole(data, torn + 1)
         except SearchError:
@@ -182,7 +182,7 @@ class RecordLog:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, payload: bytes) -> int:
-        """Add a record behind the others; returns the offset that it will have in the file."""
+        """Append a record; return the offset that it will have in the file."""
         offset = self.size_bytes
         self._buffer.append(encode_record(payload))
         self._buffered_bytes += HEAD.size + len(payload)
@@ -203,7 +203,7 @@ class RecordLog:
         try:
             append_whole(file, [[*head, *self._buffer]])
         except StorageError:
-            self.close()  # what is left of it is cut off where the file is opened again
+            self.close()  # the rest of it is cut off when the file is opened again
             raise
         self._end = self.size_bytes
         self._buffer, self._buffered_bytes, self._unsynced = [], 0, True
@@ -245,9 +245,9 @@ class RecordLog:
             take_failed_sync_back(self._files, self.path)
 
     def replace(self, payloads: Iterable[bytes], *, sync: bool) -> None:
-        """Let the file say these records and nothing else, in one step; what was buffered is dropped.
+        """Replace the file's contents by these records, in one step; drop what is buffered.
 
-        Raises :class:`NoRoomError` where the disk is full, and is as it was.
+        Raises :class:`NoRoomError` if the disk is full; the log is unchanged then.
         """
         data = b"".join([self.header, *map(encode_record, payloads)])
         self.close()
@@ -264,7 +264,7 @@ class RecordLog:
             self._unsynced, self._named = False, True
 
     def delete(self) -> None:
-        """Delete the file, if there is one; what was buffered is dropped. It may be appended to again."""
+        """Delete the file, if it exists; drop what is buffered. The log may be appended to again."""
         self.close()
         if self._files.exists(self.path):
             self._files.delete(self.path)
@@ -273,7 +273,7 @@ class RecordLog:
         self._end, self._unsynced, self._named, self._headless = 0, False, False, False
 
     def close(self) -> None:
-        """Give the file up as it is: what is buffered is not written. It opens again where it is needed."""
+        """Close the file as it is: what is buffered is not written. The next use opens it again."""
         file, self._file, self._cut = self._file, None, False
         if file is not None:
             file.close()
@@ -285,7 +285,7 @@ class RecordLog:
         return self._file
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the log contradicts itself, or the file."""
+        """Raise ``RuntimeError`` if the log contradicts itself, or the file."""
         if sum(map(len, self._buffer)) != self._buffered_bytes:
             raise RuntimeError(f"{self._buffered_bytes} bytes are buffered, and it is said otherwise")
         if self._end and self._files.size(self.path) < self._end:
@@ -299,7 +299,7 @@ def encode_record(payload: bytes) -> bytes:
 
 
 def payload_at(data: bytes, position: int) -> bytes | None:
-    """The payload of the whole record at a position of a file's bytes; ``None`` where none begins."""
+    """The payload of the whole record at a position of a file's bytes; ``None`` if none begins."""
     if position + HEAD.size > len(data):
         return None
     crc, length = HEAD.unpack_from(data, position)
@@ -311,10 +311,10 @@ def payload_at(data: bytes, position: int) -> bytes | None:
 
 
 def next_whole(data: bytes, position: int) -> int | None:
-    """Where the next whole record that is not empty begins, from a position on; zeros are none.
+    """Return where the next whole, non-empty record begins, from a position on; zeros are not a record.
 
-    Raises :class:`SearchError` where so many places look like a record's beginning that it would take hours: what a
-    publisher chose for a body may look like that.
+    Raises :class:`SearchError` if the search would take hours because too many places look like a record's beginning:
+    a publisher may have chosen such a body.
     """
     left_bytes = _SEARCH_BYTES + _SEARCH_FACTOR * len(data)
     while position + HEAD.size < len(data):
@@ -336,8 +336,8 @@ def next_whole(data: bytes, position: int) -> int | None:
 
 
 def _is_lost_write(data: bytes, start: int, stop: int) -> bool:
-    """Whether what stands between two records may be what a power loss left of writes that were not synced: it begins
-    or ends in zeros, or one of its sectors has nothing else. (A damaged record that does is not told from it.)"""
+    """Whether the bytes between two records may be what a power loss left of unsynced writes: they begin or end in
+    zeros, or one of their sectors has nothing else. (A damaged record that looks like this is not told apart.)"""
     bounds = (start, *range(start + -start % SECTOR_BYTES, stop, SECTOR_BYTES), stop)
     pieces = [*pairwise(bounds), (start, min(start + FEW_ZEROS, stop)), (max(stop - FEW_ZEROS, start), stop)]
     return any(not data[low:high].strip(b"\0") for low, high in pieces if low < high)

@@ -22,7 +22,7 @@ REL_SEQ_BITS = 14
 
 
 Check: TypeAlias = "Callable[[object, attrs.Attribute[Any], Any], None]"
-"""What ``attrs.field`` takes as a validator."""
+"""A validator for ``attrs.field``."""
 
 
 def whole(name: str, value: object, least: int) -> int:
@@ -44,7 +44,7 @@ def at_least(least: int) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """One of these texts."""
+    """Check that a value is one of ``choices``."""
 
     def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if value not in choices:
@@ -61,7 +61,7 @@ def yes_or_no(_: object, attribute: attrs.Attribute[Any], value: object) -> None
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What an engine can be told. Sizes in bytes, counts in messages or actions, times in seconds."""
+    """The settings of an engine. Sizes in bytes, counts in messages or actions, times in seconds."""
 
     segment_entry_count: int = attrs.field(default=16384)
     """Messages a segment file holds; an existing vhost's own ``.config`` goes before it."""
@@ -118,7 +118,7 @@ class Settings:
 
     rate_average_half_life_s: float = 5.0
     rate_calculation_threshold: int = 100
-    """Messages in and out after which the rates are calculated anew without waiting for a report."""
+    """Messages in and out after which the rates are recalculated without waiting for a report."""
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.segment_entry_count <= 1 << REL_SEQ_BITS:

@@ -1,6 +1,6 @@
 """Strided reads and gathers: small items of a buffer, from any positions, as one array.
 
-:func:`gather` indexes a view of the buffer in which an item begins at *every* byte. So "8 bytes at each of these
+:func:`gather` indexes a view of the buffer in which an item begins at *every* byte. So "8 bytes at each of several
 positions" is one indexing operation, which copies an item in about 10 ns. :func:`every` needs no copy: it is a view of
 items at equal distances.
 """
@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def gather(data: bytes, positions: Longs, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An item of ``dtype`` from each of the positions; raises ``IndexError`` where one does not fit."""
+    """Return an item of ``dtype`` from each position; raise ``IndexError`` if one does not fit."""
     width = dtype.itemsize
     everywhere: npt.NDArray[np.void] = np.ndarray(
         (max(len(data) - width + 1, 0),), np.dtype((np.void, width)), data, strides=(1,)
@@ -60,8 +60,8 @@ def by_value(column: Longs | Ints) -> list[tuple[int, Longs]]:
 
 
 def equal_run(data: bytes, at: int, size: int, limit: int) -> int:
-    """How many records of ``size`` bytes each, from ``at`` on and up to ``limit``, begin with the same 8 bytes as the
-    one right before them: with their size, or with that and what stands behind it."""
+    """Return how many records of ``size`` bytes, from ``at`` on and up to ``limit``, begin with the same 8 bytes as the
+    one right before them: their size, or their size and the bytes after it."""
     most = (limit - at) // size
     begins: Longs = every(data, at, size, most, np.dtype(np.int64)) if most else np.empty(0, np.int64)
     like = int.from_bytes(data[at - size : at - size + 8], sys.byteorder, signed=True)

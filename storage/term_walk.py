@@ -1,8 +1,8 @@
 """Where the parts of an encoded Erlang term begin and end, without decoding them.
 
-Offsets are those in the bytes at hand, so that a part can be cut out, or pointed at. A walk goes forward only and
-without recursion; it trusts no length further than the end of the bytes. What it steps over need not be a sound term
-(:func:`warren.storage.erlang_terms.decode` decides that): only its extent is told.
+Offsets refer to the given bytes, so that a part can be cut out, or pointed at. A walk goes forward only and without
+recursion; it trusts no length further than the end of the bytes. A skipped part need not be a sound term
+(:func:`warren.storage.erlang_terms.decode` decides that): only its extent is determined.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _FIXED = {70: 9, 97: 2, 98: 5, 106: 1}  # float, small integer, integer, nil
 _U8_COUNTED = frozenset({115, 119})  # small atoms
 _U16_COUNTED = frozenset({100, 107, 118})  # atoms, string
 _BINARY, _SMALL_BIG, _LARGE_BIG, _REFERENCE = 109, 110, 111, 90
-_BEHIND_NODE = {88: 12, 103: 9, 89: 8, 120: 12}  # pids, ports: bytes behind the node's name
+_BEHIND_NODE = {88: 12, 103: 9, 89: 8, 120: 12}  # pids, ports: bytes after the node's name
 _SMALL_TUPLE, _LARGE_TUPLE, _LIST, _MAP = 104, 105, 108, 116
 
 
 def term_end(data: bytes, at: int) -> int:
-    """The offset behind the term at ``at``. Raises :class:`TermError` where it is cut short or has an unknown tag."""
+    """Return the offset after the term at ``at``. Raise :class:`TermError` if it is cut short or has an unknown tag."""
     remaining = 1
     try:
         while remaining:
@@ -72,7 +72,7 @@ def _leaf_end(data: bytes, at: int, tag: int) -> int:
 
 
 def _node_end(data: bytes, at: int) -> int:
-    """The offset behind a node's name, an atom."""
+    """Return the offset after a node's name, an atom."""
     tag = data[at]
     if tag not in (100, 115, 118, 119):
         raise TermError(f"tag {tag} in place of a node's name")
@@ -80,9 +80,9 @@ def _node_end(data: bytes, at: int) -> int:
 
 
 def parts(data: bytes, at: int) -> list[int]:
-    """Where each element of the tuple, list or map at ``at`` begins, and last the offset behind the last of them.
+    """Return the offset of each element of the tuple, list or map at ``at``, and finally the offset after the last.
 
-    A map's keys and values take turns; of a list that last offset is where its tail begins. Raises :class:`TermError`
+    A map's keys and values alternate; for a list the last offset is where its tail begins. Raises :class:`TermError`
     for a term that has no elements or is cut short.
     """
     try:

@@ -18,7 +18,7 @@ from warren.storage.errors import SettingsError, shown
 from warren.storage.settings import at_least, one_of
 
 CONSUME_QUEUE_ENTRY_BYTES: Final = 20
-"""A ConsumeQueue file is a whole number of these; its configured size is rounded up."""
+"""The size of a ConsumeQueue entry; the configured size of a file is rounded up to a multiple."""
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -54,7 +54,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 @attrs.frozen(kw_only=True)
 class TopicSettings:
-    """What a topic store can be told."""
+    """The settings of a topic store."""
 
     mapped_file_size_commit_log: int = attrs.field(default=1 << 30, validator=at_least(1024))
     mapped_file_size_consume_queue: int = attrs.field(
@@ -63,9 +63,9 @@ class TopicSettings:
     max_hash_slot_num: int = attrs.field(default=5_000_000, validator=at_least(1))
     max_index_num: int = attrs.field(default=20_000_000, validator=at_least(2))
     max_message_size: int = attrs.field(default=4 << 20, validator=at_least(0))
-    """Of a body, and of a batch as it is encoded."""
+    """The limit for a body, and for a batch as it is encoded."""
     max_msgs_num_batch: int = attrs.field(default=64, validator=at_least(1))
-    """A query by key answers at most so many."""
+    """The maximum number of messages that a query by key returns."""
     default_query_max_num: int = attrs.field(default=32, validator=at_least(1))
     message_index_enable: bool = True
     message_index_safe: bool = False
@@ -80,7 +80,7 @@ class TopicSettings:
     node's ``sync`` says."""
     flush_interval_commit_log: int = attrs.field(default=500, validator=at_least(1))
     flush_commit_log_least_pages: int = attrs.field(default=4, validator=at_least(0))
-    """A timed flush is left out below so many pages of 4 KiB, unless the thorough interval is over."""
+    """A timed flush is skipped below this many pages of 4 KiB, unless the thorough interval is over."""
     flush_commit_log_thorough_interval: int = attrs.field(default=10_000, validator=at_least(1))
     flush_interval_consume_queue: int = attrs.field(default=1_000, validator=at_least(1))
     flush_consume_queue_least_pages: int = attrs.field(default=2, validator=at_least(0))
@@ -113,8 +113,8 @@ class TopicSettings:
     listen_port: int = attrs.field(default=0, validator=_is_port)
 
     rebuild_after_crash: bool = True
-    """warren's: after a dirty stop the key index is built anew from the CommitLog where it may have lost entries, and
-    old bytes behind the end of the data are cut off. ``False``: as RocketMQ, entries are lost and old bytes stay."""
+    """warren's: after a dirty stop the key index is rebuilt from the CommitLog if it may have lost entries, and old
+    bytes after the end of the data are cut off. ``False``: as in RocketMQ, entries are lost and old bytes stay."""
 
     def __attrs_post_init__(self) -> None:
         self.delay_levels_ms()
@@ -127,7 +127,7 @@ class TopicSettings:
         return parse_delay_levels(self.message_delay_level)
 
     def with_changes(self, changes: Mapping[str, str]) -> TopicSettings:
-        """These settings but for ``changes``: texts, under RocketMQ's names or ours; raises :class:`SettingsError`."""
+        """Return settings with ``changes``: texts, under RocketMQ's names or ours; raise :class:`SettingsError`."""
         parsed: dict[str, Any] = {(ours := _our_name(name)): _parsed(ours, text) for name, text in changes.items()}
         return attrs.evolve(self, **parsed)
 
@@ -156,4 +156,4 @@ def _parsed(name: str, text: str) -> int | bool | str:
 _TYPES: dict[str, Any] = get_type_hints(TopicSettings)
 
 ROCKETMQ_4_9 = TopicSettings(rebuild_after_crash=False)
-"""What the original does after a crash, for comparison and for reading its stores."""
+"""The original's behaviour after a crash, for comparison and for reading its stores."""

@@ -1,7 +1,7 @@
 """The command ``warren``: the list of its commands.
 
 Each command is a function in a module of its own; that module is imported when the command runs. So a command waits for
-no library that another one needs. A test holds that what is said here of a command is how its own help begins.
+no library that another one needs. A test checks that the text about a command here is how its own help begins.
 Every command has ``--json``; how commands fail: :mod:`warren.commands.running`.
 """
 
@@ -388,7 +388,7 @@ def warren(
 
 
 def main() -> NoReturn:
-    """Run the command that the command line says, and exit."""
+    """Run the command on the command line, and exit."""
     run_app(app)
 
 

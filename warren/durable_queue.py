@@ -8,12 +8,12 @@ another constructor and nothing else. Three things are different, because what i
   when the queue is closed or the program has crashed. So every ``get`` needs its ``task_done``, join or not;
 - items are bytes, or whatever a serializer makes bytes of.
 
-``task_done`` says not which item it is for: it is the oldest one that the calling thread got and has not done, or where
-it has none, the oldest of any thread. *Unfinished* items are those that are on disk.
+``task_done`` does not take an item: it completes the oldest unfinished item that the calling thread got or, if the
+thread has no such item, the oldest of any thread. *Unfinished* items are those that are on disk.
 
-The limit ``maxsize`` counts items that nobody has got, and holds for what is put through queues of this class in this
-process; several processes that put at the same time may exceed it by an item each. A durable queue is a queue of the
-node, bound to nothing; everything that a node offers works on it too.
+The limit ``maxsize`` counts the items that no ``get`` has taken. It applies to puts through queues of this class in
+this process; several processes that put at the same time may exceed it by an item each. A durable queue is a queue of
+the node without bindings; everything that a node offers works on it too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Decode = Callable[[bytes], Any]
 Serializer = Literal["json", "pickle"] | tuple[Encode, Decode]
 
 _ROOMS: weakref.WeakKeyDictionary[Node, dict[str, WaitingRoom]] = weakref.WeakKeyDictionary()
-"""Queues of the same name in the same node share one: who gets from one makes room in the other."""
+"""Queues of the same name in the same node share one: a ``get`` from one makes room in the other."""
 
 
 _QUEUES: weakref.WeakSet[DurableQueue] = weakref.WeakSet()
@@ -63,7 +63,7 @@ class _ShutDown(Exception):
 
 
 ShutDown: type[Exception] = getattr(queue, "ShutDown", _ShutDown)
-"""``queue.ShutDown`` where there is one (Python 3.13)."""
+"""``queue.ShutDown`` if it exists (Python 3.13)."""
 
 
 def _pair(serializer: Serializer | None) -> tuple[Encode, Decode]:
@@ -97,9 +97,9 @@ class DurableQueue:
         """``path_or_node``: a directory, which queues of one process share, or a node that the caller closes.
 
         ``maxsize``: how many items may wait; 0 or less: any number. ``serializer``: ``None`` for items that are bytes;
-        ``"json"``; a pair of functions, item to bytes and back; ``"pickle"`` runs whatever code the files say when
-        items are read, so it is for directories that nobody else can write. ``confirm``: a put comes back when its item
-        is safe (``False``: soon after).
+        ``"json"``; a pair of functions, item to bytes and back; ``"pickle"`` runs whatever code the files contain when
+        items are read, so use it only for directories that no other user can write. ``confirm``: a put returns when
+        its item is safe (``False``: soon after).
         """
         self.maxsize = maxsize
         self.name = name
@@ -168,7 +168,7 @@ class DurableQueue:
         """Put an item in; comes back when it is safe.
 
         A full queue is waited for, ``timeout`` seconds at most, or without ``block`` not at all: then it raises
-        ``queue.Full``. So does a node that takes nothing, for it has no memory or disk left.
+        ``queue.Full``. So does a node that takes nothing because it has no memory or disk left.
         """
         body = self._encode(item)
         if block and timeout is not None and timeout < 0:
@@ -202,9 +202,9 @@ class DurableQueue:
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the item that waits longest; :meth:`task_done` says that it can go from disk.
+        """Take the item that has waited longest; :meth:`task_done` then deletes it from disk.
 
-        An empty queue is waited for, ``timeout`` seconds at most, or without ``block`` not at all: then it raises
+        On an empty queue, wait at most ``timeout`` seconds, or not at all without ``block``, and then raise
         ``queue.Empty``.
         """
         if block and timeout is not None and timeout < 0:
@@ -219,8 +219,8 @@ class DurableQueue:
                     raise ShutDown
                 if delivery is None and block:
                     delivery = self._await(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except ActorStoppedError:  # the queue's actor starts anew, and everything is ready again; or it does not:
-                self._queue.stats()  # then this says why
+            except ActorStoppedError:  # the queue's actor restarts, and everything is ready again; or it failed:
+                self._queue.stats()  # then this raises the reason
                 continue
             if delivery is not None:
                 return self._take(delivery)
@@ -253,7 +253,7 @@ class DurableQueue:
             return delivery
         finally:
             self._getters.discard(deliveries)
-            if not taken:  # KeyboardInterrupt, too: nobody takes what comes
+            if not taken:  # on KeyboardInterrupt, too: this getter does not take what arrives
                 run(consumer.close())
 
     def _take(self, delivery: Delivery) -> Any:
@@ -264,14 +264,14 @@ class DurableQueue:
     # ── done ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def task_done(self) -> None:
-        """The oldest item that this thread got is done with: it goes from disk.
+        """Mark the oldest item that this thread got as done, and delete it from disk.
 
-        Raises ``ValueError`` where nothing is got that is not done.
+        Raises ``ValueError`` if every item that was got is already done.
         """
         delivery = self._room.wait_for(self._take_oldest, 0.0)
         if delivery is None:
             raise ValueError("task_done() called too many times")
-        with contextlib.suppress(ActorStoppedError):  # the queue has started anew since, and the item comes again
+        with contextlib.suppress(ActorStoppedError):  # the queue has restarted since, and the item comes again
             delivery.ack()
         self._room.changed()
 
@@ -298,7 +298,7 @@ class DurableQueue:
             deliveries.end()
 
     def close(self) -> None:
-        """Shut down at once, give back what was got and is not done, and need the directory no more."""
+        """Shut down at once, give back what was got and is not done, and release the directory."""
         if self._closed:
             return
         self._closed = True

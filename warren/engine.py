@@ -29,7 +29,7 @@ def open_vhost(
     settings: Settings | None = None,
     sync: bool = True,
 ) -> Vhost:
-    """Open a vhost of the data directory ``directory``, made where it is missing; a context manager that closes it.
+    """Open a vhost of the data directory ``directory``, created if missing; a context manager that closes it.
 
     ``sync``: what is called safe survives a power loss; without it, the end of the process. The directory may be that
     of a stopped RabbitMQ node. Raises :class:`~warren.storage.errors.DirectoryLockedError` if another process has it,

@@ -1,7 +1,7 @@
-"""What warren raises. :class:`WarrenError` catches all of it; the classes behind it that have others below them stand
-at the top too: ``warren.RefusedError``, ``warren.TopicError``, ``warren.StorageError``, ``warren.DataError``.
+"""What warren raises. :class:`WarrenError` catches all of it; those of its subclasses that have subclasses of their own
+are at the top too: ``warren.RefusedError``, ``warren.TopicError``, ``warren.StorageError``, ``warren.DataError``.
 
-Each error is defined beside what raises it; here they have one address.
+Each error is defined beside the code that raises it; here they have one address.
 """
 
 from __future__ import annotations

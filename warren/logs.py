@@ -1,7 +1,7 @@
-"""Logs for programs: warren's records, and anybody's, as JSON, one object on a line.
+"""Logs for programs: warren's records, and all others, as JSON, one object on a line.
 
 warren's records carry, beside their text, an ``event`` and fields (:mod:`warren.actors.log_events`). Any formatter that
-knows of ``extra`` sees them; :class:`JsonFormatter` is one.
+handles ``extra`` sees them; :class:`JsonFormatter` is one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a line for people, with the traceback behind it where there is one: names that clients and other
-    people's files chose are escaped where a terminal would obey them, and end no line."""
+    """A record as a line for people, followed by the traceback if there is one. Names that clients and other people's
+    files chose are escaped if a terminal would obey them or break the line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message)
@@ -30,8 +30,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as a JSON object on one line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, whatever was
-    given as ``extra``, and ``exception``, a traceback, where there is one. Fields of no value are left out."""
+    """A record as a JSON object on one line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, everything
+    given as ``extra``, and ``exception``, a traceback, if there is one. Fields without a value are left out."""
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Metrics: a node's numbers for Prometheus, under the names that RabbitMQ's own plugin gives them.
 
-Whoever has dashboards and alerts for RabbitMQ's queues has them for a node. Every queue has its own series, with labels
-``vhost`` and ``queue``, as the plugin has them when it does not aggregate. The numbers are read when they are scraped:
-every queue is asked once. Names that begin with ``warren_`` are warren's own.
+Dashboards and alerts for RabbitMQ's queues work for a node, too. Every queue has its own series, with labels ``vhost``
+and ``queue``, as the plugin has them when it does not aggregate. The numbers are read when they are scraped: every
+queue is asked once. Names that begin with ``warren_`` are warren's own.
 
 Needs ``pip install "warrenmq[prometheus]"``.
 """
@@ -125,8 +125,8 @@ class NodeCollector:
 def register(node: Node, registry: CollectorRegistry | None = None) -> NodeCollector:
     """Let a registry, or the usual one, have the numbers of a node, until the collector is unregistered.
 
-    Two nodes need a registry each, for their series would have the same names. Raises :class:`MissingLibraryError`
-    where prometheus_client is not installed.
+    Two nodes need a registry each, because their series would have the same names. Raises
+    :class:`MissingLibraryError` if prometheus_client is not installed.
     """
     try:
         from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
@@ -140,11 +140,11 @@ def register(node: Node, registry: CollectorRegistry | None = None) -> NodeColle
 
 @attrs.frozen
 class Series:
-    """A metric that somebody else has read: its samples by the values of its labels."""
+    """A metric that other code has read: its samples by the values of its labels."""
 
     kind: Literal["counter", "gauge"]
     name: str
-    """Of a counter without ``_total``."""
+    """For a counter, without ``_total``."""
     text: str
     samples: Mapping[tuple[str, ...], float]
     labels: tuple[str, ...] = ()

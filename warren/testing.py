@@ -1,8 +1,8 @@
-"""What tests of programs use: a node whose clock they turn and whose messages they see.
+"""What tests of programs use: a node whose clock they control and whose messages they see.
 
-:class:`TestNode` is a :class:`warren.Node`: it goes wherever a program wants one. It stands on a disk in memory, or in
-a directory; time stands still until :meth:`TestNode.advance`; it can be started anew, killed, and lose power. pytest's
-fixtures are made of it (:mod:`warren.pytest_plugin`).
+:class:`TestNode` is a :class:`warren.Node` and can replace one in a program. It is stored in memory or in a directory;
+time stands still until :meth:`TestNode.advance`; it can be restarted, killed, and lose power. pytest's fixtures use it
+(:mod:`warren.pytest_plugin`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Machine:
     memory_reads: int = 0
     disk_reads: int = 0
     broken: Exception | None = None
-    """What reading the memory raises."""
+    """The error that reading the memory raises."""
     given_back: int = 0
-    """How often memory was to be returned to the system."""
+    """How often the node asked to return memory to the system."""
 
     def read(self) -> int:
         """Bytes used: the machine is its own memory reading."""
@@ -159,21 +159,21 @@ class TestNode(Node):
         share: bool = False,
         **settings: Unpack[SettingKeywords],
     ) -> TestNode:
-        """In place of :func:`warren.open`, for a program that opens its node itself: this one, whatever it asks for.
+        """Replace :func:`warren.open` for a program that opens its node itself: return this node for any arguments.
 
-        Opened anew where the program had closed it.
+        Reopens the node if the program has closed it.
         """
         if self._opened.closed:
             self._reopen()
         return self
 
     def restart(self) -> None:
-        """Close the node, and open it anew. Handles from before are closed: a program has to be started anew, too."""
+        """Close and reopen the node. Handles from before are closed: a program has to be restarted, too."""
         self.close()
         self._reopen()
 
     def crash(self) -> None:
-        """Kill the node, as by ``kill -9``, and open it anew: what it had written is there, nothing else."""
+        """Kill the node, as by ``kill -9``, and reopen it: what it had written is there, nothing else."""
         self.settle()
         self._running.crash()
         if self._memory is not None:
@@ -181,10 +181,10 @@ class TestNode(Node):
         self._reopen()
 
     def lose_power(self, seed: int | None = None) -> None:
-        """Pull the plug, and open the node anew: what it had synced is there, and nothing else.
+        """Simulate a power loss and reopen the node: what it had synced is there, and nothing else.
 
-        ``seed``: of what was written and not synced, that is there which this one draws: single writes, torn ones.
-        Only of a node in memory.
+        ``seed``: also keeps a random part, drawn with this seed, of what was written and not synced: single writes,
+        torn ones. Only for a node in memory.
         """
         disk = self.disk
         self.settle()

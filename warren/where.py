@@ -1,6 +1,6 @@
 """Conditions on messages: ``routing_key LIKE 'order.%' AND headers['retries'] >= 3``.
 
-The language is what SQL has behind WHERE, without arithmetic and functions::
+The language is SQL's WHERE without arithmetic and functions::
 
     condition    condition OR condition | condition AND condition | NOT condition | (condition) | test
     test         value (= | == | <> | != | < | <= | > | >=) value
@@ -11,17 +11,16 @@ The language is what SQL has behind WHERE, without arithmetic and functions::
                  value                                         (a field that is true or false)
     value        field | field['name'] | field[0] | 'text' | 12 | 1.5 | TRUE | FALSE | NULL
 
-A *field* is a name, in upper or lower case; which there are says a table from names to functions of a message
-(:data:`MESSAGE_FIELDS`, :data:`RECORD_FIELDS`), which whoever has messages of another kind extends or replaces.
-Brackets lead into a field that is a table or a list, such as the headers, as deep as it goes.
+A *field* is a name, in upper or lower case. A table from names to functions of a message defines the fields
+(:data:`MESSAGE_FIELDS`, :data:`RECORD_FIELDS`); callers with another kind of message extend or replace it.
+Brackets access a field that is a table or a list, such as the headers, at any depth.
 
-What is missing is NULL. As in SQL, a test of NULL is neither true nor false, and a message is taken only where the
-condition is true. Text and a number are compared as numbers where the text is one; a time is compared with a date as
-ISO 8601 writes it (UTC where it says no zone) and with seconds since 1970; other values of different kinds are to each
-other as NULL.
+A missing value is NULL. As in SQL, a test of NULL is neither true nor false, and a message is taken only if the
+condition is true. Text and a number are compared as numbers if the text is one; a time is compared with a date in
+ISO 8601 (UTC without a zone) and with seconds since 1970; other values of different kinds compare like NULL.
 
-A condition is parsed once (:func:`compile_where`), into functions that call each other; what is wrong with it is a
-:class:`WhereError`, which says at which character.
+A condition is parsed once (:func:`compile_where`), into functions that call each other; an error in it raises
+:class:`WhereError`, which gives the position.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Test = Callable[[M], bool | None]
 """``None``: neither true nor false."""
 
 TIME_FIELDS: Final = frozenset({"timestamp", "expiry", "stored_at", "born_at"})
-"""Fields that are a :class:`Moment`, whoever has them; text that they are compared with is a date."""
+"""Fields that are a :class:`Moment`; text that they are compared with is a date."""
 
 MAX_DEPTH: Final = 64
 """Levels of brackets and NOT; each is a Python call or two deep."""
@@ -106,7 +105,7 @@ class TopicRecord(Protocol):
 
 
 def _body(message: QueueMessage | TopicRecord) -> str | None:
-    """As text; what is not UTF-8 is none."""
+    """Return the body as text; ``None`` if it is not UTF-8."""
     try:
         return str(message.body, "utf-8")
     except UnicodeDecodeError:
@@ -157,7 +156,7 @@ class Where(Generic[M_contra]):
 
     text: str
     fields: frozenset[str]
-    """Those that it asks for."""
+    """The fields that the condition uses."""
     _test: Callable[[M_contra], bool | None]
 
     def __call__(self, message: M_contra) -> bool:
@@ -238,7 +237,7 @@ class _Value:
 
 @attrs.define
 class _Parser:
-    """Reads a condition from left to right; each method reads what its name says, and returns what it does."""
+    """Reads a condition from left to right; each method reads what it is named after, and returns a function for it."""
 
     _text: str
     _fields: Mapping[str, Getter[Any]]
@@ -317,7 +316,7 @@ class _Parser:
         return (lambda message: negated(test(message))) if is_negated else test
 
     def _word_test(self, value: _Value) -> Test[Any] | None:
-        """Tests that are words, behind a value and perhaps NOT; ``None``: there is none."""
+        """Parse a test that is a word, after a value and perhaps NOT; ``None`` if there is no such test."""
         if (like := self._take("word", "LIKE") or self._take("word", "ILIKE")) is not None:
             return self._matched(value, any_case=like.said == "ILIKE")
         if self._take("word", "BETWEEN"):

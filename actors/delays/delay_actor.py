@@ -1,15 +1,15 @@
-"""The actor of a vhost's delayed messages: it hosts their log, and publishes what is due.
+"""The actor of a vhost's delayed messages: it hosts their log, and publishes due messages.
 
-*Coming.* Messages gather in its inbox and share a confirm, which is answered once they are as safe as the node's
-``sync`` says. A full disk refuses them.
+*Incoming.* Messages gather in its inbox and share a confirm, which is answered once they are as safe as the node's
+``sync`` requires. A full disk refuses them.
 
-*Going* (:mod:`warren.actors.delays.delay_output`). What is due is published as anybody's messages are at that moment.
-Until it is safe there it is kept here, so a crash publishes it again and loses nothing. What leads nowhere, or is
-refused by a queue that is full, is dropped, and logged; where a queue is down it waits a while longer. So many messages
-are on their way at a time (:data:`~warren.actors.delays.delay_output.ON_THE_WAY`), and none while an alarm is set.
+*Outgoing* (:mod:`warren.actors.delays.delay_output`). Due messages are published like any others at that time. They are
+kept until they are safe there, so a crash publishes them again and loses none. Messages without a route, or refused by
+a full queue, are dropped and logged; if a queue is down, they wait a while longer. The number on their way is limited
+(:data:`~warren.actors.delays.delay_output.ON_THE_WAY`), and 0 while an alarm is set.
 
-*Time.* Messages are due by the wall clock and timers go by the monotonic one; so it looks once a second at least, while
-anything waits: a wall clock that was set is followed.
+*Time.* Messages are due by the wall clock, timers use the monotonic one. So while messages wait, it checks at least
+once a second, to notice that the wall clock was set.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 _LOG = logger("delays")
 
 _KEY: Final = object()
-"""Of what gathers in the inbox: all is of one kind."""
+"""The key of everything that gathers in the inbox: all items are of one kind."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class Delayed:
-    """Messages that are to wait, as they are handed over."""
+    """Messages to delay, as they are handed over."""
 
     key: PublishKey
     bodies: Sequence[bytes]
     target: int
     due_ms: Sequence[int]
-    """Of each."""
+    """One per message."""
     id_digests: Sequence[int]
 
 
 class DelayActor(DelayOutput):
-    """Owner of one vhost's delayed messages."""
+    """Owns the delayed messages of one vhost."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -64,7 +64,7 @@ class DelayActor(DelayOutput):
         is_opening: Callable[[], bool],
         failed: Callable[[DelayActor, BaseException], None],
     ) -> None:
-        """``failed``: told when it has stopped by an error; the others: as above."""
+        """``failed``: called when an error has stopped it; the others: see the base class."""
         super().__init__(context, name, dispatch, is_opening)
         self._directory = directory
         self._failed = failed
@@ -76,7 +76,7 @@ class DelayActor(DelayOutput):
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def delay(self, delayed: Delayed, reserved_bytes: int) -> Confirm:
-        """Hand messages over; returns their confirm, which messages that came together share."""
+        """Hand messages over; return their confirm, which messages that came together share."""
         if self.actor_stopped.is_set():
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
@@ -92,7 +92,7 @@ class DelayActor(DelayOutput):
         ).confirm
 
     def _needs_a_turn(self) -> bool:
-        """Whether messages that are not due soon are to be written now; else they are, together, with the next sync."""
+        """Whether messages that are not due soon must be written now; otherwise they are written with the next sync."""
         if self.actor_inbox.weight >= BATCH_MESSAGES:
             return True
         if not self._turn_armed:
@@ -102,7 +102,7 @@ class DelayActor(DelayOutput):
 
     @property
     def tries_full_disk(self) -> bool:
-        return True  # nothing that consumers do makes room for them, so that waiting could last for ever
+        return True  # consumers make no room for them, so waiting could last for ever
 
     # ── coming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,7 +113,7 @@ class DelayActor(DelayOutput):
     def on_batch(self, entry: PendingBatch) -> None:
         if not isinstance(entry, PublishBatch):
             raise RuntimeError(f"{self.describe()} cannot handle {entry!r}")  # noqa: TRY004
-        self._turn_armed = False  # what comes from now on is seen at the end of the turn, or arms it again
+        self._turn_armed = False  # later messages are seen at the end of the turn, or arm it again
         items: list[Delayed] = entry.items
         self.actor_inbox.lighten(sum(len(item.bodies) for item in items))
         try:
@@ -140,7 +140,7 @@ class DelayActor(DelayOutput):
     def on_refused(self, error: Exception) -> None:
         if not isinstance(error, NoRoomError):
             super().on_refused(error)
-        elif not self._refuses:  # whoever comes is told each time, the log once
+        elif not self._refuses:  # every publisher gets the error; the log has it once
             self._refuses = True
             _LOG.warning(
                 "%s takes no more: %s",
@@ -152,7 +152,7 @@ class DelayActor(DelayOutput):
     def on_turn_end(self) -> None:
         hurry, self._hurry = self._hurry, False
         if hurry and not self.actor_inbox.empty():
-            self._hurry = True  # what somebody waits for may not have been taken yet
+            self._hurry = True  # a message that is waited for may not have been taken yet
         if self._unconfirmed:
             self._make_safe(hurry=hurry)
         self._publish_due()
@@ -199,13 +199,13 @@ class DelayActor(DelayOutput):
     # ── calling back, looking ───────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, message_id: bytes, target: int | None = None) -> int:
-        """Call back messages with this id that wait; returns how many there were. On return that is safe."""
+        """Cancel waiting messages with this id, durably; return their number."""
         cancelled = len(self.log.cancel(message_id, target))
         self._sync_now()
         return cancelled
 
     def drop(self, target: int) -> int:
-        """Call back all that wait of one target; returns how many."""
+        """Cancel all waiting messages of one target; return their number."""
         dropped = self.log.drop(target)
         self._sync_now()
         return dropped
@@ -215,7 +215,7 @@ class DelayActor(DelayOutput):
             self.log.sync()
 
     def list_waiting(self, limit: int, target: int | None = None) -> list[tuple[int, bytes]]:
-        """The first of those that wait: when each is due, and itself, encoded."""
+        """Return the first waiting messages: due time and encoded message."""
         found: list[tuple[int, bytes]] = []
         if limit > 0:
             for one in self.log.waiting(target):
@@ -227,11 +227,11 @@ class DelayActor(DelayOutput):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stop_publishing(self) -> None:
-        """Publish nothing more: the queues are about to close."""
+        """Stop publishing, because the queues are about to close."""
         self._is_closing = True
 
     def close(self) -> None:
-        """Make safe what came, write down what is published, and close the files."""
+        """Make received messages safe, record the published ones, and close the files."""
         self._is_closing = True
         if self._unconfirmed:
             self._make_safe(hurry=True)
@@ -247,7 +247,7 @@ class DelayActor(DelayOutput):
         self._end()
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: the files are the parent's, and whoever comes here gets ``error``."""
+        """Stop in a forked child: the files are the parent's, and calls raise ``error``."""
         self._error = error
         self.actor_stopped.set()
         self.actor_inbox.weight = CLOSED_WEIGHT
@@ -276,12 +276,12 @@ class DelayActor(DelayOutput):
 
 
 def _nothing() -> None:
-    """A turn works off what waits."""
+    """Do nothing: the turn itself handles waiting messages."""
 
 
 def _new_messages(item: Delayed) -> list[NewMessage]:
     bodies = item.bodies
-    terms = encode_many(item.key.envelope, bytes(MSG_ID_BYTES * len(bodies)), bodies)  # ids come when they are due
+    terms = encode_many(item.key.envelope, bytes(MSG_ID_BYTES * len(bodies)), bodies)  # ids are assigned when due
     return [
         NewMessage(due_ms, digest, item.target, term)
         for due_ms, digest, term in zip(item.due_ms, item.id_digests, terms, strict=True)

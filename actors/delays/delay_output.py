@@ -1,9 +1,9 @@
-"""DelayOutput: the half of a vhost's delayed messages that publishes what is due. What comes in, and the end, is
+"""DelayOutput: the half of a vhost's delayed messages that publishes due ones. Incoming messages and closing are in
 :mod:`warren.actors.delays.delay_actor`.
 
-What is due is published as anybody's messages are at that moment: to the queues that the exchange leads to then. Until
-it is known of all of them that it is safe, or that they refuse it, it is kept here. A turn publishes a few hundred
-(:data:`TURN_MESSAGES`), the next one others.
+Due messages are published like any others at that time: to the queues that the exchange then routes to. A message is
+kept until every such queue has made it safe or refused it. A turn publishes a few hundred (:data:`TURN_MESSAGES`), the
+next one others.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 _LOG = logger("delays")
 
 BATCH_MESSAGES: Final = 1024
-"""So many that have gathered are written at once."""
+"""When this many have gathered, they are written at once."""
 BATCH_BYTES: Final = 4 << 20
-"""What is taken from the disk at a time, at most."""
+"""The most that is read from the disk at a time."""
 TURN_MESSAGES: Final = 256
-"""What is published in a turn: each may go elsewhere, and other actors wait for the thread meanwhile."""
+"""The most that a turn publishes: targets may differ, and other actors wait for the thread meanwhile."""
 ON_THE_WAY: Final = 8 * BATCH_MESSAGES
 ON_THE_WAY_BYTES: Final = 4 * BATCH_BYTES
-"""What is being published at a time, at most, as far as that is more than one message."""
+"""The most that is being published at a time; a single message may be larger."""
 MOST_WAIT_MS: Final = 1000
-"""So long at most it does not look at the wall clock."""
+"""The longest time between two looks at the wall clock."""
 _DROPPED: Final = (PublishRefusedError, QueueGoneError)
-"""With these a message is lost on purpose: a full queue refused it, or it was deleted just then."""
+"""On these errors a message is lost on purpose: a full queue refused it, or the queue was just deleted."""
 MS_NS: Final = 1_000_000
 
 
@@ -60,7 +60,7 @@ class DelayOutput(FrontEnd):
     """The outgoing half."""
 
     def __init__(self, context: NodeContext, name: str, dispatch: Dispatch, is_opening: Callable[[], bool]) -> None:
-        """``name``: the vhost's; ``is_opening``: whether queues may be there that are not started yet."""
+        """``name``: the vhost's; ``is_opening``: whether there may be queues that are not started yet."""
         super().__init__(context)
         self._name = name
         self._dispatch = dispatch
@@ -71,13 +71,13 @@ class DelayOutput(FrontEnd):
         self._on_the_way_bytes = 0
         self._is_closing = False
         self._armed_ms: int | None = None
-        """When, by the monotonic clock, it looks next."""
+        """The time of the next look, by the monotonic clock."""
         self._goes_on = False
-        """Whether a turn is on its way that publishes more."""
+        """Whether a turn that publishes more is scheduled."""
         self._refuses = False
-        """Whether the disk was full when messages came last."""
+        """Whether the disk was full for the last messages."""
         self._without_room: list[tuple[Run, BaseException]] = []
-        """What waits for room on the disk, and why it could not be published."""
+        """Messages that wait for room on the disk, and why they could not be published."""
 
     def describe(self) -> str:
         return f"the delayed messages of vhost '{self._name}'"
@@ -95,7 +95,7 @@ class DelayOutput(FrontEnd):
 
     @property
     def log(self) -> DelayLog:
-        """The messages. To be used in its turns, but for what any thread may ask of them."""
+        """The log of messages. Use it in the actor's turns, except for what any thread may call."""
         if self._log is None:
             raise self.stopped_error()
         return self._log
@@ -103,7 +103,7 @@ class DelayOutput(FrontEnd):
     # ── going ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _publish_due(self) -> None:
-        """Publish what is due, as far as there is room on the way, and ask to be woken for what is next."""
+        """Publish due messages, as far as there is room on the way, and set a timer for the next ones."""
         log = self.log
         if self._is_closing:
             return
@@ -120,7 +120,7 @@ class DelayOutput(FrontEnd):
             self._go_on()
         elif held or not self._on_the_way:
             self._look_within(MOST_WAIT_MS)
-        # else what is on its way comes back, and this is called again
+        # else messages on their way come back, and this is called again
 
     @property
     def _has_room(self) -> bool:
@@ -130,13 +130,13 @@ class DelayOutput(FrontEnd):
         )
 
     def _go_on(self) -> None:
-        """Have another turn, behind who waits for one."""
+        """Schedule another turn, after all waiting messages."""
         if not self._goes_on:
             self._goes_on = True
             self.call_soon(self._gone_on)
 
     def _gone_on(self) -> None:
-        """The end of the turn does it."""
+        """Do nothing more: the end of the turn publishes."""
         self._goes_on = False
 
     def _look_within(self, wait_ms: int) -> None:
@@ -146,9 +146,9 @@ class DelayOutput(FrontEnd):
             self.call_later("due", wait_ms * MS_NS, self._look, first=True)
 
     def _look(self) -> None:
-        """The end of the turn does it."""
+        """Do nothing more: the end of the turn publishes."""
         self._armed_ms = None
-        self.log.write_gone()  # if a full disk has kept it from being written
+        self.log.write_gone()  # in case a full disk has prevented it
 
     def _publish(self, taken: list[DueMessage]) -> None:
         unreadable: list[DueMessage] = []
@@ -169,7 +169,7 @@ class DelayOutput(FrontEnd):
             self.log.settle(unreadable)
 
     def _send(self, run: Run, targets: list[Target]) -> None:
-        """Nobody is held for it: so much is on the way at most."""
+        """Send without holding any publisher, because the amount on the way is limited."""
         confirms: list[Future] = []
         msg_ids = self._context.new_msg_ids(len(run.given))
         for target in targets:
@@ -187,7 +187,7 @@ class DelayOutput(FrontEnd):
     def _send_to_queue(self, run: Run, target: ActorRef[Any], msg_ids: bytes) -> list[Future]:
         queue: QueueActor = target.actor_inbox.owner  # type: ignore[attr-defined]
         overhead = MESSAGE_BYTES + len(run.envelope.properties)
-        each = len(run.given) if queue.coalesces else 1  # else one may be refused and the next not
+        each = len(run.given) if queue.coalesces else 1  # the queue may refuse one message and accept the next
         confirms: list[Future] = []
         for first in range(0, len(run.given), each):
             given = run.given[first : first + each]
@@ -200,12 +200,12 @@ class DelayOutput(FrontEnd):
             except WarrenError as error:
                 confirm.fail(error)
         if queue.actor_stopped.is_set():
-            queue.turn()  # answers what slipped in
+            queue.turn()  # answers late messages
         queue.hurry_up()
         return confirms
 
     def _come_back(self, run: Run, error: BaseException | None) -> None:
-        """In any thread: messages are safe in their queues, or are not."""
+        """Report, in any thread, whether messages are safe in their queues."""
         tell(self.actor_ref, ControlCall(functools.partial(self._arrived, run, error)))
 
     def _arrived(self, run: Run, error: BaseException | None) -> None:
@@ -223,7 +223,7 @@ class DelayOutput(FrontEnd):
             self._have_arrived(run)
             return
         if self._is_closing:
-            return  # they are there when it is opened again
+            return  # they are still there when it is opened again
         try:
             self.log.postpone(run.messages, self._context.clock.wall_us() // 1000 + MOST_WAIT_MS)
         except NoRoomError as full:
@@ -243,7 +243,7 @@ class DelayOutput(FrontEnd):
         self._on_the_way_bytes -= run.size_bytes
 
     def _wait_for_room(self, full: NoRoomError, run: Run, error: BaseException) -> None:
-        """What could not be published cannot be written again either: nothing more is published until it can."""
+        """Publish nothing more until these messages, which could not be published, can be written again."""
         self._without_room.append((run, error))
         if len(self._without_room) == 1:
             _LOG.warning(
@@ -261,7 +261,7 @@ class DelayOutput(FrontEnd):
 
 
 class _Outcome:
-    """What becomes of messages in all queues that they were sent to; told once it is known of the last."""
+    """Collects the results of all queues that messages were sent to; reports once the last is known."""
 
     def __init__(self, count: int, tell_error: Callable[[BaseException | None], object]) -> None:
         self._lock = threading.Lock()
@@ -272,7 +272,7 @@ class _Outcome:
             tell_error(None)
 
     def note(self, confirm: Future) -> None:
-        """One more is known, in any thread. That they have to be sent again counts more than that they were refused."""
+        """Note one result, in any thread. An error that requires a retry takes precedence over a refusal."""
         with self._lock:
             if self._error is None or not isinstance(confirm.error, (_DROPPED, NoneType)):
                 self._error = confirm.error

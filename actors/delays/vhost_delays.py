@@ -1,7 +1,7 @@
-"""VhostDelays: the delayed messages of one vhost: they run, or they are down and why. Made with the first of them.
+"""VhostDelays: the delayed messages of one vhost, running or down with a reason. Created with the first message.
 
-Their actor is started by whoever needs it first. One that fails is started anew from its files by the node's actor,
-as often as the node's ``restart_limit`` allows, and not after damage; what the disk keeps down is tried again.
+Their actor is started on first use. If it fails, the node's actor restarts it from its files, as often as the node's
+``restart_limit`` allows, and not after damage; if the disk is the cause, this is retried.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class VhostDelays:
     def __init__(
         self, context: NodeContext, path: str, name: str, dispatch: Dispatch, is_opening: Callable[[], bool]
     ) -> None:
-        """``path``: of the vhost's directory for them."""
+        """``path``: the directory of the vhost's delayed messages."""
         self.path = path
         self._context = context
         self._name = name
@@ -52,18 +52,18 @@ class VhostDelays:
         self._actor: DelayActor | None = None
         self._error: BaseException | None = None
         self.restarts = Restarts()
-        """Of the node's actor."""
+        """Restarts by the node's actor."""
         self._closed = False
 
     @property
     def running(self) -> DelayActor | None:
-        """Their actor, where there is one that lives."""
+        """Their actor, if it is running."""
         actor = self._actor
         return None if actor is None or actor.actor_stopped.is_set() else actor
 
     @property
     def actor(self) -> DelayActor:
-        """Their actor, started if need be. Raises :class:`DelaysDownError`."""
+        """Their actor, started if necessary. Raises :class:`DelaysDownError`."""
         actor = self._actor
         if actor is not None and not actor.actor_stopped.is_set():
             return actor
@@ -82,7 +82,7 @@ class VhostDelays:
 
     @property
     def _is_kept_down(self) -> bool:
-        """Whether nobody is to start it but the node's actor, or not even that."""
+        """Whether only the node's actor may restart it, or it stays down."""
         if isinstance(self._error, DISK_ERRORS):
             return self._context.troubles.knows(("delays", self._name))
         return self._error is not None
@@ -93,14 +93,14 @@ class VhostDelays:
         self._actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
 
     def _failed(self, actor: DelayActor, error: BaseException) -> None:
-        """In the turn in which it fails."""
+        """Called in the turn in which the actor fails."""
         if actor is not self._actor:
             return
         self._error = error
         tell(self._context.node, DelaysFailed(self._name, error))
 
     def start_again(self) -> bool:
-        """For the node's actor: start it, if it has stopped by an error and nobody has; whether it runs now."""
+        """Start the actor if it is not running, for the node's actor; return whether it runs now."""
         with self._lock:
             if self.running is None and not self._closed:
                 self._start()
@@ -111,23 +111,23 @@ class VhostDelays:
     def receiver(
         self, queue: str | None, exchange: str, due_ms: Sequence[int] | int, ids: Sequence[bytes] = ()
     ) -> Appointment:
-        """What takes messages that wait until ``due_ms``, of each or of all. ``ids``: of each, or one for all."""
+        """Return a receiver of delayed messages. ``due_ms`` and ``ids``: one per message, or one for all."""
         target = target_of(queue, exchange)
         return Appointment(self.actor, target, due_ms, tuple(map(digest_of_id, ids)))
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """Return the number of waiting messages."""
         actor = self.running
         return 0 if actor is None or actor._log is None else len(actor._log)
 
     def waiting_of(self, queue: str | None, exchange: str) -> int:
-        """How many messages wait that were published to a queue itself, or to an exchange."""
+        """Return how many waiting messages were published to a queue itself, or to an exchange."""
         actor = self.running
         log = None if actor is None else actor._log
         return 0 if log is None else log.waiting_of(target_of(queue, exchange))
 
     def drop_queue(self, queue: str) -> int:
-        """A queue is deleted: so are they, unless they are down. For the node's actor."""
+        """Drop the messages of a deleted queue, unless they are down; return their number. For the node's actor."""
         actor = self.running
         dropped = 0
         if actor is not None:
@@ -145,13 +145,13 @@ class VhostDelays:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stop_publishing(self) -> None:
-        """Before the queues close."""
+        """Stop publishing, before the queues close."""
         if (actor := self.running) is not None:
             with contextlib.suppress(WarrenError):
                 actor.actor_ref.ask(ControlCall(actor.stop_publishing))
 
     def close(self) -> None:
-        """When the queues are closed. Raises what keeps that from being clean."""
+        """Close, after the queues. Raises the error that keeps that from being clean."""
         self._closed = True
         actor = self.running
         if actor is None:
@@ -170,14 +170,14 @@ class VhostDelays:
                 actor.actor_ref.ask(ControlCall(lambda: actor.give_up(error)))
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child."""
+        """Stop the actor in a forked child."""
         if (actor := self.running) is not None:
             actor.forget(error)
 
 
 @attrs.frozen(eq=False, repr=False)
 class Appointment(InFront):
-    """The time at which messages are to come. Publishers use it as they use a queue's actor
+    """Receives messages for a given time. Publishers use it as they use a queue's actor
     (:class:`~warren.actors.node.front_end.FrontEnd`)."""
 
     behind: DelayActor
@@ -202,7 +202,7 @@ class Appointment(InFront):
         return self.behind.describe()
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
-        """Hand over one message; returns its confirm."""
+        """Hand over one message; return its confirm."""
         return self.publish_many(key, [body], reserved_bytes, here=here)
 
     def publish_many(
@@ -214,7 +214,7 @@ class Appointment(InFront):
         msg_ids: bytes = b"",
         here: bool = True,
     ) -> Confirm:
-        """Hand over messages; returns their confirm."""
+        """Hand over messages; return their confirm."""
         count = len(bodies)
         due_ms = [self._due_ms] * count if isinstance(self._due_ms, int) else self._due_ms
         digests = self._id_digests if len(self._id_digests) == count else [*self._id_digests, 0][:1] * count
@@ -222,7 +222,7 @@ class Appointment(InFront):
 
 
 def target_of(queue: str | None, exchange: str) -> int:
-    """Whose messages are that were published to a queue itself, or to an exchange."""
+    """Return the target of messages published to a queue itself, or to an exchange."""
     if queue is not None and not exchange:
         return target_of_queue(queue.encode("utf-8", "surrogateescape"))
     return target_of_exchange(exchange.encode("utf-8", "surrogateescape"))

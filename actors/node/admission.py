@@ -1,11 +1,11 @@
-"""Admission: how publishers are let in to the actors that take their messages, and are made to wait (*backpressure*).
+"""Admission: how actors admit publishers, or make them wait (*backpressure*).
 
-Nobody is let in while an alarm is set, nor while one of the actors is full (:mod:`warren.actors.node.front_end`); then
-bytes are reserved, of which the node has so many for all (:mod:`warren.actors.node.gate`). Bytes come last, for all of
-a publish at once: whoever has some waits for nothing else, and so keeps them from nobody.
+No publisher is admitted while an alarm is set or one of the actors is full (:mod:`warren.actors.node.front_end`). Then
+bytes are reserved from the limit that all publishers of the node share (:mod:`warren.actors.node.gate`). Bytes come
+last, for a whole publish at once: a publisher that holds some waits for nothing else, and so keeps them from no other.
 
-A thread first runs a turn of an actor that is full. An event loop may neither wait nor run turns: it tries
-(:meth:`Admission.attempt`), and awaits what it gets to wait for.
+A thread first runs a turn of a full actor. An event loop may neither wait nor run turns: it calls
+:meth:`Admission.attempt`, and awaits the future that it gets.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import uninterrupted
 
 LOOK_S: Final = 1.0
-"""A publisher who waits looks so often whether somebody still reads the memory."""
+"""How often a waiting publisher checks that the memory is still being read."""
 
 
 class BackpressureWait(NamedTuple):
-    """A publisher has to wait for ``future``: then it tries again, or (a :class:`Reservation`) has its bytes."""
+    """A publisher has to wait for ``future``: then it tries again, or, for a :class:`Reservation`, has its bytes."""
 
     future: Future
 
 
 @attrs.define(eq=False, repr=False)
 class Admission:
-    """Wait until actors have room for messages, then ``give`` them; the answer is what ``give`` returns.
+    """Wait until actors have room for messages, then call ``give`` and return its result.
 
     No interrupt comes between a reservation and ``give``.
     """
@@ -42,21 +42,21 @@ class Admission:
     find: Callable[[], Sequence[Any]]
     """The actors that get messages (:class:`~warren.actors.node.front_end.FrontEnd`): all of one node, or none."""
     size_of: Callable[[Sequence[Any]], int]
-    """The bytes that the messages take on their way to these actors."""
+    """Return the bytes that the messages take on their way to these actors."""
     give: Callable[[Sequence[Any], int, bool], Any]
-    """Called with the actors, the bytes that are reserved, and whether this thread may do the actors' work. It hands
-    the bytes over, or gives them back."""
+    """Called with the actors, the reserved bytes, and whether this thread may do the actors' work. It hands the bytes
+    over, or gives them back."""
     block: bool = True
     timeout: float | None = None
     ahead: bool = False
-    """Whether to reserve for messages that will join these."""
+    """Whether to reserve bytes for messages that will join these."""
     passes_alarms: bool | None = None
     """Whether to admit the messages during an alarm. ``True`` for messages that a guest sent before it learned of the
-    alarm: its program may have ended since. ``False`` for AMQP clients, which may ask for no confirm and so would not
-    learn of a refusal. ``None``: only those that find a full disk, if the actors refuse these (``tries_full_disk``)."""
+    alarm: its program may have ended since. ``False`` for AMQP clients, which may not ask for confirms and so would not
+    learn of a refusal. ``None``: only if the disk is full and the actors refuse such messages (``tries_full_disk``)."""
 
     def get(self) -> Any:
-        """Wait in this thread. Raises :class:`BlockedError` where the publisher may not wait any longer."""
+        """Wait in this thread. Raises :class:`BlockedError` if the publisher may not wait any longer."""
         actors = self.find()
         deadline = None if self.timeout is None or not actors else self._now_ns(actors) + round(self.timeout * NS)
         while True:
@@ -84,14 +84,14 @@ class Admission:
         return now_ns
 
     def attempt(self, actors: Sequence[Any], here: bool) -> Any:
-        """Give the messages, or return a :class:`BackpressureWait`; whoever waits for one withdraws it from the gate.
+        """Give the messages, or return a :class:`BackpressureWait`, which the waiter withdraws from the gate.
 
-        ``here``: whether the calling thread may do the actors' work; an event loop's may not. Raises
-        :class:`BlockedError` for a publisher who may not wait (``block``).
+        ``here``: whether the calling thread may do the actors' work; that of an event loop may not. Raises
+        :class:`BlockedError` for a publisher that may not wait (``block``).
         """
         if not actors:
             return self.give(actors, 0, here)
-        gate, size_bytes = actors[0].gate, max(self.size_of(actors), 1)  # nothing reserved means that there was no room
+        gate, size_bytes = actors[0].gate, max(self.size_of(actors), 1)  # reserve() returns 0 if there is no room
         passes_alarms = self.passes_alarms
         if passes_alarms is None:
             is_full = gate.disk_is_full and gate.reasons == {"disk"}
@@ -112,7 +112,7 @@ class Admission:
             reserved_bytes = gate.reserve(size_bytes, ahead=self.ahead)
         if reserved_bytes:
             return self.give(actors, reserved_bytes, here)
-        if gate.reasons:  # the memory was read meanwhile
+        if gate.reasons:  # the memory was read meanwhile and set an alarm
             return self._wait_for_alarms(actors, here)
         if not self.block:
             raise BlockedError(f"{actors[0].describe()}: too much is on its way to the disk")
@@ -128,11 +128,11 @@ class Admission:
         return BackpressureWait(gate.alarms_cleared(actors[0].pool))
 
     def take(self, actors: Sequence[Any], place: Reservation, here: bool) -> Any:
-        """Give the messages with what is reserved for a place in the line that was answered."""
+        """Give the messages with the bytes reserved for an answered place in the line."""
         return self.give(actors, actors[0].gate.take_over(place), here)
 
     def blocked(self, actors: Sequence[Any]) -> BlockedError:
-        """That the time is over."""
+        """Return the error for a publisher whose time is over."""
         reasons = actors[0].gate.reasons
         why = f" by the {' and '.join(sorted(reasons))} alarm" if reasons else ": the disk is behind"
         return BlockedError(f"{actors[0].describe()}: blocked for {self.timeout} seconds{why}")

@@ -1,9 +1,9 @@
-"""FrontEnd: an actor that publishers hand their work to, and that makes them wait while it is behind.
+"""FrontEnd: an actor that takes work from publishers, and makes them wait while it lags.
 
-*Credit*: it is full while ``credit_flow_default_credit`` messages wait, or what it hands on to itself is behind. What
-becomes of a publisher then is :mod:`warren.actors.node.admission`.
+*Credit*: it is full while ``credit_flow_default_credit`` messages wait, or an actor that it feeds lags. How publishers
+then wait is described in :mod:`warren.actors.node.admission`.
 
-*Hurry*: somebody waits for what was handed over to be safe, so that the next turn makes it so at once.
+*Hurry*: a caller waits for the safety of what it handed over, so the next turn makes it safe at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warren.actors.runtime.pool import Pool
 
 
 class PublishBatch(PendingBatch):
-    """Single publishes that wait together; ``items``: what is published."""
+    """Single publishes that wait together; ``items`` are the publishes."""
 
     __slots__ = ("confirm",)
 
@@ -32,7 +32,7 @@ class PublishBatch(PendingBatch):
 
 
 class FrontEnd(NodePart):
-    """An actor with publishers."""
+    """An actor that publishers publish to."""
 
     __slots__ = ("_credit", "_hurry", "_waiting_publishers")
 
@@ -44,7 +44,7 @@ class FrontEnd(NodePart):
 
     @property
     def gate(self) -> Gate:
-        """Where the node's publishers wait."""
+        """The gate that holds the node's publishers."""
         return self._context.gate
 
     @property
@@ -57,7 +57,7 @@ class FrontEnd(NodePart):
 
     @property
     def held_publishers(self) -> int:
-        """How many publishers wait for it at the moment."""
+        """The number of publishers that wait for it."""
         return len(self._waiting_publishers)
 
     @property
@@ -66,20 +66,20 @@ class FrontEnd(NodePart):
         return False
 
     def _is_held_up(self) -> bool:
-        """Whether what this actor hands on to is behind."""
+        """Whether an actor that this one feeds lags."""
         return False
 
     def look_for_room(self) -> None:
-        """Somebody waits for room on the disk: if it is this actor that found none, look again."""
+        """Check for room on the disk again, if this actor found none; called when a publisher waits."""
 
     def is_full(self) -> bool:
-        """Whether publishers have to wait. Raises why it has stopped."""
+        """Whether publishers have to wait. Raises the reason if it has stopped."""
         if self.actor_stopped.is_set():
             raise self.stopped_error()
         return self.actor_inbox.weight >= self._credit.limit or self._is_held_up()
 
     def backpressure_wait(self) -> Future:
-        """What a publisher waits for who finds it full."""
+        """Return a future that is answered once the actor is no longer full."""
         wait = Future(self)
         self._waiting_publishers.append(wait)
         if not self.is_full():
@@ -99,49 +99,49 @@ class FrontEnd(NodePart):
         return PublishBatch(key, Confirm(self))
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """Somebody waits: do it in this thread if nobody else is at it; what is to be safe, without delay."""
+        """Run a turn in this thread unless another thread runs one; a confirm is settled without delay."""
         if isinstance(future, Confirm):
             self._hurry = True
             if self.actor_inbox.owner is self and not self.turn():
-                self.get_in_line()  # whoever is at it may have passed the point where it would have seen the hurry
+                self.get_in_line()  # the turn that is running may be past the check of _hurry
                 self._pool.help(future, deadline)
                 return
         if not future.done:
             super().help(future, deadline)
 
     def hurry_up(self) -> None:
-        """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""
+        """Sync without delay, in a thread of the pool, for a waiter that cannot help."""
         self._hurry = True
         self.get_in_line()
 
 
 class InFront:
-    """Somebody whom publishers use in place of a front end that stands behind, and wait for as for that."""
+    """Stands in for a front end: publishers use it, and it delegates to the front end."""
 
     __slots__ = ()
 
     @property
     def tries_full_disk(self) -> bool:
-        """As of the front end behind it."""
+        """That of the front end."""
         return self.behind.tries_full_disk
 
     @property
     def behind(self) -> FrontEnd:
-        """Whom they wait for. Raises why there is nobody to publish to."""
+        """The front end. Raises an error if it is down or deleted."""
         raise NotImplementedError
 
     def is_full(self) -> bool:
-        """Whether publishers have to wait. Raises why there is nobody to publish to."""
+        """Whether publishers have to wait. Raises an error if the front end is down or deleted."""
         return self.behind.is_full()
 
     def turn(self) -> bool:
-        """Let it have a turn in this thread."""
+        """Run a turn of the front end in this thread."""
         return self.behind.turn()
 
     def backpressure_wait(self) -> Future:
-        """What a publisher waits for who finds it full."""
+        """Return a future that is answered once the front end is no longer full."""
         return self.behind.backpressure_wait()
 
     def look_for_room(self) -> None:
-        """Somebody waits for room on the disk."""
+        """Let the front end check for room on the disk."""
         self.behind.look_for_room()

@@ -1,13 +1,13 @@
-"""Gate: where a node's publishers are held, all of them by the same rules, whatever they publish to.
+"""Gate: holds all of a node's publishers by the same rules, whatever they publish to.
 
-While an *alarm* is set nobody passes (:attr:`Gate.reasons`). Else so many *bytes* may be on their way at a time as the
-node's :class:`~warren.actors.engines.byte_budget.ByteBudget` says. Who passes has *reserved* bytes, and hands them over
-with the message; the actor that takes it out of its inbox lets them leave. What the actors hand on to each other is
-counted and never held.
+While an *alarm* is set, no publisher passes (:attr:`Gate.reasons`). Otherwise the node's
+:class:`~warren.actors.engines.byte_budget.ByteBudget` limits the *bytes* on their way. A publisher that passes has
+*reserved* bytes, and hands them over with the message; the actor that takes the message out of its inbox releases them.
+Messages between actors are counted and never held.
 
-The budget wants a reading of the memory now and then, in bytes and in time. Whoever finds the last one too old lets the
-memory monitor *look*, in his own thread where that may be. So a reading never waits for a thread of the pool, however
-busy they are, and is acted on before the next message is let in.
+The budget needs a reading of the memory after some bytes, and after some time. A publisher that finds the last one too
+old lets the memory monitor *look*, in its own thread if possible. So a reading never waits for a thread of the pool,
+however busy they are, and takes effect before the next message is admitted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from warren.actors.runtime.future import Future, Helper
 from warren.actors.runtime.pool import Pool
 
 STALE_NS: Final = 2 * NS
-"""The memory monitor looks every second. A publisher who finds that it has not looked for so long lets it."""
+"""The monitor looks every second; a publisher that finds the last reading older than this lets it look."""
 
 
 class Watcher(Protocol):
-    """Who reads the memory."""
+    """Reads the memory."""
 
     def look(self, *, here: bool) -> None:
-        """Read now, and act on it: in the calling thread, or soon in another."""
+        """Read the memory and act on it: now in the calling thread, or soon in another."""
 
 
 class Reservation(Future):
@@ -47,15 +47,15 @@ class Reservation(Future):
 
 @attrs.define(eq=False, repr=False)
 class Gate:
-    """One node's. The memory monitor opens and shuts it; any thread may ask."""
+    """The gate of one node. The memory monitor opens and shuts it; any thread may ask."""
 
     limit: int
-    """How many messages may wait for a queue before its publishers have to; 0 while it is shut."""
+    """How many messages may wait for a queue before its publishers have to wait; 0 while the gate is shut."""
     _clock: Clock
     reasons: frozenset[str] = frozenset()
-    """The alarms that are set; empty: open."""
+    """The active alarms; the gate is open without any."""
     disk_is_full: bool = False
-    """Whether the disk alarm is set because nothing can be written, and not only because little is free."""
+    """Whether the disk alarm is set because nothing can be written, not only because little is free."""
     watcher: Watcher | None = None
     _credit: int = attrs.field(default=attrs.Factory(lambda self: self.limit, takes_self=True))
     _waiting: deque[Future] = attrs.Factory(deque)  # never replaced: any thread may append
@@ -67,7 +67,7 @@ class Gate:
     # ── alarms ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def set(self, reasons: frozenset[str]) -> None:
-        """Shut for ``reasons``, or open."""
+        """Shut the gate for ``reasons``, or open it."""
         self.reasons = reasons
         self.limit = 0 if reasons else self._credit
         with self._lock:
@@ -79,7 +79,7 @@ class Gate:
             self._let_in(here=False)
 
     def note_full_disk(self, *, is_full: bool) -> None:
-        """Say whether the disk is full; if it has become so, those who wait for an alarm try again."""
+        """Note whether the disk is full; if it has become so, publishers that wait for an alarm try again."""
         newly_full = is_full and not self.disk_is_full
         self.disk_is_full = is_full
         if newly_full:
@@ -88,7 +88,7 @@ class Gate:
                     self._waiting.popleft().set()
 
     def alarms_cleared(self, pool: Pool) -> Future:
-        """A future that is answered once no alarm is set."""
+        """Return a future that is answered once no alarm is set."""
         future = Future(pool)
         self._waiting.append(future)
         if not self.reasons:  # it opened meanwhile
@@ -96,7 +96,7 @@ class Gate:
         return future
 
     def end(self) -> None:
-        """Let everybody pass from now on: the node is closed, and tells so to whoever comes."""
+        """Let all publishers pass from now on: the node is closed, and fails their publishes."""
         with self._lock:
             self._budget.limit_bytes = UNLIMITED_BYTES
         self.watcher = None
@@ -106,16 +106,16 @@ class Gate:
 
     @property
     def on_the_way_bytes(self) -> int:
-        """Handed over, and not taken yet."""
+        """The bytes that were handed over and not taken yet."""
         return self._budget.on_the_way_bytes
 
     @property
     def held(self) -> int:
-        """How many wait for an alarm to be cleared, or for bytes."""
+        """The number of publishers that wait for an alarm to be cleared, or for bytes."""
         return len(self._waiting) + len(self._places)
 
     def reserve(self, size_bytes: int, *, ahead: bool = False, here: bool = True) -> int:
-        """Let ``size_bytes`` pass; returns how many are reserved now (``ahead``: some more), 0 where there is no room.
+        """Reserve ``size_bytes`` (``ahead``: and some more); return how many are reserved now, 0 if there is no room.
 
         ``here``: whether the calling thread may read the memory.
         """
@@ -128,7 +128,7 @@ class Gate:
             return self._budget.admit(size_bytes, ahead=ahead)
 
     def get_in_line(self, size_bytes: int, helper: Helper | None = None) -> Reservation:
-        """A future that is answered once ``size_bytes`` are reserved. To be withdrawn where nobody waits any more."""
+        """Return a future that is answered once ``size_bytes`` are reserved. Withdraw it if no longer needed."""
         with self._lock:
             waiting = self._budget.wait(size_bytes)
             place = self._places[waiting] = Reservation(helper, waiting)
@@ -136,14 +136,14 @@ class Gate:
         return place
 
     def take_over(self, place: Reservation) -> int:
-        """What is reserved for a place that was answered is the caller's; it is not given back any more."""
+        """Hand the bytes reserved for an answered place to the caller; :meth:`withdraw` no longer returns them."""
         with self._lock:
             return self._budget.take_over(place.waiting)
 
     def withdraw(self, place: Future) -> None:
-        """Nobody waits for it any more; what it has reserved, and nobody took over, is given back.
+        """Give up a place; bytes that it has reserved and that were not taken over are given back.
 
-        What is no place in the line is left alone.
+        Futures that are no place in the line are ignored.
         """
         if not isinstance(place, Reservation):
             return
@@ -153,13 +153,13 @@ class Gate:
         self._let_in(here=False)
 
     def enter(self, size_bytes: int) -> int:
-        """What an actor hands on itself is on the way, and is not held. Returns ``size_bytes``."""
+        """Count bytes that an actor hands on itself, without holding them. Returns ``size_bytes``."""
         with self._lock:
             self._budget.enter(size_bytes)
         return size_bytes
 
     def leave(self, size_bytes: int, *, unused_bytes: int = 0) -> None:
-        """What was reserved or entered has been taken; or it is lost, or (``unused_bytes``) never came."""
+        """Release bytes that were taken or lost, or (``unused_bytes``) never came."""
         if not size_bytes:
             return
         with self._lock:
@@ -185,7 +185,7 @@ class Gate:
     # ── readings ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def note_reading(self, used_bytes: int, limit_bytes: int) -> None:
-        """The memory has been read. Whoever read it sets the alarms first."""
+        """Note a reading of the memory. Set the alarms first."""
         with self._lock:
             self._budget.limit_bytes = limit_bytes
             self._budget.note_reading(used_bytes)
@@ -193,12 +193,12 @@ class Gate:
         self._let_in(here=False)
 
     def look_if_stale(self) -> None:
-        """Have the memory read in this thread, if it has not been for too long."""
+        """Have the memory read in this thread if the last reading is too old."""
         if self._clock.now_ns() - self._read_ns >= STALE_NS:
             self._look(here=True)
 
     def look_soon(self) -> None:
-        """Have the memory read in another thread: much has come that does not pass here yet."""
+        """Have the memory read in another thread: much data has come that has not passed the gate yet."""
         self._look(here=False)
 
     def _look(self, *, here: bool) -> None:
@@ -206,7 +206,7 @@ class Gate:
             self.watcher.look(here=here)
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the counts contradict each other."""
+        """Raise ``RuntimeError`` if the counts contradict each other."""
         with self._lock:
             self._budget.check_invariants()
             if set(self._places) != set(self._budget.line):

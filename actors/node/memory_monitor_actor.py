@@ -1,11 +1,11 @@
-"""The actor that watches memory and disk: the rules are :mod:`warren.actors.engines.memory_monitor` and ``alarms``.
+"""The actor that watches memory and disk by the rules in :mod:`warren.actors.engines.memory_monitor` and ``alarms``.
 
-Queues report how long their messages in RAM will last and are told how long they may. A queue that has left, because it
-hibernates, is neither counted nor woken. While an alarm is set the node's gate is shut for publishers.
+Queues report how long their messages in RAM will last, and receive a target duration. A queue that has left, because it
+hibernates, is neither counted nor woken. While an alarm is set, the node's gate is shut for publishers.
 
 The memory is read every second, in every round, and whenever the gate finds the last reading too old
-(:meth:`MemoryMonitorActor.look`): in a publisher's own thread, so that threads that are busy cannot put it off. For the
-same reason the monitor goes before others where it stands in line for a turn.
+(:meth:`MemoryMonitorActor.look`): then in a publisher's own thread, so that busy threads cannot delay it. For the same
+reason the monitor's turns come before those of other actors.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from warren.actors.runtime.timer import tell
 _LOG = logger("memory")
 
 ALARM_INTERVAL_MS: Final = 1000
-"""Between two looks at the memory alone: publishers are stopped sooner than queues are told to page."""
+"""Between two readings of the memory alone: publishers are stopped sooner than queues are asked to page."""
 
 
 FULL_DISK_BYTES: Final = 1 << 20
-"""With less free than this a disk counts as full, whatever ``disk_free_limit`` says."""
+"""A disk with less free space than this counts as full, whatever ``disk_free_limit`` is."""
 
 
 class MemoryMonitorActor(NodePart):
-    """Owner of one node's memory monitor, disk monitor and alarms."""
+    """Owns the memory monitor, the disk monitor and the alarms of one node."""
 
     goes_first = True
 
@@ -58,7 +58,7 @@ class MemoryMonitorActor(NodePart):
         give_back: Callable[[], None],
         polls: bool = True,
     ) -> None:
-        """``polls``: what is handed in is read again and again, else when it is said to (:meth:`look`)."""
+        """``polls``: whether to read the probes periodically, or only on :meth:`look`."""
         super().__init__(context)
         settings = context.settings
         self._reading = reading
@@ -71,16 +71,16 @@ class MemoryMonitorActor(NodePart):
         self._disk = DiskMonitor(disk_limit_bytes(settings.disk_free_limit, total_memory_bytes))
         self._alarms = Alarms()
         self._without_room: set[ActorRef[Any]] = set()
-        """Who could not write for want of room."""
+        """The actors that found no room to write."""
         self._total_memory_bytes = total_memory_bytes
         self._used_bytes = 0
         self._look_wanted = False
         self._polls = polls
 
     def look(self, *, here: bool) -> None:
-        """Somebody finds the last reading too old. Any thread may call; ``here``: and may do this actor's work.
+        """Request a reading. Any thread may call it; ``here``: whether it may do this actor's work.
 
-        Where another thread is at it, that one looks before it leaves, or lets the pool.
+        If another thread runs a turn, the reading is made at the end of that turn, or by the pool.
         """
         self._look_wanted = True
         if not here or not self.turn():
@@ -107,7 +107,7 @@ class MemoryMonitorActor(NodePart):
             self._every("alarm", ALARM_INTERVAL_MS, self._check_memory)
 
     def _every(self, key: str, interval_ms: int, work: Callable[[], None]) -> None:
-        """Do it again and again, from one interval on."""
+        """Call ``work`` after each interval, the first time after one interval."""
 
         def again() -> None:
             work()
@@ -138,7 +138,7 @@ class MemoryMonitorActor(NodePart):
         return None
 
     def on_error(self, error: BaseException) -> None:
-        """Nobody watches: publishers go on until the next one looks."""
+        """Open the gate: publishers go on until the next monitor looks."""
         self._context.gate.watcher = None
         self._context.gate.set(frozenset())
         self.cancel_timers()
@@ -155,7 +155,7 @@ class MemoryMonitorActor(NodePart):
     def _check_memory(self) -> None:
         self._used_bytes = self._reading.read()
         if self._used_bytes > self._monitor.limit_bytes * self._monitor.paging_ratio:
-            self._give_back()  # what was paged may still count as ours
+            self._give_back()  # paged memory may still count as used
             self._used_bytes = self._reading.read()
         self._note(self._alarms.update("memory", alarmed=self._used_bytes > self._monitor.limit_bytes))
         self._context.gate.note_reading(self._used_bytes, self._monitor.limit_bytes)
@@ -163,7 +163,7 @@ class MemoryMonitorActor(NodePart):
     def _disk_round(self) -> None:
         try:
             free_bytes = self._free_disk_bytes()
-        except OSError as error:  # what was known last holds; nobody would look at the memory if this were the end
+        except OSError as error:  # keep the last known value; stopping here would also stop the watch on memory
             _LOG.warning("the free disk space cannot be read: %s", error, extra=log_event("disk_unreadable", error))
             self._in_ms("disk", MAX_CHECK_INTERVAL_MS, self._disk_round)
             return
@@ -176,7 +176,7 @@ class MemoryMonitorActor(NodePart):
             self._round()
 
     def _note_room(self, message: DiskRoom) -> None:
-        """However much is said to be free: it may be another's, or beyond a quota."""
+        """Trust the actor, whatever space is reported free: that may be beyond a quota, for instance."""
         if message.found:
             self._without_room.discard(message.actor)
         else:

@@ -1,18 +1,18 @@
 """The actor of a node: opens a data directory, starts what runs in it, restarts what fails, stops it all.
 
-The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`warren.actors.vhost_files`); beside it lie warren's own
+The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`warren.actors.vhost_files`). Beside it are warren's own
 definitions (:mod:`warren.actors.engines.declared.definitions`), topics (:mod:`warren.actors.topics.running_topics`),
-``warren.version``, which says which warren may read and write it all (:mod:`warren.storage.data_version`), and
-``warren.lock``, which says who has the directory.
+``warren.version``, which names the versions of warren that may read and write it (:mod:`warren.storage.data_version`),
+and ``warren.lock``, which names the owner of the directory.
 
-What is declared, and how it changes, is :mod:`warren.actors.node.node_registry`.
+Declarations, and changes to them, are in :mod:`warren.actors.node.node_registry`.
 
-*Supervision.* A queue that fails is started anew from its files, at most ``restart_limit`` times in that many seconds;
-then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: every queue
-of it is given up, and the vhost is opened anew. What the disk keeps down (no bug, no damage) is tried again, after a
-second and then ever more seldom, until it comes up (:mod:`warren.actors.node.failed_parts`).
+*Supervision.* A queue that fails is restarted from its files, at most ``restart_limit`` times in the given number of
+seconds; then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: all
+of its queues are given up, and the vhost is reopened. What is down because of the disk (no bug, no damage) is retried
+after a second, and then at growing intervals, until it comes up (:mod:`warren.actors.node.failed_parts`).
 
-A crash, of the process or of this actor, leaves what recovery reads.
+A crash of the process or of this actor leaves a directory that recovery can read.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ _LOG = logger("node")
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class Probes:
-    """Where a node reads what its machine has; handed in."""
+    """Functions that read the resources of the machine; injected."""
 
     reading: Callable[[NodeContext], MemoryReading]
     total_memory_bytes: int
     free_disk_bytes: Callable[[], int]
     give_back: Callable[[], None] = lambda: None
-    """Return to the system what is held free."""
+    """Return unused memory to the system."""
     used_disk_percent: Callable[[], float] = lambda: 0.0
-    """Of the disk that the data directory lies on."""
+    """The used share of the disk with the data directory."""
     polled: bool = True
-    """Whether they are read again and again; else when somebody says so, who knows when they change."""
+    """Whether they are read periodically; otherwise only on request."""
 
 
 class NodeActor(NodeRegistry):
-    """Owner of a data directory and of everything that runs in it."""
+    """Owns a data directory and everything that runs in it."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class NodeActor(NodeRegistry):
         self._adopt = adopt
         self._lock: Lock | None = None
         self._owns_directory = False
-        """Whether it was warren's before it was opened: then definitions say which queues there are."""
+        """Whether it was warren's before it was opened: then the definitions list its queues."""
         self._error: BaseException | None = None
         self._vhost_restarts: dict[str, Restarts] = {}
         self._entries_down: dict[str, Mapping[str, QueueEntry]] = {}
-        """Of vhosts that are down: what handles hold on to."""
+        """The entries of vhosts that are down, which handles still refer to."""
         self._kept_down: FailedParts | None = None
         topic_settings = TopicSettings() if topic_settings is None else topic_settings
         self.streams = NodeStreams(context, topic_settings, self._topics_of_streams, self._policies_of_queue)
@@ -167,7 +167,7 @@ class NodeActor(NodeRegistry):
                 self._open_vhost(name)
             except DiskFullError as error:
                 self._keep_down(name, {}, error)
-        with contextlib.suppress(DiskFullError):  # it is tried again with the next change, or at the end
+        with contextlib.suppress(DiskFullError):  # retried with the next change, or at the end
             self._definitions.save()
         self.streams.restore(self._definitions)
         if self._topics.on_disk:
@@ -179,14 +179,14 @@ class NodeActor(NodeRegistry):
             context.recorder = RecorderActor.start(context, self._record, self._queue_actors)
 
     def _queue_actors(self) -> Iterator[QueueActor]:
-        """Those that live at the moment; any thread may ask."""
+        """Yield the running queue actors; any thread may call it."""
         for vhost in list(self.vhosts.values()):
             for entry in list(vhost.queues.values()):
                 if (actor := entry.running) is not None:
                     yield actor
 
     def _about(self) -> dict[str, Any]:
-        """What a record says of its node."""
+        """Return the header of a record of this node."""
         context = self._context
         return {
             "began_us": context.clock.wall_us(),
@@ -221,19 +221,19 @@ class NodeActor(NodeRegistry):
         vhost.start_queues(queue for queue in definitions.queues() if not queue.is_stream)
         self.vhosts[name] = vhost
         for orphan in orphans:
-            if self._owns_directory and vhost.is_empty(orphan.name):  # what a queue left that was not to survive
+            if self._owns_directory and vhost.is_empty(orphan.name):  # left by a queue that was not to survive
                 self._take_out(vhost, orphan.name)
             else:
                 _LOG.warning(
                     "%s has messages and no definition: taken in", orphan, extra=log_event("queue_adopted", of=orphan)
                 )
-        if orphans:  # only now: those that go must never be in the file, where a crash would make them durable queues
+        if orphans:  # only now: a crash must not turn those that were removed into durable queues
             self._save()
 
     def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
-        """Open a vhost again, of a node that serves already, or say why it is down.
+        """Reopen a vhost of a serving node, or note why it is down.
 
-        ``entries``: what handles hold on to.
+        ``entries``: its entries, which handles still refer to.
         """
         try:
             self._open_vhost(name)
@@ -248,7 +248,7 @@ class NodeActor(NodeRegistry):
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check_directory(self) -> None:
-        """Raise :class:`DirectoryLostError` where what is written here would not be found, or be in another's way."""
+        """Raise :class:`DirectoryLostError` if the data directory was removed or replaced."""
         lock = self._lock
         if lock is not None and not lock.in_place:
             raise DirectoryLostError(f"{self._path}: removed or replaced while a node ran in it; what it held is lost")
@@ -278,7 +278,7 @@ class NodeActor(NodeRegistry):
         return None
 
     def is_refusal(self, error: Exception) -> bool:
-        """Nobody could start another node in this one's place: it ends only where it cannot be right any more."""
+        """The node ends only if its state cannot be right any more, because nothing restarts it."""
         return not isinstance(error, (BrokenNodeError, DirectoryLostError))
 
     def on_refused(self, error: Exception) -> None:
@@ -294,15 +294,15 @@ class NodeActor(NodeRegistry):
 
     @property
     def topics(self) -> RunningTopics | None:
-        """The topics that run; ``None`` where there are none yet. Raises :class:`TopicsDownError`."""
+        """The running topics; ``None`` before a topic is declared. Raises :class:`TopicsDownError`."""
         return self._topics.get()
 
     def declare_topic(self, name: str, queues: int) -> RunningTopics:
-        """See that a topic is there."""
+        """Create a topic if it does not exist."""
         return self._topics.declare(name, queues)
 
     def delete_topic(self, name: str) -> None:
-        """See that a topic is not there."""
+        """Delete a topic if it exists."""
         if (topics := self._topics.get()) is not None:
             topics.delete(name)
 
@@ -316,15 +316,15 @@ class NodeActor(NodeRegistry):
         return topics
 
     def _declare_topics_of_streams(self) -> None:
-        """Those that a crash has kept from being declared, or that were lost with the topics' folder."""
+        """Declare topics that a crash kept from being declared, or that were lost with the topics' folder."""
         for stream in self.streams:
-            with contextlib.suppress(WarrenError):  # they are down: whoever uses the stream is told
+            with contextlib.suppress(WarrenError):  # the topics are down: using the stream raises the error
                 topics = self._topics.get()
                 if topics is None or topics.table.queues(stream.topic) is None:
                     self._topics.declare(stream.topic, 1)
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: whatever asks the actors here would do their work, on the parent's files."""
+        """In a forked child, stop the actors, which would otherwise work on the parent's files."""
         for vhost in self.vhosts.values():
             vhost.forget(error)
         if self._topics.running is not None:
@@ -347,7 +347,7 @@ class NodeActor(NodeRegistry):
             _LOG.info(
                 "%s is used no more and goes", entry.declaration, extra=log_event("queue_unused", of=entry.declaration)
             )
-            with contextlib.suppress(PreconditionFailedError):  # somebody has come meanwhile
+            with contextlib.suppress(PreconditionFailedError):  # it is used again
                 self.delete_queue(vhost.name, entry.declaration.name, if_unused=True)
 
     def _restart_queue(self, actor: ActorRef[Any], error: BaseException) -> None:
@@ -428,7 +428,7 @@ class NodeActor(NodeRegistry):
         if self._kept_down is None:
             try:
                 from warren.actors.node.failed_parts import FailedParts  # noqa: PLC0415 - in most nodes nothing is ever down
-            except OSError:  # no descriptor is left, which is why it is down, perhaps
+            except OSError:  # no descriptor is left, which may be why it is down
                 say()
                 key = " ".join(("note", *what))
                 self.call_later(key, RETRY_NS, lambda: self._note_down(what, error, lambda: None), first=True)
@@ -437,7 +437,7 @@ class NodeActor(NodeRegistry):
         self._kept_down.note(what, error, say)
 
     def try_again(self, what: What) -> bool:
-        """For :class:`FailedParts`: bring up what is down."""
+        """Bring up a part that is down, for :class:`FailedParts`; return whether it is up."""
         self.check_directory()
         match what:
             case ("vhost", name):
@@ -470,7 +470,7 @@ class NodeActor(NodeRegistry):
         )
 
     def _stays_down(self, what: What, restarts: Restarts, error: BaseException) -> bool:
-        """Whether what has failed is not started at once: it failed too often, or is damaged."""
+        """Whether a failed part is not restarted at once, because it failed too often or is damaged."""
         if isinstance(error, DataError) or self._context.troubles.is_on_trial(what, error):
             return True
         return restarts.too_often(
@@ -499,7 +499,7 @@ class NodeActor(NodeRegistry):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Make safe what was published, and close all files; raises what keeps that from being clean."""
+        """Make published messages safe and close all files. Raises the first error that kept that from being clean."""
         self.check_directory()
         failures: list[Exception] = []
         with contextlib.suppress(StorageError):  # most of the time there is nothing left to save
@@ -523,7 +523,7 @@ class NodeActor(NodeRegistry):
             raise failures[0]
 
     def _end(self) -> None:
-        if (recorder := self._context.recorder) is not None:  # behind the last words of the queues
+        if (recorder := self._context.recorder) is not None:  # after the last messages of the queues
             with contextlib.suppress(Exception):
                 recorder.ask(m.CloseRecord())
         for ref in (self._context.monitor, self._context.timer):
@@ -534,7 +534,7 @@ class NodeActor(NodeRegistry):
         self._stop()
 
     def crash(self) -> None:
-        """End as a killed process does: what it owns is given up as it is."""
+        """End as a killed process does, giving up everything as it is."""
         self._fail(ActorStoppedError(f"the node of {self._path} was killed"), None)
 
     def note_error(self, error: BaseException) -> None:
@@ -543,14 +543,14 @@ class NodeActor(NodeRegistry):
     def on_error(self, error: BaseException) -> None:
         if self._context.recorder is not None:
             tell(self._context.recorder, m.CloseRecord())
-        elif self._record is not None:  # it was not even begun
+        elif self._record is not None:  # the recorder was not started
             with contextlib.suppress(Exception):
                 self._record.close()
         for ref in (getattr(self._context, "monitor", None), getattr(self._context, "timer", None)):
             if ref is not None:
                 ref.stop(block=False)
         for vhost in self.vhosts.values():
-            with contextlib.suppress(Exception):  # nobody writes on in a directory that is given free
+            with contextlib.suppress(Exception):  # nothing may write on in a directory that is released
                 vhost.give_up(error)
         if self._topics.running is not None:
             self._topics.running.give_up(error)

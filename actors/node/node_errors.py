@@ -1,4 +1,4 @@
-"""What keeps a node, or a part of it, from doing what was asked."""
+"""Errors of a node or its parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from warren.storage.errors import WarrenError
 
 
 class ForeignDirectoryError(WarrenError):
-    """The directory is somebody else's, and nobody said that it may be taken over."""
+    """The directory belongs to another program, and taking it over was not allowed."""
 
 
 class VhostDownError(WarrenError):
@@ -22,9 +22,9 @@ class DelaysDownError(WarrenError):
 
 
 class UnsavedError(WarrenError):
-    """What is declared could not be written down, so what was asked for was not done; but a queue that was to be
-    deleted has lost its messages."""
+    """The declarations could not be saved, so the change was not made; but a queue to be deleted has lost its
+    messages."""
 
 
 class BrokenNodeError(RuntimeError):
-    """What is declared contradicts itself: nothing that the node did from here on would be right."""
+    """The declarations contradict each other: nothing that the node does from here on would be right."""

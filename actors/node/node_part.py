@@ -1,4 +1,4 @@
-"""NodePart: an actor of a node. It knows what the node's actors share, and has timers of its own."""
+"""NodePart: an actor of a node, with access to the node's context and to timers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodePart(PooledActor):
 
     @property
     def trouble(self) -> What | None:
-        """What of the node is down if this stops."""
+        """The part of the node that is down if this actor stops."""
         return None
 
     def is_known(self, error: BaseException) -> bool:
@@ -35,18 +35,18 @@ class NodePart(PooledActor):
         return self._context.closing or super().stopped_error()
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Do ``work`` in a turn, behind what has come meanwhile. From any thread; where it has stopped, never."""
+        """Call ``work`` in a turn, after all waiting messages. From any thread; ignored if the actor has stopped."""
         tell(self.actor_ref, Call(work))
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
-        """Do ``work`` in a turn after ``wait_ns``, behind what waits then or (``first``) before data.
+        """Call ``work`` in a turn after ``wait_ns``, after all waiting messages or (``first``) before data.
 
-        A timer of that ``key`` that runs is replaced.
+        Replaces a running timer of that ``key``.
         """
         due_ns = self._context.clock.now_ns() + wait_ns
         call = ControlCall(work) if first else Call(work)
         tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, call))
 
     def cancel_timers(self) -> None:
-        """Forget all its timers."""
+        """Cancel all timers of this actor."""
         tell(self._context.timer, m.CancelTimers(self.actor_ref))

@@ -1,12 +1,11 @@
-"""NodeRegistry: the vhosts of a node that runs, and what is declared in them. The inner half of the node's actor.
+"""NodeRegistry: the vhosts of a running node and their declarations. The base class of the node's actor.
 
-*Changes* of what is declared come one at a time (:meth:`NodeRegistry.change`): in memory, then on disk,
-then the queue's actor, and only then the answer. A change that fails, by whatever error, is taken back in memory and on
-disk and answered with the error; the node goes on. A queue that is deleted loses its files first and its definition
-then: a crash in between leaves an empty queue, never messages without one; and so does a definition that cannot be
-dropped.
+*Changes* to declarations are serialized (:meth:`NodeRegistry.change`): in memory, then on disk, then the queue's actor,
+and only then the answer. A change that fails, by whatever error, is undone in memory and on disk and answered with the
+error; the node goes on. A queue that is deleted loses its files first and its definition then: a crash in between, or a
+failure to drop the definition, leaves an empty queue, never messages without a queue.
 
-What opens the directory, and starts anew what fails, is :mod:`warren.actors.node.node_actor`.
+:mod:`warren.actors.node.node_actor` opens the directory and restarts failed parts.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ VHOSTS_DIRECTORY = "msg_stores/vhosts"
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Make many objects that stay, without Python looking through all that there are again and again meanwhile."""
+    """Disable the garbage collector while many long-lived objects are created."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -83,29 +82,29 @@ class NodeRegistry(NodePart):
 
     @property
     def users(self) -> Users:
-        """Who may log in, and do what. Any thread may ask; they are changed by :meth:`define` alone."""
+        """The users and their permissions. Any thread may read them; only :meth:`define` changes them."""
         return self.definitions.users
 
     @property
     def parameters(self) -> Parameters:
-        """Limits of vhosts, and what is kept; read and changed as :attr:`users`."""
+        """Limits of vhosts and other parameters; read and changed like :attr:`users`."""
         return self.definitions.parameters
 
     @abstractmethod
     def _open_vhost(self, name: str) -> None:
-        """Open the vhost of that name, which is defined."""
+        """Open a vhost that is defined."""
 
     @abstractmethod
     def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
-        """Open a vhost again, or say why it is down. ``entries``: what handles hold on to."""
+        """Reopen a vhost, or note why it is down. ``entries``: its entries, which handles still refer to."""
 
     @abstractmethod
     def declare_topic(self, name: str, queues: int) -> RunningTopics:
-        """See that a topic is there."""
+        """Create a topic if it does not exist."""
 
     @abstractmethod
     def delete_topic(self, name: str) -> None:
-        """See that a topic is not there."""
+        """Delete a topic if it exists."""
 
     def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
@@ -119,7 +118,7 @@ class NodeRegistry(NodePart):
         return f"{self._path}/{SIDE_DIRECTORY}/{entry}"
 
     def change(self, work: Callable[[], T]) -> T:
-        """Change what is declared, with nobody else at it: all of it, or nothing and the error."""
+        """Change declarations exclusively: completely, or not at all and raise the error."""
         self._context.check_directory()
         self.definitions.begin()
         try:
@@ -143,7 +142,7 @@ class NodeRegistry(NodePart):
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str) -> RunningVhost:
-        """Raises :class:`NotFoundError`, or :class:`VhostDownError` with what keeps the vhost from being opened."""
+        """Return a vhost. Raises :class:`NotFoundError`, or :class:`VhostDownError` with the reason why it is down."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             if (error := self.down.get(name)) is not None:
@@ -152,13 +151,13 @@ class NodeRegistry(NodePart):
         return vhost
 
     def declare_vhost(self, name: str) -> None:
-        """See that a vhost is there."""
+        """Create a vhost if it does not exist."""
         if self.definitions.declare_vhost(name):
             self._add_vhosts([name])
         self.vhost(name)
 
     def _add_vhosts(self, vhosts: Iterable[str]) -> None:
-        """Open vhosts that are new, and write down what is declared; or leave none of them."""
+        """Open new vhosts and save the declarations, or remove them all again."""
         added: list[str] = []
         try:
             for name in vhosts:
@@ -184,11 +183,11 @@ class NodeRegistry(NodePart):
         vhost = self.vhosts.pop(name, None)
         if vhost is not None:
             vhost.give_up(error)
-        with contextlib.suppress(StorageError):  # what stays is taken for an empty vhost when the node is next opened
+        with contextlib.suppress(StorageError):  # leftovers count as an empty vhost when the node is next opened
             self._context.files.delete_tree(self._vhost_path(name))
 
     def _save(self) -> None:
-        """Write down what is declared, or refuse."""
+        """Save the declarations, or raise an error that says so."""
         try:
             self.definitions.save()
         except DiskFullError as error:
@@ -197,7 +196,7 @@ class NodeRegistry(NodePart):
             raise UnsavedError(f"what is declared could not be written down: {error}") from error
 
     def define(self, work: Callable[[Definitions], T]) -> T:
-        """Change what is declared and has no actor: users, permissions. On return it is written down."""
+        """Change declarations without an actor, such as users and permissions, and save them."""
         before = [user.name for user in self.users]
         result = work(self.definitions)
         self._save()
@@ -206,7 +205,7 @@ class NodeRegistry(NodePart):
         return result
 
     def delete_vhost(self, name: str) -> None:
-        """With everything in it."""
+        """Delete a vhost with everything in it."""
         vhost = self.vhost(name)
         entries = dict(vhost.queues)
         try:
@@ -234,7 +233,7 @@ class NodeRegistry(NodePart):
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 
     def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueEntry:
-        """See that a queue is there; one that is, is the one that is asked for or it is refused."""
+        """Declare a queue. An existing queue must match the declaration."""
         if declaration.is_stream:
             raise PreconditionFailedError(f"{declaration}: streams are for clients of a server; here, use a topic")
         vhost = self.vhost(declaration.vhost)
@@ -262,12 +261,12 @@ class NodeRegistry(NodePart):
         return entry
 
     def check_queue_limit(self, vhost: str, queue: str) -> None:
-        """Raise :class:`PreconditionFailedError` where a vhost may not have one more queue."""
+        """Raise :class:`PreconditionFailedError` if the vhost may not have one more queue."""
         count = len(self.vhost(vhost).queues) + len(self.streams.of(vhost))
         self.parameters.check_queue_limit(vhost, queue, count)
 
     def declare_stream(self, declaration: QueueDeclaration) -> Stream:
-        """See that a stream is there; one that is, is the one that is asked for or it is refused."""
+        """Declare a stream. An existing stream must match the declaration."""
         vhost = self.vhost(declaration.vhost)
         if not vhost.definitions.has("queue", declaration.name):
             self.check_queue_limit(vhost.name, declaration.name)
@@ -282,7 +281,7 @@ class NodeRegistry(NodePart):
         return stream
 
     def delete_stream(self, stream: Stream) -> None:
-        """With its bindings, and its messages; those go from the disk with their files."""
+        """Delete a stream with its bindings and messages; the messages go with their files."""
         declaration = stream.declaration
         self.definitions.delete_queue(declaration.vhost, declaration.name)
         self._save()
@@ -301,13 +300,13 @@ class NodeRegistry(NodePart):
             )
 
     def release(self, owner: object) -> None:
-        """Delete the exclusive queues of an owner that goes."""
+        """Delete the exclusive queues of an owner that closes."""
         for vhost in self.vhosts.values():
             for name in [name for name, entry in vhost.queues.items() if entry.owner is owner]:
                 self.delete_queue(vhost.name, name)
 
     def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
-        """A queue that is there; raises :class:`NotFoundError`."""
+        """Return an existing queue. Raises :class:`NotFoundError`."""
         entry = self.vhost(vhost).queues.get(name)
         if entry is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
@@ -315,7 +314,7 @@ class NodeRegistry(NodePart):
         return entry
 
     def use_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
-        """As :meth:`find_queue`, for somebody who declares it passively: that is use."""
+        """Like :meth:`find_queue`, for a passive declaration, which counts as use."""
         entry = self.find_queue(vhost, name, owner)
         if (actor := entry.running) is not None:
             actor.call_soon(actor.touch)
@@ -331,10 +330,10 @@ class NodeRegistry(NodePart):
         if_unused: bool = False,
         force: bool = False,
     ) -> int:
-        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go.
+        """Return how many messages were ready. Raises :class:`PreconditionFailedError` if the queue may not be deleted.
 
-        ``owner``: who asks for it, by name; ``None``: the node itself, or who has a handle. ``force``: one that is down
-        goes too, with whatever its files still hold.
+        ``owner``: the caller that asks by name; ``None``: the node itself, or the holder of a handle. ``force``: also
+        delete a queue that is down, with whatever its files still hold.
         """
         running = self.vhost(vhost)
         if (stream := self.streams.find(vhost, name)) is not None:
@@ -358,7 +357,7 @@ class NodeRegistry(NodePart):
         return deleted
 
     def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Delete a queue that is there; the file of definitions is not written yet."""
+        """Delete an existing queue, without saving the definitions."""
         entry = running.queues[name]
         actor = entry.running
         if actor is None and entry.error is not None:
@@ -381,7 +380,7 @@ class NodeRegistry(NodePart):
         return deleted
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
-        """See that an exchange is there."""
+        """Create an exchange if it does not exist."""
         vhost = self.vhost(declaration.vhost)
         is_new = self.definitions.declare_exchange(declaration)
         self._save()
@@ -389,19 +388,20 @@ class NodeRegistry(NodePart):
             vhost.definitions.check_targets(declaration)
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
-        """With its bindings."""
+        """Delete an exchange with its bindings."""
         self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
         self._save()
 
     def bind(self, binding: Binding, owner: object) -> None:
-        """See that a binding is there; raises :class:`ResourceLockedError` for another owner's exclusive queue."""
+        """Create a binding if it is missing. Raises :class:`ResourceLockedError` for another owner's exclusive
+        queue."""
         if self.definitions.vhost(binding.vhost).has_ends(binding):
             self._check_destination(binding, owner)
         self.definitions.bind(binding)
         self._save()
 
     def unbind(self, binding: Binding, owner: object) -> None:
-        """See that it is not; raises :class:`ResourceLockedError` as :meth:`bind` does."""
+        """Delete a binding if it exists. Raises :class:`ResourceLockedError` like :meth:`bind`."""
         if self.definitions.vhost(binding.vhost).has_binding(binding):
             self._check_destination(binding, owner)
         self.definitions.unbind(binding)
@@ -413,7 +413,7 @@ class NodeRegistry(NodePart):
             entry.check_owner(owner)
 
     def set_policy(self, policy: Policy) -> None:
-        """See that a policy, or an operator policy, is there; queues are told of it."""
+        """Set a policy or an operator policy, and apply it to the queues."""
         vhost = self.vhost(policy.vhost)
         if self.definitions.set_policy(policy):
             self._save()
@@ -421,25 +421,25 @@ class NodeRegistry(NodePart):
             vhost.definitions.check_targets(policy)
 
     def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
-        """See that it is not; raises :class:`NotFoundError` where it was not."""
+        """Delete a policy. Raises :class:`NotFoundError` if it does not exist."""
         running = self.vhost(vhost)
         self.definitions.clear_policy(kind, vhost, name)
         self._save()
         running.apply_policies()
 
     def policies(self, kind: PolicyKind, vhost: str) -> list[dict[str, Any]]:
-        """As RabbitMQ's JSON."""
+        """Return the policies as RabbitMQ's JSON."""
         return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
 
     @_uncollected()
     def import_slice(self, slices: Iterator[Imported]) -> Imported | None:
-        """Do the next step of :meth:`Definitions.importing`, all of it or nothing; ``None`` after the last one."""
+        """Do the next step of :meth:`Definitions.importing`, or nothing of it; return ``None`` after the last one."""
         imported = next(slices, None)
         if imported is None:
             return None
         into = {declaration.vhost for declaration in imported.queues}
         for name in into.difference(imported.vhosts):
-            self.vhost(name)  # it may be down: then nothing is imported
+            self.vhost(name)  # raises if it is down: then nothing is imported
         self._add_vhosts(imported.vhosts)
         for name in {policy.vhost for policy in imported.policies} & self.vhosts.keys():
             self.vhosts[name].apply_policies()

@@ -1,10 +1,10 @@
-"""NodeSocket: the Unix-domain socket in a data directory, by which other processes reach the node.
+"""NodeSocket: the Unix-domain socket in a data directory, through which other processes reach the node.
 
-*Where it is.* ``warren.sock`` in the data directory, and nowhere else: nothing that lies in a directory says where a
-socket is. A path that is longer than a socket's may be goes by the directory's descriptor (``/proc/self/fd``).
+*Location.* Always ``warren.sock`` in the data directory: no file in a directory names a socket elsewhere. A path too
+long for a socket address goes through the directory's descriptor (``/proc/self/fd``).
 
-Only the node's user can open it. A crash leaves it behind: whoever opens the directory next has its lock, so nobody
-answers there any more, and what lies there is removed.
+Only the node's user can open it. A crash leaves the socket file: the next process that opens the directory holds its
+lock, so the old socket is dead, and is removed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Final
 
 SOCKET_NAME: Final = "warren.sock"
 MAX_SOCKET_PATH_BYTES: Final = 103
-"""What every system's ``sun_path`` holds; Linux has room for four more."""
+"""The size that ``sun_path`` has on every system; Linux has room for four more."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 def find_socket(directory: str) -> str | None:
-    """The socket of the node in ``directory``, if there is one; perhaps nobody answers there any more."""
+    """Return the path of the socket in ``directory``, if it exists; the node may have ended."""
     path = os.path.join(directory, SOCKET_NAME)
     return path if _identity(path) is not None else None
 
 
 @contextlib.contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """A name for ``path`` that is no longer than a socket's may be, as long as the block lasts."""
+    """Yield a name for ``path`` that fits a socket address; valid until the block ends."""
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
         yield path
         return
@@ -43,22 +43,22 @@ def short_path(path: str) -> Iterator[str]:
 
 
 class NodeSocket:
-    """The socket of one node. Made with the directory's lock in hand."""
+    """The socket of one node. Create it while holding the directory's lock."""
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, SOCKET_NAME)
         self._identity = _identity(self.path)
-        """Of the socket; before there is one: of what a process that was killed has left."""
+        """Identifies the socket; before :meth:`listen`, the one left by a killed process."""
 
     def listen(self, backlog: int) -> socket.socket:
-        """A socket that listens, and does not wait. Raises ``OSError``, ``ValueError``."""
+        """Return a non-blocking socket that listens. Raises ``OSError``, ``ValueError``."""
         self.remove()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with short_path(self.path) as name:
                 listener.bind(name)
             self._identity = _identity(self.path)
-            os.chmod(self.path, 0o600)  # before it listens: nobody else has got in
+            os.chmod(self.path, 0o600)  # before it listens, so that no other user can connect
             listener.listen(backlog)
             listener.setblocking(False)
         except OSError:
@@ -67,14 +67,14 @@ class NodeSocket:
         return listener
 
     def remove(self) -> None:
-        """Remove the socket, if it is this one; nothing else."""
+        """Remove the socket file if it is this socket."""
         with contextlib.suppress(OSError):
             if self._identity is not None and _identity(self.path) == self._identity:
                 os.unlink(self.path)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end of a connection. Raises ``OSError``."""
+    """Return process and user at the other end of a connection. Raises ``OSError``."""
     process, user, _ = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -82,13 +82,13 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 def may_come_in(user: int) -> bool:
-    """Whether a user's processes may: the node's own, and root's. The socket's mode keeps others out already, as long
-    as nobody changes it."""
+    """Whether processes of ``user`` may connect: those of the node's user and of root. The mode of the socket already
+    keeps others out, unless it is changed."""
     return user in (os.geteuid(), 0)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Of the socket with that name; ``None`` where there is none."""
+    """Return device and inode of the socket at ``path``; ``None`` if there is no socket."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):

@@ -1,16 +1,15 @@
-"""The actor that records a running node: what came, what went, and how every queue stood, at even moments.
+"""The actor that records a running node at regular times: incoming and outgoing messages, and the state of every queue.
 
-It owns the moments and the rows; where rows go is handed in (:class:`Record`), for what a file of them looks like is
-nobody's business here. A *step* is a moment of the recorder's: every ``record_interval_ms`` since it began. At each it
-tells queues to look at themselves (:mod:`warren.actors.queue.sampling`) and the memory monitor to say what it knows;
-they tell it when they get to it, in a turn of their own, and the row has the moment of that turn.
+It determines the times and the rows; the destination of the rows is injected (:class:`Record`), which also defines the
+file format. A *step* is a time of the recorder: every ``record_interval_ms`` since it began. At each step it asks
+queues to sample themselves (:mod:`warren.actors.queue.sampling`) and the memory monitor for its numbers; they answer in
+a turn of their own, and the row has the time of that turn.
 
-*It wakes nobody.* A queue that is all on disk and has had nothing to do since its last row is not even told: it has
-nothing to say, and no row. A queue that is busy with the last step's message gets no other; its next row counts since
-the last one. A queue that is closed or deleted says a last word by itself.
+*It wakes no queue.* A queue that is entirely on disk and has had nothing to do since its last row is not asked, and has
+no row. A queue that has not answered the last step's message gets no other; its next row counts since the last one. A
+queue that is closed or deleted sends a last row by itself.
 
-*It harms nobody.* Whatever goes wrong with the record is logged, and ends the record alone: queues that count for it
-go on counting into the void.
+*It does no harm.* Any error of the record is logged, and ends the record alone: queues go on counting without effect.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ _COUNTED: Final = (
 
 
 class Record(Protocol):
-    """Where rows go. Used by one thread at a time. Every method but :meth:`close` may raise what it likes."""
+    """The destination of rows. Used by one thread at a time. Every method but :meth:`close` may raise anything."""
 
     def check(self) -> None:
-        """Raise :class:`~warren.storage.errors.SettingsError` where it could never be opened; changes nothing."""
+        """Raise :class:`~warren.storage.errors.SettingsError` if it could never be opened; changes nothing."""
 
     def open(self, about: Mapping[str, Any]) -> None:
-        """Begin. ``about``: what holds for the whole record, as JSON could have it."""
+        """Begin the record. ``about``: facts about the whole record, as JSON values."""
 
     def add_queue(self, row: Row) -> None:
-        """Take in a queue's row: every one of :data:`warren.actors.queue.sampling.QUEUE_COLUMNS`."""
+        """Add a queue's row, with all of :data:`warren.actors.queue.sampling.QUEUE_COLUMNS`."""
 
     def add_node(self, row: Row) -> None:
-        """Take in a node's row: every one of :data:`warren.actors.queue.sampling.NODE_COLUMNS`."""
+        """Add a node's row, with all of :data:`warren.actors.queue.sampling.NODE_COLUMNS`."""
 
     def end_step(self, now_s: float) -> None:
-        """A step is over, so many seconds after the beginning: what waits may be written."""
+        """Called at the end of a step, ``now_s`` seconds after the beginning: buffered rows may be written."""
 
     def close(self) -> None:
-        """End: all that was added can be read."""
+        """End the record: all added rows can be read."""
 
 
 @attrs.define
@@ -70,7 +69,7 @@ class _Seen:
 
 
 class RecorderActor(NodePart):
-    """Owner of one node's record. ``queues``: the actors that there are at the moment."""
+    """Owns one node's record. ``queues`` returns the running queue actors."""
 
     def __init__(self, context: NodeContext, record: Record, queues: Callable[[], Iterable[QueueActor]]) -> None:
         super().__init__(context)
@@ -82,7 +81,7 @@ class RecorderActor(NodePart):
         self._seen: dict[str, _Seen] = {}
         self._asked: set[str] = set()
         self._node_row: Row | None = None
-        """Of the last step; it waits until the queues have said whether they are awake."""
+        """The row of the last step; it waits until the queues have said whether they are awake."""
 
     def describe(self) -> str:
         return "the recorder"
@@ -105,7 +104,7 @@ class RecorderActor(NodePart):
         return None
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do what the record may refuse: then there is no more record."""
+        """Call ``work``; an error ends the record."""
         try:
             work()
         except Exception as error:
@@ -123,7 +122,7 @@ class RecorderActor(NodePart):
         self._look()
 
     def _look(self) -> None:
-        """Tell everybody who may have something to say."""
+        """Ask all queues that may have changed, and the memory monitor."""
         seen: dict[str, _Seen] = {}
         asked: set[str] = set()
         for actor in self._queues():
@@ -146,7 +145,7 @@ class RecorderActor(NodePart):
         self._asked.discard(urn)
         again = message.step is None and last is not None and last.at_ns == message.at_ns
         if again and not any(row[name] for name in _COUNTED):
-            return  # a last word that says what was said
+            return  # a last row that repeats the previous one
         seen = _Seen(message.at_ns, message.turns, row["messages_read"], row["messages_written"], bool(row["asleep"]))
         row["time_s"] = max(message.at_ns - self._began_ns, 0) / NS
         row["step"] = self._step + 1 if message.step is None else message.step

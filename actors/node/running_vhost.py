@@ -1,10 +1,10 @@
 """One vhost of a running node: its directory, its two store actors, and an entry for every queue.
 
-Opening. Queues come from the definitions and from the directories that are found. A durable queue's files are opened by
-its actor, those of levels that were stopped cleanly only when somebody asks. A directory that no definition names is
-looked into all the same: messages that survived make it a durable queue (nothing is lost because a file of definitions
-was), else it goes. Where the persistent store was scanned, each queue's actor scans its index and tells the store which
-bodies it needs; until the last has, the store deletes nothing.
+Opening. Queues come from the definitions and from the directories found on disk. A durable queue's files are opened by
+its actor; levels that were stopped cleanly are opened on first use. A directory without a definition is examined all
+the same: messages that survived make it a durable queue (so nothing is lost with a file of definitions), otherwise it
+is deleted. If the persistent store was scanned, each queue's actor scans its index and tells the store which bodies it
+needs; until the last one has done so, the store deletes nothing.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ if TYPE_CHECKING:
 _LOG = logger("node")
 
 _DEAD_LETTER_ROUNDS: Final = 8
-"""As many queues one behind the other, at most, have what died in one of them arrive before a vhost closes."""
+"""The longest chain of queues through which dead letters travel before a vhost closes."""
 _DELAYS: Final = threading.Lock()
-"""Held by whoever begins delayed messages."""
+"""Held while a vhost's delayed messages are set up."""
 _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 
 @attrs.define(eq=False)
 class _Levels:
-    """What is found of a queue as it is opened, by level where it has priorities, else as level 0."""
+    """What was found of a queue when it was opened, by level; level 0 if it has no priorities."""
 
     opened: dict[int, VariableQueue] = attrs.Factory(dict)
-    """Those that are recovered."""
+    """The recovered levels."""
     terms: dict[int, RecoveryTerms] = attrs.Factory(dict)
-    """Those that were stopped cleanly: they are opened when somebody asks."""
+    """The levels that were stopped cleanly: they are opened on first use."""
     counted: list[m.CountReferences] = attrs.Factory(list)
-    """Which bodies they refer to, for a store that was scanned."""
+    """The bodies that they refer to, for a store that was scanned."""
     lost: list[tuple[Losses, bool]] = attrs.Factory(list)
-    """What each of them has lost, and whether it had been stopped cleanly."""
+    """The losses of each level, and whether it had been stopped cleanly."""
     crashed: bool = False
     foreign: bool = False
     """Whether another program stopped here last."""
@@ -80,7 +80,7 @@ class _Levels:
 
 @attrs.define(eq=False, repr=False)
 class RunningVhost:
-    """One vhost while its node runs. Only the node's actor changes it; ``queues`` may be read from any thread."""
+    """A vhost of a running node. Only the node's actor changes it; ``queues`` may be read from any thread."""
 
     name: str
     definitions: VhostDefinitions
@@ -88,24 +88,24 @@ class RunningVhost:
     persistent: ActorRef[Any]
     transient: ActorRef[Any]
     side_path: str
-    """The folder of what warren keeps of its queues beside the files that a broker knows."""
+    """The folder of warren's own files of its queues, beside those that a broker knows."""
     _context: NodeContext
     queues: dict[str, QueueEntry] = attrs.Factory(dict)
     streams: NodeStreams | None = None
-    """The node's; they go on when a vhost is opened anew."""
+    """The streams of the node; they go on when a vhost is reopened."""
     delays_path: str = ""
-    """Where delayed messages are, if there are any."""
+    """The directory of the delayed messages, if there are any."""
     delays: VhostDelays | None = None
-    """Those messages; ``None``: there never was one."""
+    """The delayed messages; ``None`` before the first one."""
     _returned_log_of: Callable[[QueueDeclaration], RecordLog] = attrs.Factory(
         lambda self: self._returned_log, takes_self=True
     )
     """One object for all queues."""
     opening: bool = True
-    """Whether queues may be there that are not started yet."""
+    """Whether there may be queues that are not started yet."""
     _clean: bool = False
     _opened: set[str] = attrs.Factory(set)
-    """Directories that a queue's actor has opened since: their recovery terms hold no more."""
+    """Directories that a queue's actor has opened since: their recovery terms are outdated."""
 
     @classmethod
     def open(
@@ -140,7 +140,7 @@ class RunningVhost:
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def orphans(self) -> list[QueueDeclaration]:
-        """Queues that have a directory and no definition. Levels of one priority queue are one queue."""
+        """Return queues that have a directory and no definition. Levels of one priority queue are one queue."""
         known = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
         highest: dict[bytes, int | None] = {}
         for stored in self.directory.found:
@@ -156,13 +156,13 @@ class RunningVhost:
         return found
 
     def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
-        """Start an actor for each of the queues that there are when the vhost is opened."""
+        """Start an actor for each queue that exists when the vhost is opened."""
         started = list(declarations)
         self._forget_sides(started)
         directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
         if not self._clean:
             expected = frozenset(directories & set(self.directory.found.values()))
-            if not self.directory.down:  # nobody knows what a queue that is down needs: then nothing is ever deleted
+            if not self.directory.down:  # the needs of a queue that is down are unknown: then nothing is ever deleted
                 tell(self.persistent, m.ExpectReferences(expected))
         for declaration in started:
             entry = self.queues[declaration.name] = QueueEntry(declaration)
@@ -177,7 +177,7 @@ class RunningVhost:
             _ = self.delayed().actor
 
     def remove_files(self, entry: QueueEntry) -> None:
-        """Delete what a queue that is down has on disk; its bodies in the store stay until the next scan."""
+        """Delete the files of a queue that is down; its bodies in the store stay until the next scan."""
         for stored in _stored_names(entry.declaration):
             directory = self._directory_of(stored)
             self._context.remove_tree(self.directory.queue_path(directory))
@@ -186,14 +186,14 @@ class RunningVhost:
         entry.error = None
 
     def is_empty(self, name: str) -> bool:
-        """Whether a queue that is all recovered has no message."""
+        """Whether a completely recovered queue has no message."""
         actor = self.queues[name].running
         if actor is None:
             return False
         try:
             stats: dict[str, Any] = actor.actor_ref.ask(Call(actor.stats))  # type: ignore[assignment]
         except Exception:
-            return False  # what cannot be read is kept, and is down
+            return False  # an unreadable queue is kept, and is down
         return not stats["messages"] and not actor.process.backing.recovering
 
     def start_queue(self, entry: QueueEntry) -> None:
@@ -212,7 +212,7 @@ class RunningVhost:
         entry.start(actor)
 
     def apply_policies(self) -> None:
-        """Tell queues for which other policies hold now."""
+        """Tell queues whose policies have changed."""
         for name, entry in self.queues.items():
             actor, policies = entry.running, self.definitions.policies.of("queue", name)
             if actor is not None and actor.policies != policies:
@@ -223,7 +223,7 @@ class RunningVhost:
         return self.directory.entry(stored)
 
     def _open_process(self, actor: QueueActor) -> OpenedQueue:
-        """Bring a queue up from its files; called in its actor's first turn."""
+        """Open a queue from its files; called in its actor's first turn."""
         declaration, context = actor.declaration, self._context
         initial, more_after = context.engine.msg_store_credit_disc_bound
         clients: list[RemoteStore] = []
@@ -254,7 +254,7 @@ class RunningVhost:
             )
             return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
 
-        with contextlib.ExitStack() as failing:  # then no file of it stays open
+        with contextlib.ExitStack() as failing:  # closes its files on failure
             found = self._open_levels(declaration, parts_of, failing)
             process = QueueProcess(
                 declaration,
@@ -291,9 +291,9 @@ class RunningVhost:
     def _open_levels(
         self, declaration: QueueDeclaration, parts_of: Callable[[int | None], QueueFiles], failing: contextlib.ExitStack
     ) -> _Levels:
-        """Recover those levels of a queue that may hold messages and have to be looked at now.
+        """Recover the levels of a queue that may hold messages and must be examined now.
 
-        ``failing``: is told how to give up each of them. What a queue left that is not kept goes.
+        ``failing``: gets a callback that abandons each recovered level. Files of a queue that is not kept are deleted.
         """
         files, top, found = self._context.files, declaration.max_priority, _Levels()
         for level in range((top or 0) + 1):
@@ -316,15 +316,15 @@ class RunningVhost:
         return found
 
     def side_files(self, declaration: QueueDeclaration) -> str:
-        """The folder of what warren keeps of a queue beside the files that a broker knows."""
+        """Return the folder of warren's own files of a queue, beside those that a broker knows."""
         return f"{self.side_path}/{self._directory_of(stored_name(declaration, None))}"
 
     def _forget_sides(self, queues: Iterable[QueueDeclaration]) -> None:
-        """Delete such folders of queues that are not there any more: another program has deleted them."""
+        """Delete the side folders of queues that another program has deleted."""
         files = self._context.files
         if found := files.list(self.side_path):
             for entry in set(found).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
-                if files.is_directory(path := f"{self.side_path}/{entry}"):  # a file is none of ours
+                if files.is_directory(path := f"{self.side_path}/{entry}"):  # plain files are not ours
                     files.delete_tree(path)
 
     def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
@@ -336,7 +336,7 @@ class RunningVhost:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"
 
     def _recover(self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, found: _Levels) -> VariableQueue:
-        """Recover one level, as far as its first message. What it refers to and what it lost is counted meanwhile."""
+        """Recover one level, as far as its first message, and count its references and losses meanwhile."""
         from warren.queue_index.index.scan_losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
 
         losses = Losses()
@@ -354,11 +354,11 @@ class RunningVhost:
         )
 
     def _tell_recovered(self, queue: QueueDeclaration, found: _Levels) -> None:
-        """A queue is scanned to its end."""
+        """Tell the store the references, and log the losses, once a queue is scanned completely."""
         for message in found.counted:
             tell(self.persistent, message)
         for losses, was_clean in found.lost:
-            level = logging.ERROR if was_clean else logging.WARNING  # what a crash leaves was not safe yet, perhaps
+            level = logging.ERROR if was_clean else logging.WARNING  # after a crash, they may not have been safe yet
             for cut in losses.cuts:
                 _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))
             if losses.messages:
@@ -375,7 +375,7 @@ class RunningVhost:
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self) -> VhostDelays:
-        """The delayed messages, with the first of which there begin to be some. From any thread."""
+        """Return the delayed messages, creating their object on first use. From any thread."""
         from warren.actors.delays.vhost_delays import VhostDelays  # noqa: PLC0415 - most vhosts have none
 
         with _DELAYS:
@@ -387,15 +387,15 @@ class RunningVhost:
 
     @property
     def messages_delayed(self) -> int:
-        """How many messages wait until they are due."""
+        """The number of delayed messages."""
         return 0 if self.delays is None else len(self.delays)
 
     def waiting_of_queue(self, queue: str) -> int:
-        """How many of them were published to a queue itself."""
+        """Return how many delayed messages were published to the queue itself."""
         return 0 if self.delays is None else self.delays.waiting_of(queue, "")
 
     def waiting_of_exchange(self, exchange: str) -> int:
-        """How many of them were published to an exchange."""
+        """Return how many delayed messages were published to the exchange."""
         return 0 if self.delays is None else self.delays.waiting_of(None, exchange)
 
     # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -403,7 +403,7 @@ class RunningVhost:
     def dispatch(
         self, subject: object, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
     ) -> list[tuple[str, Target]]:
-        """Where a dead letter or delayed message of ``subject`` goes. If it has no route, that is logged."""
+        """Return the targets of a dead letter or delayed message of ``subject``. A missing route is logged."""
         definitions, found = self.definitions, list[tuple[str, Target]]()
         names: tuple[str, ...] = ()
         if definitions.has("exchange", exchange):
@@ -422,19 +422,19 @@ class RunningVhost:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_for_stores(self) -> None:
-        """Come back when the stores have done what they were told until now. Raises where one of them has stopped."""
+        """Wait until the stores have handled all earlier messages. Raises if one of them has stopped."""
         self.store_statuses()
 
     def store_statuses(self) -> list[tuple[str, StoreStatus]]:
-        """Of both stores, by kind, once they have done what they were told until now."""
+        """Return the status of both stores, by kind, after all earlier messages are handled."""
         stores = (("persistent", self.persistent, self.directory.persistent_store),
                   ("transient", self.transient, self.directory.transient_store))  # fmt: skip
         return [(kind, cast("StoreStatus", actor.ask(Call(store.status)))) for kind, actor, store in stores]
 
     def close(self) -> None:
-        """Stop the queues, then the stores, and say in recovery.dets how they were left.
+        """Stop the queues, then the stores, and record in recovery.dets how they were left.
 
-        A queue that cannot be closed keeps no other from it; then raises why.
+        If a queue cannot be closed, the others are closed all the same; then the error is raised.
         """
         confirms: list[Future] = []
         if self.delays is not None:
@@ -450,15 +450,15 @@ class RunningVhost:
         for confirm in confirms:
             if not confirm.done:
                 confirm.set()
-        if self.delays is not None:  # only now: it is known what was published safely
+        if self.delays is not None:  # only now: the queues have made safe what was published to them
             self.delays.close()
         if failures:
             raise failures[0]
 
     def _let_dead_letters_arrive(self) -> None:
-        """Have dead letters safe where they went, so that a clean stop leaves each in one queue.
+        """Wait until dead letters are safe at their destination, so that a clean stop leaves each in one queue.
 
-        A queue that keeps them, for it is down where they should go or the disk is full, has them back.
+        If the destination is down or the disk is full, the queue that keeps the dead letters gets them back.
         """
         for _ in range(_DEAD_LETTER_ROUNDS):
             actors = [entry.running for entry in self.queues.values() if entry.running is not None]
@@ -470,7 +470,7 @@ class RunningVhost:
                     actor.actor_ref.ask(ControlCall(actor.catch_up))
 
     def _make_room(self) -> None:
-        """Let the stores delete what was consumed, so that the queues' acks have room on a full disk."""
+        """Let the stores delete consumed messages, so that the queues' acks have room on a full disk."""
         for entry in self.queues.values():
             if (actor := entry.running) is not None:
                 with contextlib.suppress(WarrenError):
@@ -478,7 +478,7 @@ class RunningVhost:
         self.wait_for_stores()
 
     def _close(self, confirms: list[Future]) -> list[Exception]:
-        """Returns why queues could not be closed."""
+        """Close queues and stores; return the errors of queues that could not be closed."""
         terms: dict[str, RecoveryTerms] = {}
         failures: list[Exception] = []
         if "disk" in self._context.gate.reasons:
@@ -515,7 +515,7 @@ class RunningVhost:
         self.directory.abandon()
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: the directory is the parent's."""
+        """In a forked child, stop using the directory, which is the parent's."""
         if self.delays is not None:
             self.delays.forget(error)
         for ref in (self.persistent, self.transient):
@@ -525,7 +525,7 @@ class RunningVhost:
                 actor.forget(error)
 
     def give_up(self, error: BaseException) -> None:
-        """Stop everything as a crash would, because a store has failed, to be opened anew; or to be deleted."""
+        """Stop everything as a crash would, to reopen the vhost after a store has failed, or to delete it."""
         if self.delays is not None:
             self.delays.give_up(error)
         for entry in self.queues.values():
@@ -539,7 +539,7 @@ class RunningVhost:
         self.abandon()
 
     def take_over(self, entries: Mapping[str, QueueEntry]) -> None:
-        """Let the entries that handles hold on to have the actors that run now."""
+        """Connect the entries that handles refer to with the actors that run now."""
         for name, entry in entries.items():
             opened = self.queues.get(name)
             if opened is None:
@@ -562,7 +562,7 @@ def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:
-    """Under which name a queue, or a level of it, is stored."""
+    """Return the stored name of a queue, or of one of its levels."""
     name = declaration.name.encode("utf-8", "surrogateescape")
     return name if level is None else level_name(name, level)
 

@@ -1,14 +1,15 @@
-"""A node's status server: answers other processes that want to look at a running node, or to operate it.
+"""A node's status server: answers other processes that inspect or operate a running node.
 
-A *line* of JSON comes in, a line goes out, over a Unix-domain socket that only the node's user can open. What is asked
-and answered is the caller's (``warren.top.snapshots``); here are the socket and the one thread that serves it. Whoever
-speaks AMQP is somebody else's guest: his connection is handed on unread.
+Requests and answers are *lines* of JSON, over a Unix-domain socket that only the node's user can open. Their content is
+defined by the caller (``warren.top.snapshots``); this module has the socket and the one thread that serves it. A
+connection that begins with AMQP is handed on unread.
 
-Where the socket is, :mod:`warren.actors.node.node_socket` says.
+The location of the socket is described in :mod:`warren.actors.node.node_socket`.
 
-It never disturbs. One thread serves all, one request after another, and waits for nobody: an answer goes out as its
-visitor reads it, who is asked for no more meanwhile. Who does not read, or sends no end of a line, is dropped. Where no
-socket can be made (a long path without ``/proc``) the node runs without one and says so in its log.
+It never disturbs the node. One thread serves all visitors, one request after another, and never blocks: an answer is
+sent as fast as its visitor reads it, and no further request is read meanwhile. Visitors that do not read, or send an
+endless line, are dropped. If no socket can be created (a long path without ``/proc``), the node runs without one and
+logs that.
 
 A forked child closes its copies of the descriptors and leaves the files alone.
 """
@@ -37,37 +38,37 @@ _LOG = logger("status")
 MAX_REQUEST_BYTES: Final = 1 << 16
 MAX_VISITORS: Final = 16
 PATIENCE_S: Final = 2.0
-"""An answer of which nobody reads anything for so long is given up, with its connection."""
+"""A visitor that reads nothing of an answer for this long is dropped."""
 
 _AMQP: Final = b"A"
-"""How AMQP's header begins."""
+"""The first byte of AMQP's header."""
 
 Request = Mapping[str, Any]
 Session = Callable[[Request], Mapping[str, Any]]
-"""Answers one visitor's requests, one after the other; may remember what it answered last."""
+"""Answers one visitor's requests in sequence; may keep state between them."""
 LetIn = Callable[[socket.socket], None]
-"""Takes the connection of somebody who speaks AMQP."""
+"""Takes over the connection of an AMQP client."""
 
 
 @attrs.define(eq=False, repr=False)
 class _Visitor:
-    """One connection. What is to be sent goes out before more is received."""
+    """One connection. All pending output is sent before more is received."""
 
     connection: socket.socket
     session: Session
     received: bytearray = attrs.Factory(bytearray)
     unsent: bytearray = attrs.Factory(bytearray)
     deadline_s: float = math.inf
-    """When it has read nothing for too long."""
+    """When it is dropped for reading nothing."""
     has_spoken: bool = False
 
     @property
     def wants(self) -> int:
-        """What its socket is watched for."""
+        """The events for which its socket is watched."""
         return selectors.EVENT_WRITE if self.unsent else selectors.EVENT_READ
 
     def is_guest(self) -> bool:
-        """Whether what it says first, and is left unread, is AMQP's header."""
+        """Whether its first byte, which is left unread, begins AMQP's header."""
         if self.has_spoken:
             return False
         try:
@@ -78,7 +79,7 @@ class _Visitor:
         return first == _AMQP
 
     def attend(self) -> bool:
-        """Send what it is owed, or else read what has come and answer it; whether it stays."""
+        """Send pending output, or else receive and answer; return whether to keep the visitor."""
         try:
             if self.unsent:
                 return self._send()
@@ -92,7 +93,7 @@ class _Visitor:
             return False
 
     def _answer(self) -> None:
-        """Answer the next whole line, if nothing is owed."""
+        """Answer the next complete line, unless output is pending."""
         if not self.unsent and (end := self.received.find(b"\n")) >= 0:
             line = bytes(self.received[:end])
             del self.received[: end + 1]
@@ -109,10 +110,10 @@ class _Visitor:
 
 
 class StatusServer:
-    """The socket of one node and the thread behind it. Made with the directory's lock in hand."""
+    """The socket of one node and its thread. Create it while holding the directory's lock."""
 
     def __init__(self, directory: str, new_session: Callable[[], Session], let_in: LetIn | None = None) -> None:
-        """Start serving. Raises :class:`StorageError` where no socket can be made."""
+        """Start serving. Raises :class:`StorageError` if no socket can be created."""
         self._new_session = new_session
         self._guest = socket.socket.close if let_in is None else let_in
         self._socket = NodeSocket(directory)
@@ -125,20 +126,20 @@ class StatusServer:
                 self._wake_end, self._heard_end = map(undo.enter_context, socket.socketpair())
                 self._listener = undo.enter_context(self._socket.listen(MAX_VISITORS))
                 uninterrupted(self._thread.start)
-            except (OSError, ValueError, RuntimeError) as error:  # the last: no thread is to be had
+            except (OSError, ValueError, RuntimeError) as error:  # the last: no thread available
                 raise StorageError(f"{self.path}: no socket can be made: {error}") from error
             undo.pop_all()
 
     @property
     def path(self) -> str:
-        """Where the socket is."""
+        """The path of the socket."""
         return self._socket.path
 
     @classmethod
     def start(
         cls, directory: str, new_session: Callable[[], Session], let_in: LetIn | None = None
     ) -> StatusServer | None:
-        """A server, or ``None`` and a line in the log."""
+        """Return a server; on failure log a warning and return ``None``."""
         try:
             return cls(directory, new_session, let_in)
         except StorageError as error:
@@ -152,7 +153,7 @@ class StatusServer:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> None:
-        """Answer nobody any more, and leave no file. A request that is being worked on is waited for, no visitor is."""
+        """Stop serving and remove the socket file. Wait for a request in progress, but not for visitors."""
         self._socket.remove()
         self._stopping = True
         with contextlib.suppress(OSError):
@@ -161,7 +162,7 @@ class StatusServer:
             self._thread.join()
 
     def forget(self) -> None:
-        """In a forked child, where the thread is not: let go of the parent's descriptors."""
+        """In a forked child, which lacks the thread, close the parent's descriptors."""
         for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
             one.close()
 
@@ -181,7 +182,7 @@ class StatusServer:
             one.close()
 
     def _serve_ready(self, selector: selectors.BaseSelector) -> bool:
-        """Serve whoever wants something; whether to go on."""
+        """Serve all ready connections; return whether to go on."""
         patience_s = (
             min((visitor.deadline_s for visitor in self._visitors.values()), default=math.inf) - time.monotonic()
         )
@@ -205,7 +206,7 @@ class StatusServer:
     def _let_in(self, selector: selectors.BaseSelector) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # gone again, or no descriptor left for him
+        except OSError:  # the peer is gone, or no descriptor is left
             return
         if len(self._visitors) >= MAX_VISITORS or not _is_ours(connection):
             connection.close()
@@ -219,7 +220,7 @@ class StatusServer:
         del self._visitors[visitor.connection]
         try:
             self._guest(visitor.connection)
-        except Exception as error:  # as for a request that cannot be answered
+        except Exception as error:  # the node goes on, as after any failed request
             _LOG.exception("a process could not be let in", extra=log_event("status_failed", error))
             visitor.connection.close()
 
@@ -237,13 +238,13 @@ def _is_ours(connection: socket.socket) -> bool:
 
 
 def answer(session: Session, line: bytes) -> bytes:
-    """The line that answers a line: what the session says, or ``{"error": …}``."""
+    """Return the line that answers a line: the session's answer, or ``{"error": …}``."""
     try:
         request = json.loads(line)
         said = session(request) if isinstance(request, dict) else {"error": "a request is a JSON object"}
     except (WarrenError, ValueError, RecursionError) as error:
         said = {"error": str(error)}
-    except Exception as error:  # whatever it is: the node goes on, and so does this thread
+    except Exception as error:  # whatever it is, the node and this thread go on
         _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
         said = {"error": f"it could not be answered: {shortly(error)}"}
-    return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 stand there as \udc80 … \udcff
+    return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 appear as \udc80 … \udcff

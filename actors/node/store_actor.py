@@ -1,9 +1,9 @@
-"""The actor of a shared message store, and a queue's way to it.
+"""The actor of a shared message store, and a queue's access to it.
 
-One writer: the :class:`MessageStoreActor` owns the :class:`~warren.msg_store.rdq.message_store.MessageStore` and hosts
-its turns (:class:`~warren.actors.engines.store_turn.StoreTurn`). A queue's :class:`RemoteStore` tells it what to write
-and to remove, in batches, and reads for itself: reading a store is safe from any thread, and what is still on its way
-to the store lies with the queue.
+One writer: the :class:`MessageStoreActor` owns the :class:`~warren.msg_store.rdq.message_store.MessageStore` and runs
+its turns (:class:`~warren.actors.engines.store_turn.StoreTurn`). A queue's :class:`RemoteStore` sends it what to write
+and to remove, in batches, and reads directly: reading a store is safe from any thread, and bodies still on their way to
+the store are kept by the queue.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LOG = logger("store")
 
 
 class MessageStoreActor(NodePart):
-    """Owner of one store."""
+    """Owns one store."""
 
     def __init__(self, context: NodeContext, store: MessageStore, name: str, vhost: str = "/") -> None:
         super().__init__(context)
@@ -142,9 +142,9 @@ class MessageStoreActor(NodePart):
 
 
 class RemoteStore(StoreTickets):
-    """One queue's way into one store; what :class:`warren.queue_index.queue.body_store.BodyStore` asks for.
+    """One queue's access to one store; implements :class:`warren.queue_index.queue.body_store.BodyStore`.
 
-    The store hears of it with the first body, and of many a queue, whose messages are small, never.
+    It joins the store with its first body; many queues, whose messages are small, never do.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class RemoteStore(StoreTickets):
         self._reading = reading
         self._gate = gate
         self._on_the_way: deque[tuple[int, int]] | None = None
-        """What was handed over and not taken yet: ticket and bytes."""
+        """Ticket and bytes of what was handed over and not taken yet."""
         self._in_flight: dict[bytes, tuple[int, Whole]] | None = None
         self.client = client
 
@@ -222,12 +222,12 @@ class RemoteStore(StoreTickets):
         return (self._in_flight is not None and msg_id in self._in_flight) or self._reading.contains(msg_id)
 
     def sync(self) -> None:
-        """Ask for what was written to be made safe soon: somebody waits. ``synced_ticket`` says when it is."""
+        """Ask the store to make written bodies safe soon, for a waiting caller. ``safe_ticket`` says when."""
         if self.safe_ticket < self.written_ticket:
             self._tell(SyncStore())
 
     def wait_until_taken(self) -> None:
-        """Come back when the store has taken all that was written: it is asked behind that, so that its turn comes."""
+        """Wait until the store has taken everything written, by asking it after that."""
         try:
             self._actor.ask(Call(lambda: None))
         except ActorDeadError as error:
@@ -235,7 +235,7 @@ class RemoteStore(StoreTickets):
         self.progress(self.written_ticket, self.safe_ticket)
 
     def progress(self, taken: int, safe: int) -> bool:
-        """The store has told how far it is; perhaps later than :meth:`wait_until_taken` found out."""
+        """Note how far the store is; this may come later than the result of :meth:`wait_until_taken`."""
         if not super().progress(taken, safe):
             return False
         self._let_leave(taken)
@@ -243,13 +243,13 @@ class RemoteStore(StoreTickets):
         if in_flight is not None:
             if taken == self.written_ticket:
                 self._in_flight = None
-            else:  # in the order in which they were written; one that was written again has its last place
+            else:  # a body that was written again has its latest ticket
                 for msg_id in [one for one, (ticket, _) in in_flight.items() if ticket <= taken]:
                     del in_flight[msg_id]
         return True
 
     def _let_leave(self, taken_ticket: int) -> None:
-        """What was handed over up to a ticket is not on the way any more."""
+        """Release the bytes of everything handed over up to a ticket."""
         on_the_way = self._on_the_way
         if on_the_way is None:
             return
@@ -261,11 +261,11 @@ class RemoteStore(StoreTickets):
         self._gate.leave(size_bytes)
 
     def give_up(self) -> None:
-        """The queue has ended: nobody hears any more what the store takes."""
+        """Release all bytes: the queue has ended, and no longer notes progress."""
         self._let_leave(self.written_ticket)
 
     def leave(self) -> None:
-        """Tell the store that this client is no more."""
+        """Tell the store that this client is gone."""
         if not self._joined:
             return
         with contextlib.suppress(ActorDeadError):

@@ -1,9 +1,9 @@
 """DeduplicatingQueueActor: a queue declared with ``x-message-deduplication``, the argument of RabbitMQ's plugin
-*rabbitmq-message-deduplication*: a message's headers say what it is to be the only one of, whoever publishes it.
+*rabbitmq-message-deduplication*: a header of each message holds its key, no matter who publishes it.
 
-``x-deduplication-header``: the key, text or a number. ``x-cache-ttl``: for how many milliseconds it is taken, as in the
-plugin's exchange; where neither the message nor the queue's argument of that name says so, while the message waits, as
-in the plugin's queue. Each message is looked at when its queue takes it in, so no short way past that is open here.
+``x-deduplication-header``: the key, text or a number. ``x-cache-ttl``: for how many milliseconds the key is taken, as
+in the plugin's exchange; if neither the message nor the queue's argument of that name sets it, while the message waits,
+as in the plugin's queue. Each message is checked when its queue takes it in, so no fast path around that is available.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CACHE_TTL: Final = "x-cache-ttl"
 
 
 class DeduplicatingQueueActor(QueueActor):
-    """Owner of such a queue."""
+    """Owns a deduplicating queue."""
 
     __slots__ = ()
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
-        """No message goes past the queue."""
+        """Return ``False``: no message bypasses the queue."""
         return False
 
     def _publish(  # noqa: PLR0917

@@ -1,7 +1,8 @@
-"""Deliveries: what a queue has handed to a consumer and the consumer has not taken yet.
+"""Deliveries: messages that a queue has handed to a consumer and the consumer has not taken yet.
 
-The one place where a queue's actor and a consumer's thread (or event loop) meet. The queue's prefetch bounds what lies
-here. A consumer that finds nothing first lets the queue work, in its own thread if the queue is idle, then waits.
+This is the only place where a queue's actor and a consumer's thread (or event loop) meet. The queue's prefetch limits
+how many messages it holds. A consumer that finds none first lets the queue work, in its own thread if the queue is
+idle, then waits.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from warren.actors.runtime.future import Future, Helper
 
 
 class TurnTaker(Helper, Protocol):
-    """The queue's side, for one who waits for a message."""
+    """The queue, as seen by a thread that waits for a message."""
 
     def wait_for_turn(self) -> None:
-        """Come back when a turn that another thread runs just now is over."""
+        """Wait for the end of a turn that another thread is running."""
 
 
 class Arrival(Future):
-    """A consumer's: answered when there is something to take, or the end."""
+    """A consumer's future: answered when there is a message to take, or at the end."""
 
     __slots__ = ()
 
@@ -39,16 +40,16 @@ class Deliveries:
         self.channel = channel
         self._helper = helper
         self.more: Callable[[], None] | None = None
-        """Set by the queue for a consumer without a prefetch: to be called when half of the buffer is taken."""
+        """Set by the queue for a consumer without a prefetch: called when half of the buffer is taken."""
         self.acks_unseen = False
-        """Set by the queue: whether what the consumer gets needs no ack, so that it may come past the queue."""
+        """Set by the queue: whether deliveries need no ack, so that messages may bypass the queue."""
         self.in_order = False
-        """Whether the channel has other consumers of the same queue. All get messages in the order of the delivery
-        tags that the queue gives."""
+        """Whether the channel has other consumers of the same queue. All get messages in the order of the queue's
+        delivery tags."""
         self.buffered = 0
-        """Messages that lie here."""
+        """The number of messages held here."""
         self.lapsed: set[int] | None = None
-        """The delivery tags of messages that the consumer held for too long, and that are not its any more."""
+        """The delivery tags of messages that the consumer held for too long, and has lost."""
         self._batches: deque[Delivered] = deque()
         self._lock = threading.Lock()
         self._waiting: list[Future] = []
@@ -56,12 +57,12 @@ class Deliveries:
         self._error: BaseException | None = None
 
     def put(self, batch: Delivered) -> None:
-        """Hand over a batch; the queue's side."""
+        """Hand over a batch; called by the queue."""
         for future in self.add(batch):
             future.set()
 
     def add(self, batch: Delivered) -> list[Future]:
-        """Take a batch; returns those who wait for it, whom to tell is the caller's."""
+        """Add a batch; return the waiting futures, which the caller must set."""
         with self._lock:
             self._batches.append(batch)
             self.buffered += batch.count
@@ -69,7 +70,7 @@ class Deliveries:
         return waiting
 
     def give(self, batch: Delivered) -> bool:
-        """Hand over a batch, if somebody waits for one right now; whether it is so."""
+        """Hand over a batch if a consumer is waiting for one; return whether it was."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if waiting:
@@ -80,7 +81,7 @@ class Deliveries:
         return bool(waiting)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more comes: the consumer was cancelled, or (``error``) its queue has failed or is gone."""
+        """End the deliveries: the consumer was cancelled, or (``error``) its queue has failed or is gone."""
         with self._lock:
             self._ended = True
             self._error = error
@@ -89,29 +90,29 @@ class Deliveries:
             future.set()
 
     def lapse(self, tags: range) -> None:
-        """Messages went back to the queue; the queue's side. Who has one of them is not asked."""
+        """Note messages that went back to the queue, whether or not this consumer had them; called by the queue."""
         self.lapsed = {*(self.lapsed or ()), *tags}
 
     def forget_all(self, error: BaseException) -> None:
-        """In a forked child: what lies here is the parent's."""
-        self._lock = threading.Lock()  # whoever held it is not here
+        """Drop everything in a forked child: it belongs to the parent."""
+        self._lock = threading.Lock()  # the holder of the old one may not exist here
         self._batches.clear()
         self.buffered = 0
         self._ended, self._error = True, error
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes; what has come can still be taken."""
+        """Whether nothing more comes; earlier messages can still be taken."""
         return self._ended
 
     @property
     def waiting(self) -> bool:
-        """Whether a consumer waits right now."""
+        """Whether a consumer is waiting."""
         return bool(self._waiting)
 
     def peek_tag(self) -> int | None:
-        """The first delivery tag of the next batch, 0 for a batch without tags; ``None`` if there is no batch.
-
+        """Return the first delivery tag of the next batch, 0 for a batch without tags; ``None`` if there is no batch.
+        For the thread that takes them. Raises the error that ended the deliveries.
         For the thread that takes them. Raises what ended the deliveries by error.
         """
         if self._batches:
@@ -121,7 +122,7 @@ class Deliveries:
         return None
 
     def take_now(self) -> Delivered | None:
-        """The next batch, if there is one; raises what ended the deliveries by error."""
+        """Return the next batch, if there is one. Raises the error that ended the deliveries."""
         with self._lock:
             batch = self._batches.popleft() if self._batches else None
             if batch is not None:
@@ -133,26 +134,26 @@ class Deliveries:
         return batch
 
     def take(self, timeout: float | None) -> Delivered | None:
-        """The next batch; ``None`` after ``timeout`` seconds without one, or when no more will come."""
+        """Return the next batch; ``None`` after ``timeout`` seconds without one, or when no more will come."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (batch := self.take_now()) is None and not self._ended:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             arrival = self.arrival()
             try:
-                arrived = arrival.settled(remaining)  # without any time, too, the queue may work off what waits
-            except Timeout:  # nobody is left who could bring one
+                arrived = arrival.settled(remaining)  # even with a timeout of 0 the queue may do pending work
+            except Timeout:  # no thread is left that could bring one
                 if timeout is None:
                     raise
                 arrived = False
             if not arrived:
-                if remaining == 0:  # another thread may be at the queue, about to bring what is there
+                if remaining == 0:  # another thread may be running a turn that delivers messages
                     self._helper.wait_for_turn()
                 self.forget(arrival)
                 return self.take_now()
         return batch
 
     def arrival(self) -> Future:
-        """A future that is answered when there is something to take, or the end."""
+        """Return a future that is answered when there is a message to take, or at the end."""
         future = Arrival(self._helper)
         with self._lock:
             if not self._batches and not self._ended:
@@ -162,7 +163,7 @@ class Deliveries:
         return future
 
     def forget(self, future: Future) -> None:
-        """Whoever waited for this arrival waits no more."""
+        """Forget a future that is no longer waited for."""
         with self._lock:
             if future in self._waiting:
                 self._waiting.remove(future)

@@ -1,4 +1,4 @@
-"""Looking at a queue: what its actor answers and accounts for, without changing anything."""
+"""Inspect a queue: what its actor answers and accounts for, without changing anything."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from warren.queue_index.queue.browsing import Browsed
 
 PAGE_BYTES: Final = 4 << 20
-"""About the size of the messages that one turn reads."""
+"""The approximate size of the messages that one turn reads."""
 
 QUEUE_BYTES: Final = 8192
-"""What a queue takes that is awake."""
+"""The memory that an awake queue takes."""
 
 
 @attrs.frozen
 class BrowsedMessage:
-    """One message as it stands, and its level in a priority queue (0 in others)."""
+    """One waiting message, and its level in a priority queue (0 in others)."""
 
     level: int
     browsed: Browsed
 
     @property
     def id(self) -> str:
-        """By which it is found again, while it is there: its place, and what no other message ever has."""
+        """Identifies the message while it exists: its place, and an id that no other message ever has."""
         return f"{self.level}:{self.browsed.seq_id}:{self.browsed.msg_id.hex()}"
 
 
 def wanted_of(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
-    """Messages by what :attr:`BrowsedMessage.id` says of them: their msg_ids by level and seq_id.
+    """Parse ids of :attr:`BrowsedMessage.id`: return their msg_ids by level and seq_id.
 
     Raises :class:`ArgumentsError`.
     """
@@ -56,18 +56,18 @@ def wanted_of(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
 
 
 def ends_of(process: QueueProcess) -> dict[int, int]:
-    """Behind the last message that there is now, by level: what comes later has this seq_id, or a higher one."""
+    """Return the next seq_id of each level; messages that come later have this seq_id or a higher one."""
     return {level: process.backing.status_of(level)["next_seq_id"] for level in process.backing.numbers}
 
 
 def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
-    """Whether more may stand behind what :func:`browse` has found."""
+    """Whether the page of :func:`browse` is full, so that more messages may follow."""
     return len(page) >= limit or sum([len(one.browsed.term) for one in page]) >= PAGE_BYTES
 
 
 def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
-    """At most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, from behind ``after``
-    (level, seq_id) on."""
+    """Return at most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, starting after
+    ``after`` (level, seq_id)."""
     found: list[BrowsedMessage] = []
     left = PAGE_BYTES
     awake = dict(process.backing.awake())
@@ -86,7 +86,7 @@ def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> 
 
 
 def allocated_bytes(process: QueueProcess) -> int:
-    """What the queue accounts for: bodies in RAM, and what goes with each message there."""
+    """Return the memory that the queue accounts for: bodies in RAM, and the overhead of each message there."""
     total = QUEUE_BYTES
     for _, queue in process.backing.awake():
         state = queue.state
@@ -95,7 +95,7 @@ def allocated_bytes(process: QueueProcess) -> int:
 
 
 def ask_politely(ref: ActorRef[Any], message: object, patience_s: float) -> Any | None:
-    """What an actor answers; ``None`` where it does not get to it within ``patience_s``, or has stopped."""
+    """Return an actor's answer; ``None`` if it does not answer within ``patience_s``, or has stopped."""
     try:
         answer: Any = ref.ask(message, block=False)
         return answer.get() if answer.settled(patience_s) else None

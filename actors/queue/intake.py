@@ -1,4 +1,4 @@
-"""Handing over: what users' threads give to a queue, single messages and acks above all.
+"""Intake: what users' threads hand to a queue, in particular single messages and acks.
 
 Single ones gather in the queue's inbox while it is busy (:class:`~warren.actors.runtime.inbox.PendingBatch`): those of
 one :class:`PublishKey` become one batch with one confirm, those of one :class:`SettleKey` one call.
@@ -17,11 +17,11 @@ from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import WarrenError
 
 CLOSED_WEIGHT: Final = 1 << 60
-"""No publisher is let in where so much waits; it then looks why."""
+"""An inbox weight at which no publisher is admitted; the publisher then checks why."""
 
 
 class PublishRefusedError(WarrenError):
-    """A queue that is full and told to refuse (x-overflow) did so; nothing was stored."""
+    """A full queue with an x-overflow that rejects has refused the messages; nothing was stored."""
 
 
 class QueueDownError(ActorStoppedError):
@@ -34,26 +34,26 @@ class QueueGoneError(QueueDownError):
 
 @attrs.frozen(eq=False, repr=False)
 class PublishKey:
-    """What single publishes that gather have in common. Compared by identity: a handle keeps its own."""
+    """What single publishes of one batch have in common. Compared by identity: a handle keeps its own."""
 
     envelope: Envelope
     expiration_ms: int | None = None
     priority: int = 0
     overhead_bytes: int = attrs.field(init=False)
-    """What each message takes on its way beside its body."""
+    """The bytes that each message takes on its way in addition to its body."""
 
     @overhead_bytes.default
     def _size_overhead(self) -> int:
         return MESSAGE_BYTES + len(self.envelope.properties)
 
     def size_bytes(self, bodies: Sequence[bytes]) -> int:
-        """What messages with such bodies take on their way."""
+        """Return the bytes that messages with these bodies take on their way."""
         return sum(map(len, bodies)) + len(bodies) * self.overhead_bytes
 
 
 @attrs.frozen
 class SettleKey:
-    """What single settlements that gather have in common."""
+    """What single settlements of one batch have in common."""
 
     channel: str
     outcome: str

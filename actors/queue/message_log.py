@@ -1,4 +1,4 @@
-"""MessageLog: what the queues of a node were seen to do, for threads and event loops that wait for it. For tests."""
+"""MessageLog: the observed activity of a node's queues, for threads and event loops that wait for it. For tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.actors.engines.queue.watched_turn import QueueLog
 
 
 class MessageLog:
-    """One node's. It outlives the node's restarts."""
+    """The log of one node. It outlives the node's restarts."""
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, str], QueueLog] = {}
@@ -18,7 +18,7 @@ class MessageLog:
         self._listeners: list[Callable[[], None]] = []
 
     def of(self, vhost: str, queue: str) -> QueueLog:
-        """What was seen of a queue; nothing, where there is none yet."""
+        """Return the log of a queue, which is empty at first."""
         with self._more:
             log = self._logs.get((vhost, queue))
             if log is None:
@@ -26,7 +26,7 @@ class MessageLog:
             return log
 
     def queues(self) -> list[tuple[str, str]]:
-        """Vhost and name of every queue of which something was seen."""
+        """Return vhost and name of every queue with logged messages."""
         with self._more:
             return [name for name, log in self._logs.items() if log.messages]
 
@@ -38,13 +38,13 @@ class MessageLog:
             tell()
 
     def wait_for(self, is_true: Callable[[], bool], timeout: float) -> bool:
-        """Wait until something holds of what was seen; whether it did within so many seconds."""
+        """Wait until ``is_true`` returns true, at most ``timeout`` seconds; return whether it did."""
         with self._more:
             return self._more.wait_for(is_true, timeout)
 
     @contextlib.contextmanager
     def listening(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell``, from any thread, whenever there is more."""
+        """Call ``tell``, from any thread, whenever something was logged."""
         with self._more:
             self._listeners.append(tell)
         try:

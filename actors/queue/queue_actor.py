@@ -1,10 +1,10 @@
 """The actor of one queue: it hosts a :class:`~warren.actors.engines.queue.queue_turn.QueueTurn`.
 
-It turns messages into the turn's calls. What happens in a turn, and in which order, stands with the engine. How
-messages get in, and who has to wait, is :mod:`warren.actors.queue.queue_front_end`; what a turn has for others leaves
-by :mod:`warren.actors.queue.queue_output`.
+It translates messages into calls of the turn. The engine defines what happens in a turn, and in which order.
+:mod:`warren.actors.queue.queue_front_end` describes how messages get in and who has to wait; the results of a turn
+leave by :mod:`warren.actors.queue.queue_output`.
 
-A crash, or an error: the files are given up as they are, and the node opens the queue anew from them.
+After a crash or an error, the files are given up as they are, and the node reopens the queue from them.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ if TYPE_CHECKING:
 
 
 QUICK_MESSAGES: Final = 64
-"""So many that come at once are still quick to take."""
+"""Batches up to this size are handled by a quick turn."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class OpenedQueue:
-    """A queue brought up from its files."""
+    """A queue opened from its files."""
 
     process: QueueProcess
     stores: list[RemoteStore]
     recovered: Callable[[], None]
-    """To be called once no segment is left to scan."""
+    """Called once all segments are scanned."""
     keys_path: str | None
-    """Where the keys of its messages are on disk; ``None``: nothing of it outlives the process."""
+    """Where the keys of its messages are on disk; ``None`` if nothing of the queue outlives the process."""
     has_keys: bool
-    """Whether there are any."""
+    """Whether that file exists."""
 
 
 class QueueActor(QueueOutput):
-    """Owner of one queue. What it has beyond :class:`QueueOutput` is called in its turns only."""
+    """Owns one queue. The methods that it adds to :class:`QueueOutput` are called in its turns only."""
 
     __slots__ = (
         "_has_files",
@@ -97,20 +97,20 @@ class QueueActor(QueueOutput):
         super().__init__(context, declaration, dispatch, is_opening)
         self._open_process = open_process
         self.policies = policies
-        """Those that it was last told to have; the node's actor changes them."""
+        """The policies that it was last given; the node's actor changes them."""
         self._has_files = False
-        """Whether something was published to it since it was started."""
+        """Whether a message was published to it since it was started."""
         self._recovering_armed = False
         self._recovered: Callable[[], None] | None = None
         self._written: EarlyBatch | None = None
-        """What was written ahead, and waits in the inbox."""
+        """The batch that was written ahead, and waits in the inbox."""
         self._tails: Tails | None = None
-        """Once somebody has read along at its end."""
+        """Created on first use of :attr:`tails`."""
         self._keys_path: str | None = None
         self._unique: UniquePublisher | None = None
         """The keys of its messages, once there is one."""
         self._to_be_counted: list[Future] = []
-        """Answered with :meth:`length` once all messages are found that a crash has left."""
+        """Answered with :meth:`length` once all messages that a crash has left are found."""
 
     @property
     def trouble(self) -> What:
@@ -118,7 +118,7 @@ class QueueActor(QueueOutput):
 
     @property
     def turns(self) -> int:
-        """How many of its turns had something to do."""
+        """The number of turns that had something to do."""
         return 0 if self._queue_turn is None else self._queue_turn.turns
 
     @property
@@ -127,7 +127,7 @@ class QueueActor(QueueOutput):
 
     @property
     def consumer_timeout_ms(self) -> int | None:
-        """How long a message may be unacked before it comes back, as its arguments and policies say."""
+        """How long a message may be unacked before it comes back, by the queue's arguments and policies."""
         return effective(self.declaration, self.policies.definition).consumer_timeout_ms
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
@@ -146,15 +146,15 @@ class QueueActor(QueueOutput):
             receivers=self.deliveries,
         )
         self._keys_path = opened.keys_path
-        if opened.has_keys:  # before anybody can take a message that a key speaks of
+        if opened.has_keys:  # before a message with a key can be taken
             self._open_unique()
         self._recover_on()
-        self.account_memory()  # ten thousand that were just found take memory too
-        if not self.process.backing.recovering:  # a queue that nobody ever uses expires, too
+        self.account_memory()  # thousands of queues found on opening take memory too
+        if not self.process.backing.recovering:  # a queue that is never used expires, too
             self._queue_turn.arm_deadline()
 
     def _recover_on(self) -> None:
-        """Go on recovering, behind what has come meanwhile; when it is through, say so."""
+        """Schedule the next step of recovery after waiting messages; report when it is complete."""
         if self._recovered is None:
             return
         if not self.process.backing.recovering:
@@ -174,9 +174,9 @@ class QueueActor(QueueOutput):
         self._recover_on()
 
     def close(self) -> tuple[dict[bytes, RecoveryTerms], list[Future]]:
-        """What came before is handled, the actor stops.
+        """Handle earlier messages, then stop the actor.
 
-        Returns recovery terms by stored name, and the confirms to be answered once the stores are closed.
+        Returns recovery terms by stored name, and the confirms to answer once the stores are closed.
         """
         self._handle_waiting()
         self._tell_now()
@@ -185,7 +185,7 @@ class QueueActor(QueueOutput):
             if self._unique is not None:
                 self._unique.close()
             terms = self.process.close(self._context.random)
-        except NoRoomError as error:  # half-closed: that is no refusal any more
+        except NoRoomError as error:  # half-closed, so this is no refusal any more
             raise DiskFullError(f"{self.describe()} could not write down all acks: {error}") from error
         self._recover_on()
         confirms = list(self.queue_turn.waiting)  # safe once the stores are closed, too
@@ -194,7 +194,7 @@ class QueueActor(QueueOutput):
         return terms, confirms
 
     def _handle_waiting(self) -> None:
-        """Handle what came before."""
+        """Handle all waiting messages."""
         while (entry := self.actor_inbox.take()) is not None:
             if isinstance(entry, PendingBatch):
                 self._guard(None, self.on_batch, entry)
@@ -204,12 +204,12 @@ class QueueActor(QueueOutput):
                 raise self.stopped_error()
 
     def catch_up(self) -> Future:
-        """What came before is handled now, and safe once that is answered."""
+        """Handle earlier messages now; return a future that is answered once they are safe."""
         self._handle_waiting()
         return self.sync()
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Returns how many messages were ready. The actor stops."""
+        """Delete the queue and stop the actor; return how many messages were ready."""
         self.queue_turn.hand_out()
         deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
         if self._unique is not None:
@@ -224,13 +224,13 @@ class QueueActor(QueueOutput):
         return deleted
 
     def give_up(self, error: BaseException) -> None:
-        """Its store has failed: leave everything as a crash would."""
+        """Leave everything as a crash would, because its store has failed."""
         self._error = error
         self.process.abandon()
         self._end(self.stopped_error())
 
     def _end(self, error: BaseException | None) -> None:
-        """Whatever the end: tell consumers and publishers, and be forgotten."""
+        """End consumers, confirms and timers, and stop; ``None`` as the error for a clean end."""
         for deliveries in self.deliveries.values():
             deliveries.end(error)
         if self._queue_turn is not None:
@@ -297,7 +297,7 @@ class QueueActor(QueueOutput):
             except BaseException as error:
                 entry.confirm.fail(error)
                 raise
-            finally:  # what of it went on to a store is on the way there now
+            finally:  # bodies handed to a store are counted by that store now
                 self._context.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
             return
         settle: SettleKey = entry.key  # type: ignore[assignment]
@@ -319,7 +319,7 @@ class QueueActor(QueueOutput):
             self._context.gate.leave(message.reserved_bytes)
 
     def _take_in(self, batch: EarlyBatch) -> None:
-        """What single publishes have gathered: first those of it that were written, or have gone out already."""
+        """Take in gathered single publishes: first those that were written or handed out already."""
         key: PublishKey = batch.key  # type: ignore[assignment]
         bodies = batch.items[max(batch.delivered, batch.written) :]
         if batch.written:
@@ -329,7 +329,7 @@ class QueueActor(QueueOutput):
             self._check_files()
             ids = self.msg_ids.many(len(early.bodies) - early.bodies.count(None))
             self.queue_turn.publish_delivered(key.envelope, ids, early, None if bodies else batch.confirm)
-        elif not bodies:  # whoever has it joined while his message was being written
+        elif not bodies:  # this confirm was given out while the message was being written
             batch.confirm.offer(None)
         if bodies:
             ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
@@ -338,7 +338,7 @@ class QueueActor(QueueOutput):
     # ── messages that are written before they are taken in ──────────────────────────────────────────────────────
 
     def _work(self, entries: int, asked: Asked | None) -> None:
-        """A turn. Where somebody waits for a few messages to be safe, and there is no more to do, they are written."""
+        """Run a turn. If a caller waits for a few messages to be safe, and nothing else is to do, only write these."""
         stopped = self.actor_stopped
         hurried = asked is None and self._hurry and not stopped.is_set()
         if hurried and self._guard(None, self._write_ahead, refusable=False):
@@ -354,17 +354,17 @@ class QueueActor(QueueOutput):
         super()._work(entries, asked)
 
     def _take_off(self) -> None:
-        """Take off what was read ahead and went out."""
+        """Remove messages that were read ahead and handed out."""
         with self.actor_inbox.lock:
             ahead, self._read_ahead = self._read_ahead, None
         if ahead is not None and ahead.delivered:
             self.queue_turn.take_off(ahead)
 
     def _write_ahead(self) -> bool:
-        """Make safe what waits in the inbox and nothing more; whether that was done."""
+        """Make safe what waits in the inbox, and do nothing else; return whether that was done."""
         if not self._has_files or (self._turn_is_quick and self._context.settings.sync != "os"):
             return False
-        self._hurry = False  # before it is looked at what waits: who joins that later, and waits, says so again
+        self._hurry = False  # before looking at the inbox: a publisher that joins later, and waits, sets it again
         with self.actor_inbox.lock:
             batch = self._batch_to_write()
             begun = None if batch is None else batch.begin_writing(Confirm(self))
@@ -376,7 +376,7 @@ class QueueActor(QueueOutput):
         try:
             ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
             done = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
-        except WarrenError:  # taken in, they meet it again
+        except WarrenError:  # taking them in raises it again
             done = False
         if not done:
             self._hurry = True
@@ -392,7 +392,7 @@ class QueueActor(QueueOutput):
         return True
 
     def _check_files(self) -> None:
-        """Before the first message, which makes files and the directories above them: not where those were removed."""
+        """Check the directory before the first message creates files, so as not to recreate a removed one."""
         if not self._has_files:
             self._context.check_directory()
             self._has_files = True
@@ -438,7 +438,7 @@ class QueueActor(QueueOutput):
         self._note_shared(message.consumer.shared)
 
     def set_prefetch(self, tag: str, prefetch: int, shared: SharedPrefetch | None = None) -> None:
-        """How many messages may be unacked with a consumer from now on; 0: any number. ``shared``: and with others."""
+        """Set how many messages a consumer may have unacked; 0: no limit. ``shared``: a limit together with others."""
         self.queue_turn.set_prefetch(tag, prefetch, shared)
         self._note_shared(shared)
         if (deliveries := self.deliveries.get(tag)) is not None:
@@ -449,18 +449,18 @@ class QueueActor(QueueOutput):
             shared.queues[self] = functools.partial(self.call_soon, lambda: self.queue_turn.resume_shared(shared))
 
     def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
-        """Without a prefetch a consumer gets more as it takes what it has."""
+        """Let a consumer without a prefetch get more as it takes what it has."""
         deliveries.more = None if prefetch else self.get_in_line
 
     def cancel_consumer(self, tag: str) -> None:
-        """Unacked messages stay with the channel."""
+        """Cancel a consumer; its unacked messages stay with the channel."""
         deliveries: Deliveries | None = self.queue_turn.cancel(tag)
         if deliveries is not None:
             deliveries.end()
 
     def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
-        """Returns how many unacked messages went back to their places. ``seen_up_to``: the last tag that somebody has
-        seen the message of; ``None``: all were seen, :data:`LOST`: nobody can tell."""
+        """Return how many unacked messages went back to their places. ``seen_up_to``: the last tag whose message was
+        seen; ``None``: all were seen, :data:`LOST`: unknown."""
         closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
         requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():
@@ -479,29 +479,29 @@ class QueueActor(QueueOutput):
         return next((store for store in self._stores if store.client == client), None)
 
     def sync(self) -> Future:
-        """What was acked before is safe now, what was published once the last confirm of today is."""
+        """Make earlier acks safe; return a future that is answered once earlier publishes are safe, too."""
         self.queue_turn.sync_index()
         self._context.check_directory()
-        self._tell_now()  # a publish that was refused is answered so: it is no error of this call's
+        self._tell_now()  # a refused publish fails its own confirm, not this call
         return CountDown([*self.queue_turn.waiting, *(() if self._unique is None else self._unique.waiting)])
 
     def has_dead_letters_under_way(self) -> bool:
-        """Whether messages died of which it is not known yet that they are safe elsewhere."""
+        """Whether dead letters are not yet known to be safe elsewhere."""
         return self.process.has_dead_letters_under_way
 
     def purge(self) -> int:
-        """Returns how many ready messages are gone."""
+        """Delete all ready messages; return their number."""
         return self.queue_turn.purge()
 
     def browse(self, limit: int, after: tuple[int, int] | None = None) -> list[BrowsedMessage]:
-        """At most ``limit`` messages as they stand, none taken."""
+        """Return at most ``limit`` messages without taking them."""
         self.queue_turn.worked = True
         return browse(self.process, limit, after)
 
     @property
     def tails(self) -> Tails:
-        """Who reads along at its end."""
-        self.queue_turn.worked = True  # what is looked at wakes
+        """The tails that read along at the queue's end."""
+        self.queue_turn.worked = True  # browsing wakes the queue
         if self._tails is None:
             from warren.actors.queue.tails import Tails  # noqa: PLC0415 - few queues are read along
 
@@ -516,18 +516,18 @@ class QueueActor(QueueOutput):
             self._unique.keys.close()  # it opens again with the next key
 
     def touch(self) -> None:
-        """It was declared again: x-expires begins anew."""
+        """Restart the x-expires period, because the queue was used."""
         self.queue_turn.worked = True
         self.process.touch()
 
     def lengths(self) -> tuple[int | Future, int]:
-        """:meth:`length`, and consumers. To ask is to use it."""
+        """Return :meth:`length` and the number of consumers. Counts as use."""
         self.touch()
         self.queue_turn.hand_out()
         return self.length(), self.process.consumer_count
 
     def set_policies(self, policies: AppliedPolicies) -> None:
-        """Other policies hold from now on."""
+        """Apply other policies from now on."""
         self.queue_turn.set_policies(policies)
 
     def set_mode(self, mode: Mode) -> None:
@@ -535,12 +535,12 @@ class QueueActor(QueueOutput):
         self.process.backing.set_mode(mode)
 
     def count(self) -> None:
-        """Count what happens from now on."""
+        """Count events from now on."""
         if self.process.counts is None:
             self.process.counts = Counts()
 
     def length(self) -> int | Future:
-        """How many messages are ready; later, where a crash has left some that are still being counted."""
+        """Return how many messages are ready; a future while messages that a crash has left are still being counted."""
         if not self.process.backing.recovering:
             return len(self.process)
         self._to_be_counted.append(future := Future())
@@ -553,9 +553,9 @@ class QueueActor(QueueOutput):
     # ── being recorded ──────────────────────────────────────────────────────────────────────────────────────────
 
     def has_changed(self, turns: int) -> bool:
-        """Whether it did anything since it had had so many turns. Any thread may ask."""
+        """Whether it did anything since its ``turns``-th turn. Any thread may call it."""
         counts = None if self._process is None else self._process.counts
-        return self.turns != turns or (counts is not None and counts.any)  # past the queue: without a turn
+        return self.turns != turns or (counts is not None and counts.any)  # messages may bypass the queue and its turns
 
     def _on_sample(self, message: m.SampleQueue) -> None:
         self._sample(message.step)
@@ -573,15 +573,14 @@ class QueueActor(QueueOutput):
         tell(recorder, m.QueueSampled(self.actor_urn, step, self._context.clock.now_ns(), self.turns, ram_bytes, row))
 
     def _say_last_word(self) -> None:
-        """To the recorder, if there is one and it does not know all there is."""
+        """Send a last row to the recorder, if there is one and it lacks something."""
         if self._context.recorder is not None and (not self.process.is_asleep or self.process.has_counted):
             self._sample(None)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def quick_turn(self, asked: Asked | None = None) -> bool:
-        """What is in RAM comes and goes; a sync that somebody waits for is left to the next turn, and what has gone out
-        early with it."""
+        """Handle messages in RAM; leave a requested sync, and messages that went out early, to the next turn."""
         turn = self._queue_turn
         if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
             return False
@@ -610,7 +609,7 @@ class QueueActor(QueueOutput):
                 self._tails.look()
             turn.finish()
         self._read_ahead = turn.read_ahead()
-        while self._abandoned:  # behind what was sent through the channel
+        while self._abandoned:  # after all messages sent through the channel
             self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft(), LOST))
         if self._context.check_invariants:
             turn.process.check_invariants()
@@ -618,7 +617,7 @@ class QueueActor(QueueOutput):
                 self._unique.check_invariants()
 
     def _tell_now(self) -> None:
-        """Tell, within a turn, what it has brought about so far."""
+        """Publish the turn's effects so far."""
         effects = self.process.drain_effects()
         if effects.confirmed:
             self._context.check_directory()

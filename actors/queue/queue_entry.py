@@ -1,6 +1,6 @@
-"""QueueEntry: a queue as a running vhost has it registered, and as handles hold on to it.
+"""QueueEntry: a queue as registered in a running vhost, and as referenced by handles.
 
-A queue's actor may stop and be started anew, the entry stays. It knows the actor of the moment, or why there is none.
+A queue's actor may be stopped and restarted; the entry stays. It knows the current actor, or why there is no actor.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from warren.storage.errors import WarrenError
 
 @attrs.define(eq=False, repr=False)
 class QueueEntry:
-    """One queue of a running vhost, whoever its actor is."""
+    """One queue of a running vhost, independent of its current actor."""
 
     declaration: QueueDeclaration
     owner: object | None = None
-    """Of an exclusive queue: whose it is."""
+    """The owner of an exclusive queue."""
     error: BaseException | None = None
     """Why it is down."""
     deleted: bool = False
     restarts: Restarts = attrs.Factory(Restarts)
-    """When its actor was started anew."""
+    """When its actor was restarted."""
     _actor: QueueActor | None = None
 
     @property
     def actor(self) -> QueueActor:
-        """The actor of the moment; raises what keeps the queue from having one."""
+        """The current actor. Raises the reason if there is no running one."""
         actor = self._actor
         if actor is None or actor.actor_stopped.is_set():
             raise self.down_error()
@@ -42,11 +42,11 @@ class QueueEntry:
 
     @property
     def running(self) -> QueueActor | None:
-        """The actor, if there is one that lives."""
+        """The current actor, or ``None`` if it does not run."""
         return None if self._actor is None or self._actor.actor_stopped.is_set() else self._actor
 
     def down_error(self) -> WarrenError:
-        """Why there is no actor."""
+        """Return the reason why there is no actor."""
         if self.deleted:
             return QueueGoneError(f"{self.declaration} was deleted")
         if self.error is not None:
@@ -54,20 +54,20 @@ class QueueEntry:
         return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")
 
     def check_owner(self, owner: object | None) -> None:
-        """Raise :class:`ResourceLockedError` where the queue is exclusive to somebody else."""
+        """Raise :class:`ResourceLockedError` if the queue is exclusive to another owner."""
         if self.owner is not None and self.owner is not owner:
             raise ResourceLockedError(locked(self.declaration))
 
     def start(self, actor: QueueActor) -> None:
-        """Let an actor have the queue."""
+        """Set the current actor."""
         self._actor = actor
         self.error = None
 
     def is_of(self, actor: ActorRef[Any]) -> bool:
-        """Whether this is the actor of the moment."""
+        """Whether ``actor`` is the current actor."""
         return self._actor is not None and self._actor.actor_ref == actor
 
     def go_down(self, error: BaseException) -> None:
-        """Stay without an actor."""
+        """Remove the actor and note the error."""
         self._actor = None
         self.error = error

@@ -1,10 +1,10 @@
-"""QueueFrontEnd: what any thread may call of a queue's actor. What happens in its turns is
+"""QueueFrontEnd: the methods of a queue's actor that any thread may call. Its turns are in
 :mod:`warren.actors.queue.queue_actor`.
 
-*Publishers* hand over single messages that gather in the inbox, or batches of their own;
-:mod:`warren.actors.node.front_end` says how they are held back. An event loop hands over with ``here=False``.
+*Publishers* hand over single messages, which gather in the inbox, or whole batches; :mod:`warren.actors.node.front_end`
+describes how they are held back. An event loop hands over with ``here=False``.
 
-A message that finds an empty queue and a consumer that waits for it and acks unseen goes straight to it.
+A message goes straight to a waiting consumer that needs no acks, if the queue is empty.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.storage.errors import WarrenError
 
 LARGE_BYTES: Final = 256 << 10
-"""Messages of so many bytes together are taken in at once; fewer wait for a turn that comes soon anyway."""
+"""Publishes from this size on are taken in at once; smaller ones wait for a turn that comes soon anyway."""
 
 _SAFE: Final = Confirm()
 _SAFE.set()
 
 
 def _not_yet() -> bool:
-    """Who hands over sees to the turn himself."""
+    """The caller runs the turn."""
     return False
 
 
 class QueueFrontEnd(FrontEnd):
-    """The outer half of a queue's actor."""
+    """The base class of a queue's actor that is open to all threads."""
 
     __slots__ = (
         "_abandoned",
@@ -72,19 +72,19 @@ class QueueFrontEnd(FrontEnd):
         super().__init__(context)
         self.declaration = declaration
         self.coalesces = declaration.overflow == "drop-head"
-        """Whether single publishes may share a confirm: not where one may be refused and the next not."""
+        """Whether single publishes may share a confirm: not if the queue may refuse one and accept the next."""
         self.deliveries: dict[str, Deliveries] = {}
-        """Where consumers get their messages, by their tags. Anybody may ask whether there are any."""
+        """The deliveries of each consumer, by consumer tag. Any thread may check whether there are any."""
         self.alive = True
-        """Whether messages may be handed over; quicker to ask than ``actor_stopped``."""
+        """Whether messages may be handed over; faster to check than ``actor_stopped``."""
         self._process: QueueProcess | None = None
         self._queue_turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
         self._abandoned: deque[str] = deque()
         self._early: EarlyBatch | None = None
-        """The last batch of which something went out early."""
+        """The last batch from which a message went out early."""
         self._read_ahead: ReadAhead | None = None
-        """What a turn has left for gets; the next one takes off what they got."""
+        """Messages that a turn has read ahead for gets; the next turn removes those that were taken."""
         self._error: BaseException | None = None
 
     def describe(self) -> str:
@@ -101,7 +101,7 @@ class QueueFrontEnd(FrontEnd):
         return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: the queue is the parent's, and whoever comes here gets ``error``."""
+        """Stop in a forked child: the queue is the parent's, and calls raise ``error``."""
         self._error = error
         self.alive = False
         self.actor_stopped.set()
@@ -110,10 +110,10 @@ class QueueFrontEnd(FrontEnd):
             deliveries.forget_all(error)
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
-        """Hand over one message; returns its confirm, which messages that came together share.
+        """Hand over one message; return its confirm, which messages that came together share.
 
-        ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: by
-        :func:`~warren.actors.node.front_end.admit`, for this message and others that join it.
+        ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: the
+        bytes that :class:`~warren.actors.node.admission.Admission` reserved for this message and others that join it.
         """
         if self.deliveries and self._hand_off(key, body):
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
@@ -132,9 +132,9 @@ class QueueFrontEnd(FrontEnd):
         return batch.confirm
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
-        """The fast path for one message: to a consumer that waits, or to messages that wait already.
+        """The fast path for one message: hand it to a waiting consumer, or add it to messages that wait already.
 
-        ``None``: bytes have to be reserved for it first.
+        Returns ``None`` if bytes have to be reserved for it first.
         """
         if self.deliveries and self._hand_off(key, body):
             return _SAFE
@@ -144,7 +144,7 @@ class QueueFrontEnd(FrontEnd):
         if self.deliveries:
             if self.consumer_waits():
                 self._wake_waiting()
-            else:  # whoever began the entry may have told nobody
+            else:  # the thread that began the entry may not have scheduled a turn
                 self.get_in_line()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
 
@@ -152,7 +152,7 @@ class QueueFrontEnd(FrontEnd):
         return EarlyBatch(key, Confirm(self))  # type: ignore[arg-type]
 
     def wake_consumer(self, *, here: bool = True) -> None:
-        """Let a consumer that waits have what was handed over; in this thread, if it may do the queue's work."""
+        """Give handed-over messages to a waiting consumer; in this thread, if it may do the queue's work."""
         if self.consumer_waits():
             self._wake_waiting(here=here)
 
@@ -165,9 +165,9 @@ class QueueFrontEnd(FrontEnd):
             self.get_in_line()
 
     def get_early(self, channel: str, most: int = 1) -> Delivered | None:
-        """The message at the head, where that was read ahead or waits in the inbox; ``None``: ask for a turn.
+        """Return the message at the head if it was read ahead or waits in the inbox; ``None``: ask for a turn.
 
-        At most so many, where they wait in the inbox.
+        Returns up to ``most`` messages if they wait in the inbox.
         """
         delivered = None
         try:
@@ -185,13 +185,13 @@ class QueueFrontEnd(FrontEnd):
         return delivered
 
     def _may_read_on(self) -> bool:
-        """Whether nothing waits that has to be done before a get. The inbox's lock is held."""
+        """Whether nothing waits that must be done before a get. The inbox's lock is held."""
         if not self.alive or self._turn_lock.locked() or self.actor_inbox.has_control:
             return False
         return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self.actor_inbox.line)
 
     def _give_early(self) -> bool:
-        """Give what waits in the inbox to the one consumer, where nothing stands before it; whether all of it went."""
+        """Give waiting messages to the only consumer, if nothing comes before them; return whether all of them went."""
         waiting: list[Future] = []
         with self.actor_inbox.lock:
             batch = self._early_batch()
@@ -212,7 +212,7 @@ class QueueFrontEnd(FrontEnd):
         return all_went
 
     def _early_batch(self) -> EarlyBatch | None:
-        """What waits in the inbox and may go out early. The inbox's lock is held."""
+        """Return the batch in the inbox that may go out early. The inbox's lock is held."""
         inbox, turn = self.actor_inbox, self._queue_turn
         batch = inbox.open_entry
         if not isinstance(batch, EarlyBatch) or not batch.waits or not batch.lasts:
@@ -225,8 +225,8 @@ class QueueFrontEnd(FrontEnd):
         return batch
 
     def _batch_to_write(self) -> EarlyBatch | None:
-        """What waits in the inbox and may be written ahead: nothing else but acks is there, nobody is to get it now,
-        and no publisher waits until it has left. The inbox's lock is held, and the turn is the caller's."""
+        """Return the batch in the inbox that may be written ahead: nothing but acks waits beside it, no consumer is to
+        get it now, and no publisher waits for room. The inbox's lock is held, and the caller runs the turn."""
         inbox, turn = self.actor_inbox, self._queue_turn
         batch = inbox.open_entry
         if not isinstance(batch, EarlyBatch) or not batch.lasts or (batch.waits and self.deliveries):
@@ -238,14 +238,14 @@ class QueueFrontEnd(FrontEnd):
         return batch if only_acks(inbox.line, beside=batch) else None
 
     def _all_went_out(self) -> bool:
-        """Whether nothing waits here but messages that went out early, for the next sync, and acks."""
+        """Whether only messages that went out early, for the next sync, and acks are waiting."""
         batch, inbox = self._early, self.actor_inbox
         if batch is None or batch.taken or batch.waits:
             return False
         return inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
 
     def _ack_early(self, channel: str, tag: int) -> bool:
-        """Let go of a message that went out early; whether it did, and no turn has taken it in."""
+        """Remove an acked message that went out early; return ``False`` if it did not, or if a turn has taken it in."""
         inbox, batch, ahead = self.actor_inbox, self._early, self._read_ahead
         if batch is None and ahead is None:
             return False
@@ -262,7 +262,7 @@ class QueueFrontEnd(FrontEnd):
         return True
 
     def _ack_early_range(self, channel: str, tags: range) -> bool:
-        """:meth:`_ack_early` for messages that were got together."""
+        """Like :meth:`_ack_early`, for messages that were fetched together."""
         inbox = self.actor_inbox
         with inbox.lock:
             batch = self._early
@@ -274,7 +274,7 @@ class QueueFrontEnd(FrontEnd):
             )
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
-        """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
+        """Give a message directly to a waiting consumer that needs no acks, if nothing comes before it."""
         if key.expiration_ms is not None or key.priority:  # who does not take it gives it back by what it says itself
             return False
         waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
@@ -303,7 +303,7 @@ class QueueFrontEnd(FrontEnd):
         msg_ids: bytes = b"",
         here: bool = True,
     ) -> Confirm:
-        """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
+        """Hand over messages in one batch; ``msg_ids``: 16 bytes each, if other queues get the same messages."""
         confirm = Confirm(self)
         message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm, reserved_bytes)
         if self.actor_stopped.is_set():
@@ -322,7 +322,7 @@ class QueueFrontEnd(FrontEnd):
         return confirm
 
     def _join_others(self, key: PublishKey, bodies: Sequence[bytes], reserved_bytes: int) -> Confirm:
-        """Hand over a small batch as single publishes are: together they can go out early."""
+        """Hand over a small batch like single publishes, so that they can go out early together."""
         batch = self.actor_inbox.gather(
             key,
             bodies,
@@ -336,32 +336,32 @@ class QueueFrontEnd(FrontEnd):
         return batch.confirm
 
     def _work_off(self, letter: Letter[m.Publish], weight: int) -> None:
-        """Have messages taken in and their bodies written in the calling thread, which waits for no disk.
+        """Take messages in and write their bodies in the calling thread, which waits for no disk.
 
-        A thread of the pool that did it beside this one would hold it up all the same, for both want the interpreter.
+        A thread of the pool would hold this one up all the same, because both need the interpreter.
         """
         with self._pool.holding() as held:
             self.actor_inbox.put(letter, weight)
             held.run(self)
             held.run(*[store.writer for store in self._stores])
-            held.run(self)  # it is told how far the stores are
+            held.run(self)  # handle the progress of the stores
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """As ever; but a consumer who would get nothing from a turn leaves that turn to the next sync."""
+        """Help as usual, but leave a turn that has nothing for a waiting consumer to the next sync."""
         if isinstance(future, Arrival) and self._has_nothing_for_consumers():
             self._pool.help(future, deadline)
         else:
             super().help(future, deadline)
 
     def _has_nothing_for_consumers(self) -> bool:
-        """Whether a turn comes soon, and all that it will find is messages that went out early, and acks."""
+        """Whether a turn comes soon that will find only messages that went out early, and acks."""
         batch = self._early
         if self._has_ready() or not self._turn_comes_soon() or (batch is not None and batch.waits and not batch.taken):
             return False
         return self.actor_inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
 
     def consumer_waits(self) -> bool:
-        """Whether a consumer's thread waits for a message right now."""
+        """Whether a consumer's thread is waiting for a message."""
         return any(deliveries.waiting for deliveries in list(self.deliveries.values()))
 
     def settle(self, key: SettleKey, tag: int) -> None:
@@ -377,7 +377,7 @@ class QueueFrontEnd(FrontEnd):
                 inbox.gather(key, tag, PendingBatch, 0)
 
     def settle_ranges(self, key: SettleKey, tags: Sequence[range]) -> None:
-        """Ack, requeue or reject stretches of deliveries. Raises why the queue has stopped."""
+        """Ack, requeue or reject ranges of deliveries. Raises the reason if the queue has stopped."""
         if self.actor_stopped.is_set():
             raise self.stopped_error()
         if key.outcome != "ack":
@@ -390,11 +390,11 @@ class QueueFrontEnd(FrontEnd):
             self._queue_turn.settle(key.channel, key.outcome, tags)
 
     def _ack_needs_a_turn(self) -> bool:
-        """Whether acks would wait for longer than the sync interval, or a message waits for the room that they make."""
+        """Whether acks would wait longer than the sync interval, or a message waits for the room that they make."""
         return not self._turn_comes_soon() or (bool(self.deliveries) and self._has_ready())
 
     def has_work(self) -> bool:
-        """Acks that have come during a turn, and messages that were written, wait as those do that come behind it."""
+        """Whether something waits that needs a turn now; acks and written messages may wait."""
         inbox = self.actor_inbox
         return not inbox.empty() and (not inbox.holds_only(self._waits_on) or self._ack_needs_a_turn())
 
@@ -406,7 +406,7 @@ class QueueFrontEnd(FrontEnd):
         )
 
     def _turn_comes_soon(self) -> bool:
-        """Not where the queue has just ended: what comes now is answered by who brings it."""
+        """Whether a turn is due soon; false once the queue has ended: late messages are answered by their sender."""
         return self.alive and self._queue_turn is not None and self._queue_turn.comes_soon
 
     def _has_ready(self) -> bool:
@@ -414,14 +414,14 @@ class QueueFrontEnd(FrontEnd):
         return single is None or single.state.length > 0
 
     def needs_a_turn(self) -> bool:
-        """Whether what was handed over is for a turn of its own: not where nothing waits for it but the next sync."""
+        """Whether new messages need a turn of their own; not if they only wait for the next sync."""
         return bool(self.deliveries) or not self._turn_comes_soon()
 
     def _is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)
 
     def let_go(self, channel: str) -> None:
-        """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
+        """Close an abandoned channel. Takes no lock, because a garbage collector may call it anywhere."""
         self._abandoned.append(channel)
         self._pool.submit(self)
 

@@ -1,7 +1,7 @@
-"""QueueOutput: what a queue's turns have for others, as messages. The half of a queue's actor that sends.
+"""QueueOutput: the results of a queue's turns, as messages to other actors. The half of a queue's actor that sends.
 
-It is the :class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost` of the queue's turns: reports to the
-memory monitor, confirms to publishers, dead letters to other queues. What comes in is
+It is the :class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost` of the queue's turns: it sends reports to
+the memory monitor, confirms to publishers, dead letters to other queues. Incoming messages are handled in
 :mod:`warren.actors.queue.queue_actor`.
 """
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _LOG = logger("queue")
 _rest_numbers = itertools.count(1)
 IDLE_BYTES: Final = 4096
-"""What an idle queue is taken to need, where memory is counted by the engine itself."""
+"""The assumed size of an idle queue, where the engine itself counts memory."""
 
 
 Target: TypeAlias = "ActorRef[Any] | Stream | None"
 """A queue's actor, or a stream; ``None``: a queue that is down."""
 Dispatch = Callable[[object, str, tuple[str, ...], Any], list[tuple[str, Target]]]
-"""what has it, exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
+"""Subject, exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
 
 _OPENING_WAIT_NS: Final = 10_000_000
 
@@ -62,10 +62,10 @@ class QueueOutput(QueueFrontEnd):
         super().__init__(context, declaration)
         self._dispatch = dispatch
         self._is_opening = is_opening
-        """Whether queues may be there that are not started yet."""
+        """Whether there may be queues that are not started yet."""
         self.msg_ids = MsgIds(context.random(8))
         self.rest_number = 0
-        """Another one in each rest, 0 at work: while it stays the same the queue's numbers do too."""
+        """A new number for each rest, 0 at work: while it is unchanged, the queue's numbers are, too."""
 
     @property
     def process(self) -> QueueProcess:
@@ -116,7 +116,7 @@ class QueueOutput(QueueFrontEnd):
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=True))
 
     def confirmed(self, token: Future) -> None:
-        if not token.done:  # else it was not safe when the disk was full
+        if not token.done:  # it is done if a full disk made it fail
             token.set()
 
     def refused(self, token: Future) -> None:
@@ -135,7 +135,7 @@ class QueueOutput(QueueFrontEnd):
         tell(self._context.node, m.QueueUnused(self.actor_ref))
 
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
-        """Publish dead letters to where their exchange leads; what is safe there may go here."""
+        """Publish dead letters to the targets of their exchange; once safe there, they may be removed here."""
         if self._is_opening():
             again = functools.partial(self.send_dead_letters, batch)
             self.call_later(f"dead letters {batch.number}", _OPENING_WAIT_NS, again)
@@ -157,12 +157,12 @@ class QueueOutput(QueueFrontEnd):
             envelope, body = letter.envelope, letter.body
             size_bytes = gate.enter(MESSAGE_BYTES + len(body) + len(envelope.properties))
             message = m.Publish(envelope, msg_id, [body], None, letter.priority, confirm, size_bytes)
-            # They weigh like others, but whoever sends them waits neither for room nor for bytes.
+            # They count in the weight, but their sender waits neither for room nor for bytes.
             target.actor_inbox.put(Letter(message), 1)  # type: ignore[call-arg]
         CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
 
     def _dead_lettered(self, number: int, done: Future) -> None:
-        """Safe at the targets; or refused by a full one, or that was deleted: lost, as in RabbitMQ. Down: kept here."""
+        """Drop dead letters that are safe, or lost to a full or deleted target, as in RabbitMQ; else keep them."""
         error = done.error
         if error is None or isinstance(error, (PublishRefusedError, QueueGoneError)):
             tell(self.actor_ref, ControlCall(lambda: self.queue_turn.dead_letters_safe(number)))

@@ -1,9 +1,9 @@
-"""Sampling: one look at a queue or at a node, as a row of a record (:mod:`warren.actors.node.recorder_actor`).
+"""Sampling: the state of a queue or a node as a row of a record (:mod:`warren.actors.node.recorder_actor`).
 
-Looking changes nothing: no queue wakes, and nothing is calculated anew that the queue would not calculate itself.
-Counts of messages (``published`` … ``purged``, ``messages_read``, ``messages_written``, ``turns``) are of the time
-since the queue's last row; everything else is of the row's moment. The names that a simulation's timeline has mean what
-they mean there.
+Sampling changes nothing: no queue wakes, and nothing is recalculated that the queue would not recalculate itself.
+Counts of messages (``published`` … ``purged``, ``messages_read``, ``messages_written``, ``turns``) cover the time since
+the queue's last row; everything else is as of the row's time. Names shared with a simulation's timeline have the same
+meaning.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ QUEUE_COLUMNS: Final[Mapping[str, str]] = {
     "message_bytes": "i8", "message_bytes_ram": "i8", "ram_bytes": "i8",
     "messages_read": "i8", "messages_written": "i8", "turns": "i8", "asleep": "i8",
 }  # fmt: skip
-"""Of a record's queues: names and kinds. A target or duration that there is not is infinite; a mean of nothing NaN."""
+"""The columns of a record's queues: names and types. A missing target or duration is infinite, a mean of nothing
+NaN."""
 
 NODE_COLUMNS: Final[Mapping[str, str]] = {
     "time_s": "f8", "step": "i8", "used_bytes": "i8", "limit_bytes": "i8", "ratio": "f8", "desired_duration_s": "f8",
     "memory_alarm": "bool", "disk_alarm": "bool", "disk_free_bytes": "i8", "disk_limit_bytes": "i8",
     "allocated_bytes": "i8", "queues": "i8", "queues_awake": "i8",
 }  # fmt: skip
-"""Of a record's node. ``allocated_bytes``: what the queues account for; ``queues_awake``: those not all on disk."""
+"""The columns of a record's node. ``allocated_bytes``: accounted for by the queues; ``queues_awake``: those not
+entirely on disk."""
 
 _RATES: Final = ("ingress_rate", "egress_rate", "ack_ingress_rate", "ack_egress_rate")
 _NO_COUNTS: Final = Counts()
 
 
 def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
-    """A queue as it stands; its counts begin anew. What the recorder knows better is left out: moments, ``turns``."""
+    """Return a queue's state and reset its counts. The recorder fills in the other columns: times, ``turns``."""
     counts = _NO_COUNTS if process.counts is None else process.counts.take()
     declaration, status = process.declaration, process.backing.status()
     asleep = process.is_asleep
@@ -87,7 +89,7 @@ def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
 
 
 def _duration_s(process: QueueProcess) -> float:
-    """How long messages in RAM last at the rates of the last calculation: the shortest of the levels'."""
+    """Return how long messages in RAM last at the last calculated rates: the shortest time of all levels."""
     durations = [
         (level.state.ram_msg_count + level.state.ram_ack_count) / level.state.rates.total
         for _, level in process.backing.awake()
@@ -97,7 +99,7 @@ def _duration_s(process: QueueProcess) -> float:
 
 
 def node_row(memory: Mapping[str, Any]) -> Row:
-    """What the memory monitor says of memory and disk, as columns; the recorder adds the rest."""
+    """Return the memory monitor's numbers as columns; the recorder adds the rest."""
     desired = memory["desired_duration_s"]
     return {
         "used_bytes": memory["used_bytes"],

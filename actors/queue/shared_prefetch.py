@@ -1,10 +1,10 @@
 """SharedPrefetch: how many messages several consumers, of any queues, may have unacked together.
 
-What ``basic.qos`` with ``global`` says for a channel. Queues give messages in threads of their own, so each first takes
-its part of what is left. Who found nothing left is told when there is something again.
+It implements ``basic.qos`` with ``global`` for a channel. Queues deliver in threads of their own, so each first takes
+its share of what is left. A queue that found nothing left is woken when there is room again.
 
-It counts as RabbitMQ does: what the consumers are given while there is a limit; when it comes, everything that is
-unacked on the channel. What ``basic.get`` takes is not given to a consumer, and makes no room when it is settled.
+It counts as RabbitMQ does: messages given to the consumers while there is a limit; when the limit is set, everything
+that is unacked on the channel. Messages taken by ``basic.get`` do not count, and make no room when they are settled.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from warren.actors.engines.queue.consumers import UNLIMITED_ROOM
 
 
 class SharedPrefetch:
-    """One channel's."""
+    """The shared prefetch of one channel."""
 
     __slots__ = ("_lock", "_taken", "limit", "queues")
 
     def __init__(self) -> None:
         self.limit = 0
-        """0: there is none."""
+        """0: no limit."""
         self.queues: dict[object, Callable[[], object]] = {}
-        """By queue: what is called, in any thread, when there is room again."""
+        """By queue: the function to call, in any thread, when there is room again."""
         self._taken = 0
         self._lock = threading.Lock()
 
     def set_limit(self, limit: int, unacked: int) -> bool:
-        """Another limit; ``unacked``: on the channel. Returns whether it was another one."""
+        """Set another limit; ``unacked``: the messages unacked on the channel. Return whether the limit has changed."""
         with self._lock:
             if limit == self.limit:
                 return False
@@ -40,11 +40,11 @@ class SharedPrefetch:
 
     @property
     def room(self) -> int:
-        """How many messages more there is room for, at the moment."""
+        """The number of further messages that there is room for."""
         return max(self.limit - self._taken, 0) if self.limit else UNLIMITED_ROOM
 
     def take(self, count: int) -> int:
-        """Take room for so many messages; for how many there was."""
+        """Take room for up to ``count`` messages; return for how many there was room."""
         with self._lock:
             if self.limit:
                 count = min(count, max(self.limit - self._taken, 0))
@@ -52,7 +52,7 @@ class SharedPrefetch:
             return count
 
     def give_back(self, count: int) -> None:
-        """So many messages are no longer unacked."""
+        """Note that ``count`` messages are no longer unacked."""
         with self._lock:
             was_full = self.limit and self._taken >= self.limit
             self._taken = max(self._taken - count, 0)

@@ -1,13 +1,12 @@
-"""Tails: who reads along at the end of a queue and takes nothing.
+"""Tails: readers that follow the end of a queue without taking messages.
 
-A *tail* stands at a place, in each level of a priority queue at one of its own: what lies before it has seen, or was
-never to see. At the end of each turn it looks at what has come, so that it sees what consumers have before they are
-through with it; a few messages, and no more than it is asked for, lie ahead for it. Where they are more, or a consumer
-needs no ack, a message may be gone before it is looked at: that is left out. Messages that are requeued go to their old
-places, and are not seen twice.
+A *tail* has a place in the queue, one in each level of a priority queue: messages before it were seen, or are not to be
+seen. At the end of each turn it looks at new messages, so that it sees them before consumers are through with them; a
+limited number of them is kept ready for it. If there are more, or a consumer needs no ack, a message may be gone before
+it is looked at: then it is skipped. Requeued messages return to their old places, and are not seen twice.
 
-Nothing goes past a queue that is read along (:meth:`~warren.actors.engines.queue.queue_process.QueueProcess.watch`). A
-level that is empty when the queue rests begins its seq_ids anew, and the tails in it do, too.
+No message bypasses a queue that has tails (:meth:`~warren.actors.engines.queue.queue_process.QueueProcess.watch`). If a
+level is empty when the queue rests, its seq_ids restart at 0, and so do the places of its tails.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from warren.actors.queue.inspecting import BrowsedMessage
 from warren.actors.runtime.future import Future
 
 AHEAD: Final = 256
-"""So many messages at most are looked at before they are asked for."""
+"""How many messages at most are looked at before they are asked for."""
 LOOK: Final = 16
-"""So many at a time."""
+"""How many messages are looked at in one step."""
 AHEAD_BYTES: Final = 1 << 20
-"""The same in bytes, of which the last one may be more."""
+"""The same limit in bytes; the last message may exceed it."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -35,19 +34,19 @@ class _Tail:
     places: dict[int, int]
     """By level, the seq_id of the first message that it has not looked at."""
     ahead: deque[BrowsedMessage] = attrs.Factory(deque)
-    """What it has looked at, and nobody has asked for."""
+    """Messages that it has looked at, and that were not asked for yet."""
     ahead_bytes: int = 0
     arrival: Future | None = None
 
     def take(self, count: int) -> list[BrowsedMessage]:
-        """Of what lies ahead."""
+        """Take up to ``count`` messages that were looked at."""
         found = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
         self.ahead_bytes -= sum(len(one.browsed.term) for one in found)
         return found
 
 
 class Tails:
-    """Those of one queue, by whatever they are called. Used in the queue's turns only."""
+    """The tails of one queue, by name. Used in the queue's turns only."""
 
     __slots__ = ("_backing", "_process", "_tails")
 
@@ -60,7 +59,7 @@ class Tails:
         return bool(self._tails)
 
     def begin(self, name: Hashable, count: int) -> None:
-        """A new tail, ``count`` messages before the end: the last ones in the order of delivery."""
+        """Begin a new tail, ``count`` messages before the end: the last ones in the order of delivery."""
         places = {}
         for level in reversed(self._backing.numbers):
             if self._is_empty(level):
@@ -73,7 +72,7 @@ class Tails:
         self._process.watch(is_watched=True)
 
     def page(self, name: Hashable, limit: int) -> list[BrowsedMessage] | None:
-        """At most ``limit`` messages that it has not seen; ``None`` where there is no such tail (any more)."""
+        """Return at most ``limit`` messages that the tail has not seen; ``None`` if there is no such tail."""
         tail = self._tails.get(name)
         if tail is None:
             return None
@@ -91,7 +90,7 @@ class Tails:
         return found
 
     def arrival(self, name: Hashable) -> Future:
-        """Answered when there is more for a tail than it has seen, or when it is no more."""
+        """Return a future that is answered when there is a new message for the tail, or when the tail ends."""
         arrival = Future()
         tail = self._tails.get(name)
         if tail is None or tail.ahead or self._has_more(tail):
@@ -103,7 +102,7 @@ class Tails:
         return arrival
 
     def end(self, name: Hashable) -> None:
-        """A tail is no more."""
+        """End a tail."""
         tail = self._tails.pop(name, None)
         if tail is not None and tail.arrival is not None:
             tail.arrival.offer(None)
@@ -112,7 +111,7 @@ class Tails:
     # ── what happens to the queue ───────────────────────────────────────────────────────────────────────────────
 
     def look(self) -> None:
-        """At a turn's end: look at what has come, and tell those who wait for it."""
+        """Look at new messages, at the end of a turn, and wake those who wait for them."""
         for tail in self._tails.values():
             while len(tail.ahead) < AHEAD and tail.ahead_bytes < AHEAD_BYTES and self._has_more(tail):
                 for one in self._look_on(tail, LOOK):
@@ -123,20 +122,20 @@ class Tails:
                 tail.arrival = None
 
     def rested(self) -> None:
-        """Levels may have gone to sleep, or away."""
+        """Reset places in levels that are asleep or gone."""
         for tail in self._tails.values():
             for level in filter(self._is_empty, tail.places):
                 tail.places[level] = 0
 
     def fail(self, error: BaseException) -> None:
-        """The queue is no more, or not this one."""
+        """End all tails: the queue has ended."""
         for tail in self._tails.values():
             if tail.arrival is not None:
                 tail.arrival.fail(error)
         self._tails.clear()
 
     def _is_empty(self, level: int) -> bool:
-        """Whether nobody has asked for it since it was last empty; asking would make files for it."""
+        """Whether the level is asleep and empty; using it would create files for it."""
         return level not in dict(self._backing.awake()) and not self._backing.length_of(level)
 
     def _has_more(self, tail: _Tail) -> bool:

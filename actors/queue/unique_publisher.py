@@ -1,9 +1,9 @@
-"""UniquePublisher: messages with keys, on their way into one queue. A part of the queue's actor, made with the first.
+"""UniquePublisher: publishes messages with keys to one queue. A part of the queue's actor, created with the first one.
 
-A message whose key is taken is not stored, and its publish succeeds all the same. The publisher is told when what was
-stored first is safe, and the key too (:mod:`warren.actors.engines.unique_keys` says in which order). So a publish waits
-for levels of the queue, of its own messages and of those that have its keys; then, at the end of that turn, for one
-sync of the keys' log (:meth:`UniquePublisher.flush`).
+A message whose key is taken is not stored, and its publish succeeds all the same. The publisher gets its confirm when
+the message stored first is safe, and the key too (in the order described in :mod:`warren.actors.engines.unique_keys`).
+So a publish waits for the levels of its own messages, and of the messages that hold its keys; then, at the end of that
+turn, for one sync of the keys' log (:meth:`UniquePublisher.flush`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _LOG = logger("queue")
 
 
 class Key(NamedTuple):
-    """What a message is to be the only one of."""
+    """The key that makes a message unique."""
 
     digest: bytes
     for_us: int
-    """How long; 0: while it waits."""
+    """How long the key is taken, in microseconds; 0: while the message waits."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class PublishUnique(m.Publish):
-    """User → queue. Tell. Messages with keys, one for each message, ``None`` where it has none."""
+    """User → queue. Tell. Messages with keys, one for each message, ``None`` for a message without a key."""
 
     keys: Sequence[Key | None] = ()
 
@@ -54,12 +54,12 @@ class _Waiting:
 
     confirm: Future
     keys: list[TakenKey]
-    """Its own, and those that have been taken before and are not safe either."""
+    """Its own keys, and keys that were taken before and are not safe either."""
     duplicates: tuple[int, ...]
     levels: int
-    """How many are still to become safe."""
+    """The number of levels that are still to become safe."""
     failed: bool = False
-    """Whether one of them found no room on the disk."""
+    """Whether one of the levels found no room on the disk."""
 
 
 def hand_over(
@@ -71,7 +71,7 @@ def hand_over(
     *,
     here: bool,
 ) -> UniqueConfirm:
-    """Hand messages to a queue, each with its key or none. From any thread; as for messages without keys."""
+    """Hand messages to a queue, each with its key or ``None``. From any thread, like messages without keys."""
     confirm = UniqueConfirm(actor)
     message = PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
     if actor.actor_stopped.is_set():
@@ -85,7 +85,7 @@ def hand_over(
 
 
 class UniquePublisher:
-    """The keys of a queue and who waits for them. Everything here is called in the queue's turns."""
+    """The keys of a queue, and the publishes that wait for them. All methods are called in the queue's turns."""
 
     def __init__(self, actor: QueueActor, keys: UniqueKeys, check_directory: Callable[[], None]) -> None:
         self._actor = actor
@@ -93,16 +93,17 @@ class UniquePublisher:
         self.keys = keys
         self._waiting: dict[_Waiting, None] = {}
         self._due: list[_Waiting] = []
-        """Whose messages are safe; their keys are to be."""
+        """Publishes whose messages are safe, and whose keys are not yet."""
         self._ended = False
         self._error: DataError | None = None
         """Why there are no keys."""
 
     @classmethod
     def open(cls, actor: QueueActor, context: NodeContext, keys_path: str | None) -> UniquePublisher:
-        """With the keys that the last process left. ``keys_path``: their log's, if the queue outlives the process.
+        """Open with the keys that the last process left. ``keys_path``: the path of their log if the queue outlives the
+        process.
 
-        A log that cannot be read keeps no message from anybody; who wants a key is told so.
+        An unreadable log does not affect consumers; publishing with a key raises an error.
         """
         log = None if keys_path is None else RecordLog(context.files, keys_path, LOG_KIND)
         process, wall_us = actor.process, context.clock.wall_us
@@ -138,7 +139,7 @@ class UniquePublisher:
 
     @property
     def waiting(self) -> list[Future]:
-        """The confirms of those who wait."""
+        """The confirms that are still unanswered."""
         return [one.confirm for one in (*self._waiting, *self._due)]
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +154,7 @@ class UniquePublisher:
         priority: int,
         confirm: Future,
     ) -> None:
-        """Take the messages whose keys are free. Raises what keeps all of them from being taken."""
+        """Publish the messages whose keys are free. Raises if none of the messages can be taken."""
         if self._error is not None:
             raise MessageError(f"{self._actor.describe()} takes no messages with keys: {self._error}")
         process = self._actor.process
@@ -177,7 +178,7 @@ class UniquePublisher:
         self._wait(_Waiting(confirm, awaited, tuple(duplicates), len(levels)), levels)
 
     def _sort_out(self, keys: Sequence[Key | None]) -> tuple[list[int], list[int], list[TakenKey], set[int]]:
-        """Which messages are to be stored, and which not; whose keys the others want and are not safe, with levels."""
+        """Return the messages to store, the duplicates, the unsafe keys that duplicates wait for, and their levels."""
         fresh, duplicates = list[int](), list[int]()
         holders = self.keys.holders({key.digest for key in keys if key is not None})
         awaited = [held for held in holders.values() if not held.safe]
@@ -202,7 +203,7 @@ class UniquePublisher:
         *,
         safe_anyway: bool,
     ) -> list[TakenKey]:
-        """The keys of messages that are published next, one after the other."""
+        """Take and return the keys of messages that are published next, in this order."""
         process = self._actor.process
         first = process.backing.level(level).state.next_seq_id
         expiry_us = process.expiry_us(expiration_ms)
@@ -231,7 +232,7 @@ class UniquePublisher:
         expiration_ms: int | None,
         priority: int,
     ) -> bool:
-        """Publish messages; whether the queue has taken them."""
+        """Publish messages; return whether the queue has taken them."""
         turn, backing = self._actor.queue_turn, self._actor.process.backing
         before = backing.level(level).state.next_seq_id
         try:
@@ -257,7 +258,7 @@ class UniquePublisher:
             self._actor.queue_turn.wait_until_safe(level, token)
 
     def _level_safe(self, waiting: _Waiting, token: Future) -> None:
-        """In a turn, or (behind a clean stop) when the stores are closed."""
+        """Called in a turn, or (after a clean stop) when the stores are closed."""
         if token.error is not None:
             waiting.failed = True
             waiting.confirm.fail(token.error)
@@ -273,7 +274,7 @@ class UniquePublisher:
             self._due.append(waiting)
 
     def flush(self) -> None:
-        """The end of a turn: make keys safe whose messages are, and tell the publishers."""
+        """Make keys of safe messages safe and answer the publishers, at the end of a turn."""
         due, self._due = self._due, []
         if not due:
             return
@@ -292,19 +293,19 @@ class UniquePublisher:
                 one.confirm.offer(one.duplicates)
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the keys contradict themselves."""
+        """Raise ``RuntimeError`` if the keys are inconsistent."""
         self.keys.check_invariants()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Before a clean stop. Who still waits is answered when the stores are closed."""
+        """Prepare a clean stop. Waiting publishes are answered when the stores are closed."""
         self.flush()
         self.keys.note_gone([key for one in self._waiting for key in one.keys])
         self._ended = True
 
     def delete(self) -> None:
-        """The queue is gone, and its keys with it: nothing can be lost any more."""
+        """Answer all publishes: the queue is deleted with its keys, so nothing can be lost any more."""
         self._ended = True
         self.keys.close()
         for one in self._due:
@@ -312,7 +313,7 @@ class UniquePublisher:
         self._due.clear()
 
     def end(self, error: BaseException | None) -> None:
-        """Whatever the end."""
+        """End in any case, with or without an error."""
         self._ended = True
         self.keys.close()
         for one in self._due:

@@ -21,19 +21,19 @@ from pykka import Timeout as Timeout  # noqa: PLC0414 - for those who wait
 from warren.storage.call_arguments import check_timeout
 
 _LOCK = threading.Lock()  # held for a few instructions only; one for all futures
-os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # whoever held it is not there
+os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is gone
 _PENDING, _VALUE, _ERROR = 0, 1, 2
 
 ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 class Helper(Protocol):
-    """What can work off an answer in the thread that waits for it."""
+    """An object that can produce an answer in the thread that waits for it."""
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """Do what can be done here and now; come back when it is done or has to be waited for.
+        """Do what can be done in this thread; return when the answer is there or has to be waited for.
 
-        A helper that waits itself, as one that reads a socket, does so until ``deadline`` (of the monotonic clock;
+        A helper that itself waits, such as one that reads a socket, waits until ``deadline`` (monotonic clock;
         ``None``: for ever).
         """
 
@@ -62,13 +62,13 @@ class Future(pykka.Future[Any]):
         return self._result if self._state == _ERROR else None
 
     def helped_by(self, helper: Helper) -> None:
-        """Say who owes the answer."""
+        """Set the helper that owes the answer."""
         self._helper = helper
 
     def get(self, *, timeout: float | None = None) -> Any:
-        """The answer; raises the error, and :class:`pykka.Timeout` after ``timeout`` seconds without either."""
+        """Return the answer. Raises the error of the future, or :class:`pykka.Timeout` after ``timeout`` seconds."""
         if self._state == _PENDING:
-            if self._get_hook is not None:  # what Pykka makes of another future (stop, map): worked out when asked for
+            if self._get_hook is not None:  # set by Pykka when it derives a future (stop, map): evaluated on demand
                 self._settle(_VALUE, self._get_hook(timeout), only_first=True)
                 return self._result
             self._wait(timeout)
@@ -79,14 +79,14 @@ class Future(pykka.Future[Any]):
         return self._result
 
     def settled(self, timeout: float | None = None) -> bool:
-        """Wait until there is an answer or an error; whether there is one after ``timeout`` seconds."""
+        """Wait for an answer or an error, at most ``timeout`` seconds; return whether there is one."""
         if self._state == _PENDING:
             self._wait(timeout)
         return self._state != _PENDING
 
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        helper = self._helper  # whoever answers meanwhile takes it away
+        helper = self._helper  # cleared by the thread that answers
         if helper is not None:
             helper.help(self, deadline)
             if self._state != _PENDING:
@@ -106,7 +106,7 @@ class Future(pykka.Future[Any]):
                     self._waiters.remove(waiter)
 
     def set(self, value: Any = None) -> None:
-        """Answer; a second answer is an error of the caller's."""
+        """Answer. Raises ``RuntimeError`` if there is an answer already."""
         self._settle(_VALUE, value)
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
@@ -120,7 +120,7 @@ class Future(pykka.Future[Any]):
             self._settle(_ERROR, error, only_first=True)
 
     def answer_with(self, answer: Any) -> None:
-        """Answer with a value, or as another future is answered; unless there is an answer already."""
+        """Answer with a value, or with the outcome of another future, unless there is an answer already."""
         if isinstance(answer, Future):
             answer.on_done(self.follow)
         else:
@@ -132,7 +132,7 @@ class Future(pykka.Future[Any]):
             self._settle(_VALUE, value, only_first=True)
 
     def follow(self, other: Future) -> None:
-        """Take over the answer or the error of ``other``, which is settled."""
+        """Copy the outcome of ``other``, which is settled."""
         if self._state == _PENDING:
             self._settle(other._state, other._result, only_first=True)
 
@@ -153,7 +153,7 @@ class Future(pykka.Future[Any]):
             callback(self)
 
     def on_done(self, callback: Callable[[Future], None]) -> None:
-        """Call ``callback`` with this future once it is settled, in the thread that settles it; at once if it is.
+        """Call ``callback`` with this future in the thread that settles it, or at once if it is settled.
 
         The callback must not raise and must not wait.
         """
@@ -166,13 +166,13 @@ class Future(pykka.Future[Any]):
         callback(self)
 
     def forget(self, callback: Callable[[Future], None]) -> None:
-        """Call ``callback`` no more, if it has not been called."""
+        """Remove ``callback`` if it has not been called yet."""
         with _LOCK:
             if self._callbacks is not None and callback in self._callbacks:
                 self._callbacks.remove(callback)
 
     def hurry(self) -> None:
-        """Let whoever owes the answer know that somebody waits who cannot help, and come back at once."""
+        """Tell the helper that a waiter cannot help; return at once."""
         hurry_up = getattr(self._helper, "hurry_up", None)
         if hurry_up is not None:
             hurry_up()
@@ -182,12 +182,12 @@ class Future(pykka.Future[Any]):
 
 
 class Confirm(Future):
-    """A publisher's: answered once what was handed over is as safe as the node's ``sync`` promises."""
+    """A publisher's future: answered once the published messages are as safe as the node's ``sync`` promises."""
 
     __slots__ = ()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Come back when it is safe. Raises ``TimeoutError`` after ``timeout`` seconds, and why it never will be."""
+        """Wait until the messages are safe. Raises ``TimeoutError`` after ``timeout`` seconds, or the error."""
         if timeout is not None:
             check_timeout(timeout)
         if self._state == _PENDING:
@@ -199,18 +199,18 @@ class Confirm(Future):
 
     @property
     def duplicates(self) -> tuple[int, ...]:
-        """Which of the messages, counted from 0, were not stored, as their keys (``unique``) were taken. Waits as
-        :meth:`wait` does, and raises what that raises."""
+        """The positions, from 0, of messages that were not stored because their keys (``unique``) were taken. Waits and
+        raises like :meth:`wait`."""
         return ()
 
     @property
     def duplicate(self) -> bool:
-        """Whether there is such a message: of a single one, whether it was not stored."""
+        """Whether a message was not stored because its key was taken."""
         return bool(self.duplicates)
 
 
 class UniqueConfirm(Confirm):
-    """Of messages with keys: answered once what was stored is safe, and what else has the keys."""
+    """The confirm of messages with keys: answered once these, and earlier messages with the same keys, are safe."""
 
     __slots__ = ()
 
@@ -220,7 +220,7 @@ class UniqueConfirm(Confirm):
 
 
 class CountDown(Confirm):
-    """A future that is answered once ``count`` others are; the first error of theirs is its own."""
+    """A future that is answered once all of ``parts`` are; fails with the first error among them."""
 
     __slots__ = ("_left",)
 

@@ -1,11 +1,11 @@
-"""Inbox: what waits for an actor, control before data.
+"""Inbox: the messages that wait for an actor, control before data.
 
 Two lanes. *Control* messages (:class:`Control`: stop, duration targets, credit, what a store has made safe) overtake
 *data*; within a lane the order of arrival is kept. ``weight`` counts the published messages that wait: a publisher that
 finds too many has to wait (:mod:`warren.actors.queue.queue_front_end`).
 
-Single publishes and acks join the entry at the tail of the data lane while it is of their kind and nothing else has
-come behind it (:class:`PendingBatch`): an actor that is busy finds batches.
+Single publishes and acks join the entry at the tail of the data lane while that entry is of their kind and still the
+last (:class:`PendingBatch`), so a busy actor gets batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Control:
 class Call:
     """User, timer or another actor → any actor, or an actor → itself: call one of its methods in a turn.
 
-    It is done behind what has come before. Asked, the reply is what ``work`` returns.
+    It runs after the messages that came before it. For ``ask``, the reply is the return value of ``work``.
     """
 
     work: Callable[[], object]
@@ -39,11 +39,11 @@ class Call:
 
 @attrs.frozen
 class ControlCall(Call, Control):
-    """The same, before data."""
+    """A :class:`Call` that overtakes data."""
 
 
 class PendingBatch:
-    """An entry of the data lane that others of its kind may still join. ``key``: what makes them of one kind."""
+    """An entry of the data lane that items of the same kind may still join. ``key`` identifies the kind."""
 
     __slots__ = ("items", "key", "reserved_bytes", "room_bytes", "taken")
 
@@ -51,23 +51,23 @@ class PendingBatch:
         self.key = key
         self.items: list[Any] = []
         self.reserved_bytes = 0
-        """What is on the way for it (:mod:`warren.actors.node.gate`)."""
+        """Bytes that the gate counts for it (:mod:`warren.actors.node.gate`)."""
         self.room_bytes = 0
-        """So much of that has not come yet."""
+        """Counted bytes that no item has used yet."""
         self.taken = False
         """Whether it has left the inbox."""
 
     def take(self) -> None:
-        """It leaves the inbox. Nothing joins what its items are from now on (:meth:`Inbox.note`)."""
+        """Mark the entry as taken and copy its items, so that later joins do not change them (:meth:`Inbox.note`)."""
         self.taken = True
         self.items = self.items.copy()
 
 
 class Owner(Helper, Protocol):
-    """Whose inbox it is."""
+    """The owner of an inbox."""
 
     def schedule(self) -> None:
-        """Something waits, and nobody has been told."""
+        """Called when a message waits and no turn is scheduled."""
 
 
 Entry = Envelope[Any] | PendingBatch
@@ -75,26 +75,26 @@ G = TypeVar("G", bound=PendingBatch)
 
 
 class Inbox:
-    """The two lanes. Any thread may put; one at a time takes."""
+    """Two lanes. Any thread may put; one thread at a time takes."""
 
     __slots__ = ("_control", "_data", "lock", "open_entry", "owner", "scheduled", "weight")
 
     def __init__(self) -> None:
         self.owner: Owner | None = None
-        """Set before anybody can put."""
+        """Set before the first put."""
         self.scheduled = False
-        """Whether somebody has been told to run the owner's turn."""
+        """Whether a turn of the owner has been scheduled."""
         self.weight = 0
-        """Published messages that wait."""
+        """The number of published messages that wait."""
         self._control: deque[Envelope[Any]] | None = None
         self._data: deque[Entry] | None = None
         self.lock = threading.Lock()
-        """To be held by who looks and acts on what it has seen (:mod:`warren.actors.queue.early_deliveries`)."""
+        """Hold it to look at the inbox and act on what was seen (:mod:`warren.actors.queue.early_deliveries`)."""
         self.open_entry: PendingBatch | None = None
-        """The entry that single ones join. To be asked with the lock."""
+        """The entry that single items join. Read it with the lock held."""
 
     def put(self, envelope: Envelope[Any], weight: int = 0, *, wake: Callable[[], bool] | None = None) -> None:
-        """Take one message; Pykka's way in. ``wake``: whether to tell the owner that it waits, asked behind that."""
+        """Append one message; Pykka calls it. ``wake`` is asked after that whether to wake the owner."""
         if isinstance(envelope.reply_to, Future) and self.owner is not None:
             envelope.reply_to.helped_by(self.owner)
         try:
@@ -106,7 +106,7 @@ class Inbox:
                 else:
                     data = self._data_lane()
                     self.open_entry = None
-                    self.weight += weight  # no interrupt comes between this and the next call
+                    self.weight += weight  # no interrupt can come between this and the append
                     data.append(envelope)
             if wake is None or wake():
                 self._wake()
@@ -126,10 +126,10 @@ class Inbox:
         wake: Callable[[], bool] | None = None,
         several: bool = False,
     ) -> G:
-        """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry.
+        """Add ``item`` to the entry at the tail, or to a ``new`` one; return the entry.
 
-        All entries of one key are of one class. ``reserved_bytes``: for this item of ``size_bytes``, and others.
-        ``wake``: whether to tell the owner that it waits, asked behind that. ``several``: it is a list of items.
+        All entries of one key have the same class. ``reserved_bytes``: for this item of ``size_bytes``, and for later
+        ones. ``wake`` is asked after that whether to wake the owner. ``several``: ``item`` is a list of items.
         """
         try:
             with self.lock:
@@ -137,7 +137,7 @@ class Inbox:
                 if tail is None or tail.key is not key:
                     tail = new(key)
                     self._data_lane().append(tail)
-                    # only now: nobody would take what joins an entry that does not stand in line
+                    # only after the append: items that join an entry outside the lane would be lost
                     self.open_entry = tail
                 tail.reserved_bytes += reserved_bytes
                 tail.room_bytes += reserved_bytes - size_bytes
@@ -154,9 +154,9 @@ class Inbox:
         return tail  # type: ignore[return-value]
 
     def join(self, key: object, item: Any, size_bytes: int, weight: int = 1) -> PendingBatch | None:
-        """The fast path: let one join the entry at the tail, and tell nobody.
+        """The fast path: add ``item`` to the entry at the tail without waking the owner.
 
-        If that is of its kind, and bytes enough are reserved for it.
+        Returns ``None`` if that entry is of another kind or has too few bytes reserved.
         """
         with self.lock:
             tail = self.open_entry
@@ -168,11 +168,11 @@ class Inbox:
         return tail
 
     def note(self, key: object, item: Any) -> bool:
-        """:meth:`join` for what has no weight and no size, mostly without the lock; whether it has joined.
+        """Like :meth:`join`, for items without weight and size, mostly without the lock; return whether ``item``
+        joined.
 
-        Whoever takes an entry says so first, and goes on with a copy of its items. What has joined before that is in
-        the copy; whether what came meanwhile is there too, tells a look with the lock. No two items of an entry are
-        equal.
+        :meth:`PendingBatch.take` sets ``taken`` before it copies the items. An item added before the copy is in it;
+        whether a concurrent one is there, too, is checked with the lock held. No two items of an entry are equal.
         """
         tail = self.open_entry
         if tail is None or tail.key is not key:
@@ -188,25 +188,25 @@ class Inbox:
 
     @property
     def has_control(self) -> bool:
-        """Whether a control message waits. To be asked with the lock."""
+        """Whether a control message waits. Call it with the lock held."""
         return bool(self._control)
 
     @property
     def line(self) -> Collection[Entry]:
-        """The data lane, in order. To be asked with the lock."""
+        """The data lane, in order. Call it with the lock held."""
         return self._data or ()
 
     def holds_only(self, kind: Callable[[Entry], bool]) -> bool:
-        """Whether all that waits is of this kind."""
+        """Whether all waiting entries are of this kind."""
         with self.lock:
             return not self._control and all(map(kind, self.line))
 
     def seal(self) -> None:
-        """Let nothing join the entry at the tail any more."""
+        """Close the entry at the tail to further items."""
         self.open_entry = None
 
     def lighten(self, weight: int) -> None:
-        """So much of the weight has been taken out and handled."""
+        """Subtract the weight of messages that were taken and handled."""
         with self.lock:
             self.weight -= weight
 
@@ -221,12 +221,12 @@ class Inbox:
             self.owner.schedule()
 
     def _wake_after_interrupt(self) -> None:
-        """A signal's handler has raised within a call: it may have put something, or said that it wakes the owner."""
-        if self.owner is not None:  # a turn too many does no harm; without one what waits would wait for ever
+        """Wake the owner after an interrupt within a call, which may have put a message or set ``scheduled``."""
+        if self.owner is not None:  # a superfluous turn is harmless; without one the message could wait for ever
             self.owner.schedule()
 
     def take(self) -> Entry | None:
-        """The next entry; ``None`` where nothing waits. An entry that was taken gathers no more."""
+        """Take the next entry; ``None`` if nothing waits. No item joins an entry that was taken."""
         with self.lock:
             if self._control:
                 return self._control.popleft()
@@ -237,12 +237,12 @@ class Inbox:
                 if not isinstance(entry, PendingBatch):
                     return entry
                 entry.take()
-                if entry.items:  # else an interrupt struck who began it
+                if entry.items:  # empty if an interrupt struck the thread that began it
                     return entry
             return None
 
     def take_this(self, entry: PendingBatch) -> None:
-        """Take an entry out of its place in the data lane."""
+        """Take an entry out of the middle of the data lane."""
         with self.lock:
             self._data_lane().remove(entry)
             if entry is self.open_entry:
@@ -250,7 +250,7 @@ class Inbox:
             entry.take()
 
     def get(self) -> Envelope[Any]:
-        """Pykka's way out; here an actor is run only when something waits."""
+        """Take the next envelope, for Pykka; only called when something waits."""
         entry = self.take()
         if not isinstance(entry, Envelope):
             raise RuntimeError("nothing that Pykka could handle waits")  # noqa: TRY004
@@ -261,7 +261,7 @@ class Inbox:
         return not self._control and not self._data
 
     def rest(self) -> None:
-        """Give up memory that an idle actor does not need."""
+        """Release memory that an idle actor does not need."""
         with self.lock:
             self._data = self._data or None
             self._control = self._control or None

@@ -1,12 +1,12 @@
-"""Interrupts: what a signal's handler raises (KeyboardInterrupt, a time limit) strikes between turns only.
+"""Interrupts: exceptions of signal handlers (KeyboardInterrupt, a time limit) are raised between turns only.
 
-Python runs the handlers of signals in the main thread, between any two instructions; what one raises would cut a turn
-in half, and with it a queue's state or a lock that is held. So while the main thread runs a turn, the handlers that it
-has at that moment are put aside, whoever set them; a signal that comes is held, and its own handler is called as soon
-as the turn is over. Turns are short: they wait for the disk, never for anybody's messages.
+Python runs signal handlers in the main thread, between any two instructions. An exception there would cut a turn in
+half and leave a queue's state or a lock inconsistent. So while the main thread runs a turn, all current handlers are
+replaced. Signals that arrive are held, and their own handlers are called as soon as the turn is over. Turns are short:
+they wait for the disk, never for messages.
 
-Other threads, the pool's among them, are never struck, and pay nothing. Handlers that are written in C, as those of
-``faulthandler``, are not Python's, and stay.
+Other threads, including those of the pool, are never interrupted and pay nothing. Handlers written in C, such as those
+of ``faulthandler``, stay in place.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ T = TypeVar("T")
 
 _SIGNALS: Final = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
-# All three belong to the main thread.
+# These three belong to the main thread.
 _aside: dict[int, Callable[[int, FrameType | None], Any]] = {}
-"""The handlers that are put aside."""
+"""The replaced handlers."""
 _last_seen: tuple[list[Any], list[int]] = [], []
-"""The handlers of all signals when they were last put aside, and where those of them stand that are Python's."""
+"""The handlers of all signals when they were last replaced, and which of them are written in Python."""
 _held: deque[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = deque()
-"""Signals that came meanwhile."""
+"""Signals that arrived meanwhile."""
 _is_holding = False
 _main_thread = threading.main_thread().ident
 
 
 def _note_main_thread() -> None:
-    """In a forked child it is the thread that forked."""
+    """In a forked child the thread that forked is the main thread."""
     global _main_thread  # noqa: PLW0603 - there is one main thread
     _main_thread = threading.main_thread().ident
 
@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_note_main_thread)
 
 
 def uninterrupted(work: Callable[..., T], *args: Any) -> T:
-    """Call ``work``; what signals would raise meanwhile is raised when it is over. Calls within it change nothing."""
+    """Call ``work``; exceptions of signal handlers are raised when it is over. Nested calls have no further effect."""
     global _is_holding  # noqa: PLW0603 - there is one main thread
     if _is_holding or threading.get_ident() != _main_thread:
         return work(*args)
@@ -68,7 +68,7 @@ def _put_aside() -> None:
         _aside[_SIGNALS[at]] = handlers[at]
         try:
             _signal.signal(_SIGNALS[at], _hold)
-        except ValueError:  # Python runs in somebody else's program, and its main thread is not the one
+        except ValueError:  # Python is embedded in another program, and this is not its main thread
             _aside.clear()
             return
 
@@ -78,7 +78,7 @@ def _hold(number: int, frame: FrameType | None) -> None:
 
 
 def _give_back() -> None:
-    """Give every handler its signal back, then let the signals that came strike, whatever strikes in between."""
+    """Restore every handler, then call those of the held signals, even if one of them raises."""
     try:
         for number, handler in list(_aside.items()):
             _signal.signal(number, handler)
@@ -92,18 +92,18 @@ def _give_back() -> None:
 
 
 class Closing:
-    """The closing of one thing that many threads may close, once and whole. Who comes while another thread is at it
-    waits for that one."""
+    """Close one thing completely, once, even if many threads do so. A thread that comes while another closes it waits
+    for that one."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.is_over = False
-        """Set by the work, when nothing is left to do."""
+        """Set by ``work`` when nothing is left to do."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Close, unless that is over. ``work`` goes on where it was broken off.
+        """Close, unless that is done. ``work`` resumes at the point of interruption.
 
-        An interrupt is raised when it is over; a second one breaks it off, and the next call goes on with it.
+        An interrupt is raised when closing is over; a second one aborts it, and the next call continues.
         """
         try:
             self.attempt(work)
@@ -113,7 +113,7 @@ class Closing:
             raise
 
     def attempt(self, work: Callable[[], None]) -> None:
-        """The same, but for an interrupt, which breaks it off."""
+        """Like :meth:`run`, but an interrupt aborts it."""
         with self._lock:
             if not self.is_over:
                 work()

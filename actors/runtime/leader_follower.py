@@ -1,15 +1,15 @@
-"""Leading: who of many threads reads one socket.
+"""Leading: how many threads share the reading of one socket.
 
-One thread at a time *leads*: it waits at the socket, reads, and answers the futures of all. A thread that waits for an
-answer leads where nobody does, so what it asks for costs one round trip and no switch of threads; else it follows, and
-is woken by its answer or to lead. Where nobody waits, the *reader* leads, a thread for that. While threads come and go
-it does not compete with them: it looks after them every few milliseconds, and leads again when none came meanwhile.
-It also connects: where there is no socket nobody leads but it.
+One thread at a time *leads*: it waits at the socket, reads, and answers the futures of all threads. A thread that waits
+for an answer leads if no other thread does; its request then costs one round trip and no thread switch. Otherwise it
+follows, and is woken by its answer or to lead. If no thread waits, a dedicated thread, the *reader*, leads. While
+threads come and go, the reader does not compete with them: it checks every few milliseconds, and leads again if none
+came meanwhile. The reader also connects: without a socket only the reader acts.
 
-*Locks*, in the order in which they may be taken: ``_lock``, then those of futures and of deliveries. It is held for a
-few instructions and calls of the system that do not wait, never while something is waited for. What calls others
-(callbacks of futures, deliveries) is collected (:data:`Later`) and called without it. Whoever leads holds no lock: the
-one who leads is a token, so that an interrupt between two instructions leaves nobody leading for ever.
+*Locks*, in the order in which they may be taken: ``_lock``, then those of futures and of deliveries. ``_lock`` is held
+for a few instructions and non-blocking system calls, never while waiting. Calls to other code (callbacks of futures,
+deliveries) are collected (:data:`Later`) and made without the lock. Leadership is not a lock but a token, so an
+interrupt between two instructions cannot leave it taken for ever.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from warren.storage.errors import StorageError, WarrenError, shortly
 _LOG = logger("client")
 
 TICK_S: Final = 0.005
-"""So long the reader leaves the socket to threads that come and go."""
+"""How long the reader leaves the socket to threads that come and go before it checks again."""
 SILENCE_TICK_S: Final = 1.0
-"""How often a thread at the socket looks how long the other end has been silent."""
+"""How often a thread at the socket checks how long the other end has been silent."""
 LINGER_S: Final = 0.0005
-"""Messages and acks that follow a write so soon leave together."""
+"""Messages and acks that follow a write within this time are sent together."""
 
 Later = list[tuple[Callable[..., object], tuple[Any, ...]]]
-"""What is to be called without the lock, in this order."""
+"""Calls to make without the lock, in this order."""
 
 
 def call_later(later: Later) -> None:
-    """Call it."""
+    """Make the collected calls."""
     for function, arguments in later:
         function(*arguments)
 
 
 def new_lock() -> threading.Lock:
-    """A lock, for those who know no threads."""
+    """Return a lock, for modules that do not import ``threading``."""
     return threading.Lock()
 
 
 class _Bell:
-    """A semaphore that an interrupt leaves whole: one of ``threading`` may keep its lock then, or lose it."""
+    """A semaphore that survives an interrupt; that of ``threading`` may keep its lock then, or lose it."""
 
     __slots__ = ("_rung",)
 
@@ -66,7 +66,7 @@ class _Bell:
         self._rung.put(None)
 
     def heard(self, timeout: float | None = None) -> bool:
-        """Wait for one ring, at most so many seconds; whether it came."""
+        """Wait for one ring, at most ``timeout`` seconds; return whether it came."""
         try:
             self._rung.get(timeout=timeout)
         except Empty:
@@ -75,25 +75,25 @@ class _Bell:
 
 
 class _Token:
-    """One turn at leading."""
+    """Identifies one turn at leading."""
 
 
 class Leading(ABC):
-    """The threads at one socket after the other."""
+    """The threads that share one socket."""
 
     closed: WarrenError | None = None
-    """Why nobody can use it any more."""
+    """Why the socket is closed for good."""
     silence_limit_s: float
     """After this time without data :meth:`too_silent` is called."""
 
     def begin(self) -> None:
-        """As nobody had ever used it."""
+        """Set the initial state."""
         self._lock = threading.Lock()
         self._park = _Bell()
         self._poll = select.poll()
         self._woken: socket.socket | None = None
         self._waker: socket.socket | None = None
-        """What is sent here wakes who waits at the socket; there once somebody wants one."""
+        """Sending to it wakes the thread at the socket; created when the reader starts."""
         self._thread: threading.Thread | None = None
         self._leader: _Token | None = None
         self._followers: deque[_Bell] = deque()
@@ -103,12 +103,12 @@ class Leading(ABC):
         self.is_joining = False
         """Whether the reader is to connect."""
         self.is_lazy = False
-        """Whether something is to leave soon."""
+        """Whether data waits to be sent soon."""
         self.abandoned: deque[Callable[[Later], object]] = deque()
-        """What is to be done with the lock held, soon: for those that may not take it, as a ``__del__``."""
+        """Work to do soon with the lock held, for code that may not take it, such as ``__del__``."""
         self.silent_s = 0.0
         """For how long nothing came while a thread was at the socket. Time during which this process was suspended
-        counts for no more than :data:`SILENCE_TICK_S`."""
+        counts as at most :data:`SILENCE_TICK_S`."""
         self._looked_s = 0.0
 
     @property
@@ -118,44 +118,44 @@ class Leading(ABC):
 
     @property
     def is_reader(self) -> bool:
-        """Whether the calling thread is the reader: it waits for no answer."""
+        """Whether the calling thread is the reader, which never waits for an answer."""
         return threading.current_thread() is self._thread
 
     @property
     @abstractmethod
     def is_stuck(self) -> bool:
-        """Whether the socket had no room for all."""
+        """Whether the socket could not take all data."""
 
     @abstractmethod
     def join(self) -> None:
-        """The reader's: connect."""
+        """Connect; called by the reader."""
 
     @abstractmethod
     def fail(self, error: WarrenError) -> None:
-        """Say to all who wait that they wait in vain."""
+        """Fail everything that waits for an answer."""
 
     @abstractmethod
     def break_off(self, error: WarrenError) -> None:
-        """The same, where something has happened that should not; the next one who asks gets another socket."""
+        """Like :meth:`fail`, after an unexpected error; the next request opens another socket."""
 
     @abstractmethod
     def too_silent(self) -> None:
-        """Nothing came for :attr:`silence_limit_s`. Called without the lock."""
+        """Called without the lock when nothing came for :attr:`silence_limit_s`."""
 
     @abstractmethod
     def receive(self, connection: socket.socket, later: Later) -> None:
-        """Read what there is. Called with the lock held."""
+        """Read the available data. Called with the lock held."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Write what there is, as far as the socket takes it. Called with the lock held."""
+        """Write as much of the pending data as the socket takes. Called with the lock held."""
 
     @abstractmethod
     def flush_lazy(self) -> None:
-        """The same, where something was to leave soon. Called with the lock held."""
+        """Write data that was to be sent soon. Called with the lock held."""
 
     def watch(self, connection: socket.socket) -> None:
-        """There is a socket; called with the lock held."""
+        """Use ``connection`` from now on; called with the lock held."""
         self.connection, self.is_joining = connection, False
         self.silent_s, self._looked_s = 0.0, time.monotonic()
         self._poll = select.poll()
@@ -164,17 +164,17 @@ class Leading(ABC):
             self._poll.register(self._woken, select.POLLIN)
 
     def locked(self) -> threading.Lock:
-        """For those whose state the lock guards, too: channels, publishers."""
+        """The lock, for channels and publishers, whose state it guards too."""
         return self._lock
 
     def wait_for_leader(self, patience_s: float) -> None:
-        """Come back when nobody is at the socket, which was shut down; or after that time."""
+        """Wait until no thread is at the socket, which was shut down, or that time has passed."""
         deadline = time.monotonic() + patience_s
         while self._leader is not None and time.monotonic() < deadline:
             time.sleep(TICK_S / 10)
 
     def stop_reader(self) -> None:
-        """Let the reader end, once :attr:`closed` is set."""
+        """End the reader, once :attr:`closed` is set."""
         self.wake()
         self._park.ring()
         if self._thread is not None and not self.is_reader:
@@ -184,7 +184,7 @@ class Leading(ABC):
                 end.close()
 
     def ask_to_join(self) -> None:
-        """Let the reader connect; called with the lock held."""
+        """Tell the reader to connect; called with the lock held."""
         uninterrupted(self._ask_to_join)
 
     def _ask_to_join(self) -> None:
@@ -194,7 +194,7 @@ class Leading(ABC):
         self.wake()
 
     def _start_reader(self) -> None:
-        """An interrupt waits: nobody could wait for the end of a thread that is half begun."""
+        """Start the reader. Interrupts are held back, because a half-started thread could not be joined."""
         try:
             woken, waker = socket.socketpair()
         except OSError as error:
@@ -203,14 +203,14 @@ class Leading(ABC):
         self._woken, self._waker, self._thread = woken, waker, thread
         try:
             thread.start()
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # no thread available
             self._woken, self._waker, self._thread = None, None, None
             woken.close()
             waker.close()
             raise
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """The calling thread waits for ``future``: it leads, or follows."""
+        """Wait for ``future`` in the calling thread, which leads or follows."""
         if self.is_reader:
             raise RuntimeError("the thread that answers waits for an answer")
         self._helped += 1
@@ -234,16 +234,16 @@ class Leading(ABC):
                 return
 
     def wait_for_turn(self) -> None:
-        """Nothing: what has come was read by who helped."""
+        """Do nothing: what has come was read by the threads that helped."""
         return
 
     def hurry_up(self) -> None:
-        """Somebody waits who cannot help."""
+        """Flush for a waiter that cannot help."""
         with self._lock:
             self.flush_lazy()
 
     def _follow(self, future: Future, deadline: float | None) -> bool:
-        """Wait until there is an answer, or nobody leads; ``False`` when the time is over."""
+        """Wait until there is an answer or no thread leads; ``False`` on timeout."""
         waiter = _Bell()
 
         def answered(_: Future) -> None:
@@ -262,7 +262,7 @@ class Leading(ABC):
                 self._followers.remove(waiter)
 
     def _promote(self) -> None:
-        """Nobody leads: let another one; where there is no socket, let the reader see to it."""
+        """If no thread leads, wake a follower to lead; without a follower or a socket, wake the reader."""
         if self._leader is None:
             if self.is_up:
                 with contextlib.suppress(IndexError):
@@ -273,8 +273,8 @@ class Leading(ABC):
                 self._park.ring()
 
     def _lead(self, future: Future | None, deadline: float | None = None) -> None:
-        """Read, until ``future`` is answered, the time is over or the socket lost; as the reader (``None``), until
-        somebody waits."""
+        """Read until ``future`` is answered, the time is over or the socket is lost; as the reader (``None``), until a
+        thread waits."""
         helped = self._helped
         while future is None or not future.done:
             with self._lock:
@@ -293,7 +293,7 @@ class Leading(ABC):
                 return
 
     def _attend(self, connection: socket.socket | None, ready: list[tuple[int, int]]) -> None:
-        """Do what there is to do at the socket, and what was put off."""
+        """Handle the events of the socket, and deferred work."""
         later: Later = []
         with self._lock:
             if connection is None or self.connection is connection:
@@ -323,7 +323,7 @@ class Leading(ABC):
         self._looked_s = now_s
 
     def wake(self) -> None:
-        """Let whoever leads look; where nobody does, the reader. Takes no lock."""
+        """Wake the leader, or the reader if no thread leads. Takes no lock."""
         if self._waker is not None:
             with contextlib.suppress(OSError):
                 self._waker.send(b"!", socket.MSG_DONTWAIT)
@@ -370,11 +370,11 @@ class Leading(ABC):
             if self.is_lazy or self.abandoned:
                 self._attend(None, [])
         self._is_ticking = False
-        if self.is_lazy:  # who has put something off in this moment has not woken anybody
+        if self.is_lazy:  # a thread that deferred a write at this moment has not woken the reader
             self._attend(None, [])
 
     def _rest(self) -> None:
-        """Wait until nobody leads, or there is something to do."""
+        """Wait until no thread leads, or there is something to do."""
         self._is_deep = True
         is_idle = self._leader is not None if self.is_up else not self.is_joining
         if is_idle and self.closed is None:

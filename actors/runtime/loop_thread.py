@@ -23,13 +23,13 @@ class LoopThread:
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
         at_end_of_round: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``name``: the thread's. ``at_end_of_round``: done behind what was posted; whether it is to be done again."""
+        """``name``: the thread's. ``at_end_of_round``: called after posted work; returns whether to repeat."""
         self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._at_end_of_round = at_end_of_round
         self._posted: deque[Callable[[], None]] = deque()
         self._round_comes = False
-        """Whether what is posted is seen to without a word to the loop."""
+        """Whether a round is scheduled, so that posting need not call the loop."""
 
     def start(self) -> None:
         uninterrupted(self._thread.start)
@@ -43,19 +43,19 @@ class LoopThread:
         self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do ``work`` in the loop, from another thread, and wait for it."""
+        """Run ``work`` in the loop, from another thread, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do ``work`` in the loop, soon; for any thread. However many come, the loop is told once a round.
+        """Call ``work`` in the loop, soon; from any thread. The loop is woken at most once a round.
 
-        A loop that is closed does none.
+        A closed loop ignores it.
         """
         self._posted.append(work)
         self.see_to_round()
 
     def see_to_round(self) -> None:
-        """Have a round, soon; for any thread."""
+        """Schedule a round; from any thread."""
         if not self._round_comes:
             self._round_comes = True
             with contextlib.suppress(RuntimeError):
@@ -65,22 +65,22 @@ class LoopThread:
                     self.loop.call_soon_threadsafe(self.end_round)
 
     def begin_round(self) -> None:
-        """The loop's own callback does something now; :meth:`end_round` comes next."""
+        """Note that a callback of the loop runs now and that :meth:`end_round` follows."""
         self._round_comes = True
 
     def end_round(self) -> None:
-        """Do what was posted until now, and what comes at the end. In the loop."""
+        """Do the work posted so far, then call ``at_end_of_round``. In the loop."""
         again = True
         try:
             for _ in range(len(self._posted)):
                 self._posted.popleft()()
             again = self._at_end_of_round()
         finally:
-            self._round_comes = False  # before it is looked whether anything was posted meanwhile
+            self._round_comes = False  # before checking whether anything was posted meanwhile
             if again or self._posted:
                 self.see_to_round()
 
     def stop(self) -> None:
-        """Stop the loop, with what still runs in it, and the thread. From another thread."""
+        """Stop the loop, its tasks, and the thread. From another thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

@@ -1,16 +1,16 @@
 """Actors on a small shared pool of threads.
 
-An actor is not a thread. It *has a turn* when something waits in its inbox: whoever runs the turn holds the actor's
-lock and works off what waits, up to a limit, then puts the actor at the end of the line if there is more. So an idle
-actor costs no thread, and ten thousand of them need four.
+An actor is not a thread. It *has a turn* when something waits in its inbox: the thread that runs the turn holds the
+actor's lock, handles waiting entries up to a limit, then puts the actor at the end of the line if there are more. So an
+idle actor costs no thread, and ten thousand of them need four.
 
-Who runs turns: the pool's threads (:class:`ThreadPool`), and any thread of the user's that waits for an answer of an
-actor that is idle (:meth:`PooledActor.help`, :class:`Asked`), which saves two wake-ups across cores; an event loop's
-runs those that are quick (:meth:`PooledActor.quick_turn`). In tests nobody but the test (:class:`HandPool`).
+Turns are run by the pool's threads (:class:`ThreadPool`), and by any user thread that waits for an answer of an idle
+actor (:meth:`PooledActor.help`, :class:`Asked`), which saves two wake-ups across cores. The thread of an event loop
+runs quick turns (:meth:`PooledActor.quick_turn`). In tests only the test runs turns (:class:`HandPool`).
 
-Failure. Pykka lets an actor live whose ``ask`` raised, half-changed. Here what an actor raises is either a *refusal*
-(an error of ours for what it was asked, nothing changed), which goes to the caller, or the end of the actor: the caller
-gets it, :meth:`PooledActor.on_error` is called, and everything that still waits gets :class:`ActorStoppedError`.
+Failure. In Pykka an actor whose ``ask`` raised lives on, half-changed. Here an exception is either a *refusal* (an
+error of ours, nothing changed), which goes to the caller, or the end of the actor: the caller gets it,
+:meth:`PooledActor.on_error` is called, and everything that still waits gets :class:`ActorStoppedError`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenEr
 _LOG = logger("actors")
 
 TURN_ENTRIES: Final = 64
-"""Inbox entries of one turn; more would let a busy actor keep others waiting."""
+"""The most inbox entries that one turn handles; more would let a busy actor keep others waiting."""
 
 
 class ActorStoppedError(WarrenError, ActorDeadError):
@@ -48,7 +48,7 @@ class WrongProcessError(WarrenError):
 
 
 def _forget_registry() -> None:
-    """In a forked child: its parent's actors are not here, nor is the thread that may have held the lock."""
+    """In a forked child, drop the parent's actors, and replace the lock, whose holder may not exist here."""
     ActorRegistry._actor_refs_lock = threading.RLock()
     ActorRegistry._actor_refs = []
 
@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_forget_registry)
 
 
 class PooledRef(ActorRef[Any]):
-    """An actor's address. Who uses that of an actor that has stopped is told why, in words of ours."""
+    """An actor's address. Using that of a stopped actor raises an error of ours that names the reason."""
 
     def tell(self, message: Any) -> None:
         if self.actor_stopped.is_set():
@@ -79,26 +79,26 @@ class PooledRef(ActorRef[Any]):
 
 
 class Pool(Protocol):
-    """Who runs the turns."""
+    """Runs the turns."""
 
     def holding(self) -> Held:
-        """Let no other thread begin what this one brings about, until the block ends."""
+        """Return a context manager that delays turns scheduled by this thread until the block ends."""
 
     def submit(self, actor: PooledActor) -> None:
-        """Let ``actor`` have a turn soon."""
+        """Schedule a turn of ``actor``."""
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """The calling thread waits for ``future``: do what has to be done for that here."""
+        """Do what has to be done in the calling thread, which waits for ``future``."""
 
     def stop(self) -> None:
-        """Run no more turns; come back when none is running."""
+        """Run no more turns; return when none is running."""
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: nobody runs turns here; who waits for an answer gets ``error``."""
+        """Stop running turns in a forked child; further waits raise ``error``."""
 
 
 class ThreadPool:
-    """Threads that run turns in the order in which actors got in line; :attr:`PooledActor.goes_first` before them."""
+    """Threads that run turns in the order of submission; :attr:`PooledActor.goes_first` before others."""
 
     def __init__(self, threads: int, name: str = "warren") -> None:
         self._line: SimpleQueue[PooledActor | None] = SimpleQueue()
@@ -109,7 +109,7 @@ class ThreadPool:
         self._threads: list[threading.Thread] = []
         self._waiting_threads = 0
         self._lock = threading.Lock()
-        """Guards the threads and how many of them wait."""
+        """Guards ``_threads`` and ``_waiting_threads``."""
         for _ in range(threads):
             self._start_thread()
 
@@ -127,22 +127,23 @@ class ThreadPool:
         self._line.put(actor)
 
     def holding(self) -> Held:
-        """Let no thread be woken by what this one does until the block ends: whoever is then finds more at once.
+        """Wake no thread for turns that this thread schedules, until the block ends, so that they find more to do at
+        once.
 
-        To be used by a thread that waits for nothing meanwhile. It may run some of the turns itself
-        (:meth:`Held.run`, :meth:`Held.run_quick_ones`).
+        The calling thread must not wait for anything meanwhile. It may run some of the turns itself (:meth:`Held.run`,
+        :meth:`Held.run_quick_ones`).
         """
         return Held(self, self._holding)
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """Nothing: the threads do it. Where one of them waits itself, they may all be waiting: for what is in line."""
+        """Let the threads do the work. If one of them waits itself, make sure that another thread can run turns."""
         if self._error is not None:
             raise self._error
         if self._holding.works and deadline is None:
             self._wait(future)
 
     def _wait(self, future: Future) -> None:
-        """Wait as one of the threads. If no other is left, another one stands in meanwhile; one of them ends then."""
+        """Wait as one of the threads. If all threads wait now, start another one; one thread ends afterwards."""
         with self._lock:
             self._waiting_threads += 1
             stands_in = self._waiting_threads == len(self._threads)
@@ -192,7 +193,7 @@ class ThreadPool:
 
 
 class HandPool:
-    """No threads: turns are run when a test says so, or while it waits for an answer."""
+    """No threads: turns run when a test calls :meth:`run`, or while it waits for an answer."""
 
     def __init__(self) -> None:
         self._line: deque[PooledActor] = deque()
@@ -206,7 +207,7 @@ class HandPool:
         (self._line if held is None else held.actors).append(actor)
 
     def run_one(self) -> bool:
-        """Run the turn of the first in line; whether there was one."""
+        """Run the turn of the first in line; return whether there was one."""
         if not self._line:
             return False
         actor = self._line.popleft()
@@ -215,7 +216,7 @@ class HandPool:
         return True
 
     def run(self) -> None:
-        """Run turns until nobody waits for one."""
+        """Run turns until the line is empty."""
         while self.run_one():
             pass
 
@@ -232,10 +233,10 @@ class HandPool:
 
 
 class Asked(Future):
-    """An answer that an actor owes. Nothing is asked before :meth:`get` or :meth:`send`.
+    """An answer that an actor owes. The request is made by :meth:`get` or :meth:`send`.
 
-    A thread that waits does the work itself, in a turn, where no other thread is at the actor; an event loop's does so
-    where that is quick.
+    A waiting thread does the work itself, in a turn, unless another thread runs one; the thread of an event loop does
+    so if the turn is quick.
     """
 
     __slots__ = ("_actor", "_sent", "taken", "work")
@@ -246,10 +247,10 @@ class Asked(Future):
         self._sent = False
         self.work = work
         self.taken = False
-        """Whether it was done, past the inbox."""
+        """Whether the work was done without going through the inbox."""
 
     def send(self) -> None:
-        """Ask, and do not wait."""
+        """Make the request without waiting."""
         if not self._sent:
             self._sent = True
             self._actor.quick_turn(self)
@@ -264,7 +265,7 @@ class Asked(Future):
 
 
 class Held:
-    """Who waits for a turn that no other thread is told of, until the block ends."""
+    """Collects the actors that are scheduled during the block, and submits them when it ends."""
 
     __slots__ = ("_holding", "_pool", "actors")
 
@@ -283,7 +284,7 @@ class Held:
             self._pool.submit(actor)
 
     def run(self, *actors: PooledActor) -> None:
-        """Run, in this thread, a turn of each of these that waits for one."""
+        """Run, in this thread, a turn of each of ``actors`` that is scheduled."""
         waiting, self.actors = self.actors, []
         for actor in waiting:
             if actor not in actors:
@@ -303,14 +304,14 @@ class Held:
 
 
 class _Holding(threading.local):
-    """What a thread holds back, and whether it is one of the pool's."""
+    """Per thread: what it holds back, and whether it belongs to the pool."""
 
     held: Held | None = None
     works: bool = False
 
 
 class _Flag:
-    """What Pykka asks of ``actor_stopped``, without the condition variable of a ``threading.Event``."""
+    """Has the methods that Pykka uses of ``actor_stopped``, without the condition variable of a ``threading.Event``."""
 
     __slots__ = ("_set",)
 
@@ -329,7 +330,7 @@ class PooledActor(pykka.Actor):
 
     actor_inbox: Inbox
     goes_first: ClassVar[bool] = False
-    """Whether its turns come before those of others that wait: short ones, on which the others depend."""
+    """Whether its turns run before those of other actors: short turns, on which the others depend."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -355,14 +356,14 @@ class PooledActor(pykka.Actor):
         self._pool.submit(self)
 
     def schedule(self) -> None:
-        """Get in line for a turn; the inbox calls it when the first message comes."""
+        """Submit a turn; the inbox calls it when the first message comes."""
         self._pool.submit(self)
-        if self.actor_stopped.is_set():  # perhaps with its pool: what slipped in is answered here
+        if self.actor_stopped.is_set():  # its pool may have stopped too: answer late messages here
             self.actor_inbox.scheduled = False
             self.turn()
 
     def get_in_line(self) -> None:
-        """Get in line for a turn, unless it stands there already, whether something waits or not."""
+        """Submit a turn, whether something waits or not, unless one is submitted already."""
         if not self.actor_inbox.scheduled:
             self.actor_inbox.scheduled = True
             self.schedule()
@@ -370,7 +371,7 @@ class PooledActor(pykka.Actor):
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def do(self, asked: Asked) -> None:
-        """Do what is asked behind all that waits: in the calling thread if no other is at it, else where it is."""
+        """Do the work after all waiting entries: in this thread if no other runs a turn, else through the inbox."""
         if self._turn_thread == threading.get_ident():
             raise RuntimeError(f"{type(self).__name__} waits for its own answer")
         uninterrupted(self._turn, TURN_ENTRIES, asked)
@@ -378,14 +379,14 @@ class PooledActor(pykka.Actor):
             self.put(asked)
 
     def put(self, asked: Asked) -> None:
-        """Put what is asked into the inbox, or say why nobody will do it."""
+        """Put the request into the inbox, or fail it if the actor has stopped."""
         if self.actor_stopped.is_set():
             asked.fail(self.stopped_error())
         else:
             self.actor_inbox.put(Envelope(Call(asked.work), reply_to=asked))
 
     def help(self, future: Future, deadline: float | None = None) -> None:
-        """Run this actor's turns in the calling thread, until ``future`` is answered or somebody else has to act."""
+        """Run this actor's turns in the calling thread until ``future`` is answered or another thread has to act."""
         if self._turn_thread == threading.get_ident():
             raise RuntimeError(f"{type(self).__name__} waits for its own answer")
         while self.turn() and not future.done and not self.actor_inbox.empty():
@@ -394,25 +395,25 @@ class PooledActor(pykka.Actor):
             self._pool.help(future)
 
     def wait_for_turn(self) -> None:
-        """Come back when a turn that another thread runs just now is over; at once from within a turn."""
+        """Wait for the end of a turn that another thread is running; return at once from within a turn."""
         if self._turn_thread != threading.get_ident():
             with self._turn_lock:
                 pass
 
     def turn(self, entries: int = TURN_ENTRIES) -> bool:
-        """Work off up to ``entries`` entries of the inbox; ``False`` where another thread is at it.
+        """Handle up to ``entries`` entries of the inbox; return ``False`` if another thread runs a turn.
 
-        What a signal's handler raises strikes the calling thread when the turn is over
+        An exception of a signal handler is raised in the calling thread when the turn is over
         (:mod:`warren.actors.runtime.interrupts`).
         """
         return uninterrupted(self._turn, entries)
 
     def has_work(self) -> bool:
-        """Whether something waits that is for a turn now."""
+        """Whether something waits that a turn can handle now."""
         return not self.actor_inbox.empty()
 
     def quick_turn(self, asked: Asked | None = None) -> bool:
-        """Run a turn if it is short and waits for no disk, as an event loop's thread may; whether it has had one."""
+        """Run a turn if it is short and waits for no disk, as an event loop requires; return whether it ran."""
         return False
 
     def _turn(self, entries: int, asked: Asked | None = None, is_quick: bool = False) -> bool:
@@ -427,7 +428,7 @@ class PooledActor(pykka.Actor):
         return True
 
     def end_turn(self) -> None:
-        """Let the next one have a turn; get in line for it if something waits."""
+        """Allow the next turn; submit one if something waits."""
         self._turn_thread = None
         self._turn_lock.release()
         if self.has_work() or self.wants_turn():
@@ -455,7 +456,7 @@ class PooledActor(pykka.Actor):
             if not stopped.is_set():
                 self._guard(None, self.on_turn_end, refusable=False)
         finally:
-            if stopped.is_set():  # whatever ended the turn: somebody may wait
+            if stopped.is_set():  # whatever ended the turn: callers may be waiting
                 inbox.scheduled = False
                 self._drain()
 
@@ -472,7 +473,7 @@ class PooledActor(pykka.Actor):
         return self._stop() if isinstance(message, _ActorStop) else self.on_receive(message)
 
     def _guard(self, future: Future | None, work: Any, *args: Any, refusable: bool = True) -> Any:
-        """Do some work; what it raises is a refusal to the caller, or the end of this actor."""
+        """Call ``work``. An exception is either a refusal, which goes to the caller, or ends this actor."""
         try:
             return work(*args)
         except Exception as error:
@@ -484,16 +485,16 @@ class PooledActor(pykka.Actor):
                 self.on_refused(error)
         except (
             BaseException
-        ) as error:  # no signal's (warren.actors.runtime.interrupts), but whoever's: the state is half-changed
+        ) as error:  # not from a signal (warren.actors.runtime.interrupts), but the state is half-changed
             self._fail(error, future)
             raise
         return None
 
     def _fail(self, error: BaseException, future: Future | None) -> None:
-        self.note_error(error)  # before anybody can see that it has stopped, and asks why
+        self.note_error(error)  # before callers can see that it has stopped, and ask why
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
-        where = None if isinstance(error, WarrenError) else error  # ours say it all; of a bug we want to know where
+        where = None if isinstance(error, WarrenError) else error  # our errors are complete; a bug needs its traceback
         if not self.is_known(error):
             _LOG.error(
                 "%s stops: %s",
@@ -514,7 +515,7 @@ class PooledActor(pykka.Actor):
             future.fail(error)
 
     def _drain(self) -> None:
-        """Answer everything that waits: nobody will."""
+        """Answer everything that waits with the error."""
         while (entry := self.actor_inbox.take()) is not None:
             if isinstance(entry, PendingBatch):
                 self.on_undelivered(entry, self.stopped_error())
@@ -530,44 +531,44 @@ class PooledActor(pykka.Actor):
     # ── for subclasses ──────────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self) -> str:
-        """What errors and the log call this actor."""
+        """Return the name of this actor in errors and the log."""
         return type(self).__name__
 
     def log_fields(self) -> dict[str, Any]:
-        """What its log records say of it, beside :meth:`describe`."""
+        """Return fields for its log records, in addition to :meth:`describe`."""
         return {}
 
     def stopped_error(self) -> WarrenError:
-        """What callers get that come too late."""
+        """Return the error for callers that come too late."""
         return ActorStoppedError(f"{self.describe()} has stopped")
 
     def on_receive(self, message: object) -> object:
-        """Handle a message that is no :class:`~warren.actors.runtime.inbox.Call`; returns the reply to who asked."""
+        """Handle a message that is no :class:`~warren.actors.runtime.inbox.Call`; return the reply."""
         raise RuntimeError(f"{self.describe()} cannot handle {message!r}")
 
     def on_batch(self, entry: PendingBatch) -> None:
-        """Handle what single publishes or acks have gathered."""
+        """Handle a batch of single publishes or acks."""
         raise RuntimeError(f"{self.describe()} gathers nothing")
 
     def on_turn_end(self) -> None:
-        """Called at the end of every turn, whatever it did."""
+        """Called at the end of every turn."""
 
     def wants_turn(self) -> bool:
-        """Whether another turn has something to do although nothing waits in the inbox."""
+        """Whether another turn has something to do although the inbox is empty."""
         return False
 
     def is_refusal(self, error: Exception) -> bool:
-        """Whether what a message met has changed nothing, so that the actor goes on."""
+        """Whether the error left the state unchanged, so that the actor goes on."""
         if isinstance(error, NoRoomError):
             return True
         return isinstance(error, WarrenError) and not isinstance(error, (StorageError, DataError))
 
     def is_known(self, error: BaseException) -> bool:
-        """Whether it stops by what has been logged, and is tried again and again."""
+        """Whether the error has been logged before and the actor is restarted repeatedly."""
         return False
 
     def on_refused(self, error: Exception) -> None:
-        """A message without a caller was refused."""
+        """Handle the refusal of a message without a caller."""
         _LOG.warning(
             "%s: %s",
             self.describe(),
@@ -576,10 +577,10 @@ class PooledActor(pykka.Actor):
         )
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
-        """A message came too late: tell whoever waits for what it would have done."""
+        """Fail what a message that came too late would have answered."""
 
     def note_error(self, error: BaseException) -> None:
-        """What :meth:`stopped_error` is to name."""
+        """Note the error that :meth:`stopped_error` is to name."""
 
     def on_error(self, error: BaseException) -> None:
-        """The actor ends by an error; what it owns must be given up as a crash would."""
+        """Release what the actor owns as a crash would; called when an error ends it."""

@@ -1,4 +1,4 @@
-"""SettlingPool: threads that run turns, and tell when none is left to run. For tests with a clock turned by hand."""
+"""SettlingPool: threads that run turns, and report when none is left to run. For tests with a manual clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from warren.actors.runtime.future import Timeout
 from warren.actors.runtime.pool import PooledActor, ThreadPool
 
 PATIENCE_S = 30.0
-"""Turns that go on for so long have no end."""
+"""Turns that go on for this long are taken to be endless."""
 
 
 class SettlingPool(ThreadPool):
-    """See the module's prose. Turns that a user's own thread runs are that thread's business."""
+    """A thread pool with :meth:`settle`. Turns run by a user's own thread are not counted."""
 
     def __init__(self, threads: int, name: str = "warren") -> None:
         self._waiting = 0
@@ -35,7 +35,7 @@ class SettlingPool(ThreadPool):
                     self._changed.notify_all()
 
     def settle(self) -> None:
-        """Come back when nobody waits for a turn. Raises :class:`Timeout` where turns bring about turns for ever."""
+        """Wait until no turn is left. Raises :class:`Timeout` if turns cause further turns endlessly."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, PATIENCE_S):
                 raise Timeout(f"turns go on for {PATIENCE_S:.0f} seconds")

@@ -1,7 +1,7 @@
-"""Shared: things that several users of a process have in common, made for the first one and closed by the last.
+"""Shared: objects shared by several users in a process, created for the first user and closed by the last.
 
-Making and closing come one at a time: whoever asks for what is just being closed waits for that, and gets a new one.
-A forked child begins with nothing; what its parent had stays the parent's.
+Creating and closing are serialized: a request for an object that is being closed waits, and gets a new one. A forked
+child begins with nothing; the parent keeps its objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Entry(Generic[V]):
 
 
 class Shared(Generic[K, V]):
-    """Things by key."""
+    """Shared objects by key."""
 
     def __init__(self, close: Callable[[V], None], is_open: Callable[[V], bool]) -> None:
         self._close = close
@@ -40,7 +40,7 @@ class Shared(Generic[K, V]):
         _ALL.add(self)
 
     def acquire(self, key: K, make: Callable[[], V]) -> V:
-        """What there is under ``key``, or else what ``make`` returns; to be released once for each call."""
+        """Return the object of ``key``, made by ``make`` if there is no open one. Release it once for each call."""
         with self._lock:
             if self._over:
                 raise ActorStoppedError(f"{key} is not opened any more: the process ends")
@@ -51,11 +51,11 @@ class Shared(Generic[K, V]):
             return entry.thing
 
     def release(self, key: K, thing: V) -> None:
-        """One user less; closes it after the last."""
+        """Drop one user; close the object after the last."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.thing is not thing:
-                return  # it was closed by somebody, and there is another one now
+                return  # it was closed, and there is another one now
             entry.users -= 1
             if not entry.users:
                 del self._entries[key]
@@ -63,12 +63,12 @@ class Shared(Generic[K, V]):
                     self._close(thing)
 
     def users(self, key: K) -> int:
-        """How many there are."""
+        """Return the number of users of ``key``."""
         entry = self._entries.get(key)
         return 0 if entry is None else entry.users
 
     def close_all(self) -> None:
-        """Close everything, whoever uses it, and make nothing any more: at the end of the process."""
+        """Close everything, even if it is used, and make nothing any more: at the end of the process."""
         with self._lock:
             self._over = True
             entries, self._entries = list(self._entries.values()), {}
@@ -77,7 +77,7 @@ class Shared(Generic[K, V]):
                     self._close(entry.thing)
 
     def forget(self) -> None:
-        """In a forked child."""
+        """Start empty in a forked child."""
         self._lock = threading.Lock()
         self._entries = {}
 

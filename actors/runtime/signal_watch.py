@@ -1,9 +1,9 @@
-"""Signals for a main thread that may wait for ever, and the end of whoever reads a pipe that nothing is written to.
+"""Wake a main thread that may wait for ever when a signal comes, and notice when a pipe has lost its reader.
 
 Python calls a signal's handler in the main thread, between two instructions. A signal that comes just before that
-thread begins to wait for a lock is handled when the wait is over: perhaps never. So a thread of its own hears of each
-signal, too, and wakes the main thread until its handler has been called. The same thread sees that a pipe has no reader
-any more, and tells that by SIGPIPE, which it also wakes with.
+thread begins to wait for a lock is handled when the wait is over: perhaps never. So a dedicated thread is notified of
+each signal, too, and wakes the main thread until the handler has been called. It also notices that a pipe has no reader
+any more, and wakes the main thread with SIGPIPE.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final
 from warren.actors.runtime.interrupts import uninterrupted
 
 AGAIN_S: Final = 0.02
-"""So often the main thread is woken until it has heard."""
+"""How often the main thread is woken until its handler has been called."""
 
 
 class SignalWatch:
-    """For the main thread, which has a handler for SIGPIPE as long as this is open."""
+    """For the main thread, which must have a handler for SIGPIPE as long as this is open."""
 
     def __init__(self, pipe: int, has_heard: Callable[[], bool]) -> None:
-        """``pipe``: its descriptor, or -1; ``has_heard``: whether a handler has been called."""
+        """``pipe``: its descriptor, or -1; ``has_heard`` returns whether a handler has been called."""
         self._pipe = pipe
         self._has_heard = has_heard
         self.is_reader_gone = False
@@ -38,7 +38,7 @@ class SignalWatch:
         uninterrupted(self._thread.start)
 
     def close(self) -> None:
-        """See nothing more."""
+        """Stop watching."""
         signal.set_wakeup_fd(self._before)
         self._has_heard = lambda: True
         self._pythons.close()  # the other end sees that
@@ -49,7 +49,7 @@ class SignalWatch:
         events = select.poll()
         events.register(self._mine, select.POLLIN)
         if self._pipe >= 0:
-            events.register(self._pipe, 0)  # an error, which is what the reader's end is, is told always
+            events.register(self._pipe, 0)  # poll always reports errors, and the reader's end is one
         while True:
             ready = [descriptor for descriptor, _ in events.poll()]
             if self._pipe in ready:

@@ -1,7 +1,7 @@
-"""Timers: messages that come at a time.
+"""Timers: messages that are sent at a given time.
 
-:class:`Timers` is the plain object, a queue by moment; the actor in front of it asks the clock to be woken for the
-earliest. An actor has at most one timer of each key; starting it again moves it.
+:class:`Timers` is the plain object, a queue ordered by time; the actor asks the clock to wake it for the earliest. An
+actor has at most one timer per key; starting it again moves it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Target = TypeVar("Target")
 
 
 class Timers(Generic[Target]):
-    """What is to be sent when. Times in nanoseconds of one clock. Equal moments go off in the order they were set."""
+    """Messages with their due times in nanoseconds of one clock. Equal times go off in the order they were set."""
 
     def __init__(self) -> None:
         self._by_moment: SortedDict[tuple[int, int], tuple[Target, str, object]] = SortedDict()
@@ -33,11 +33,11 @@ class Timers(Generic[Target]):
 
     @property
     def next_ns(self) -> int | None:
-        """When the earliest goes off."""
+        """The time of the earliest timer."""
         return self._by_moment.peekitem(0)[0][0] if self._by_moment else None
 
     def start(self, target: Target, key: str, at_ns: int, message: object) -> None:
-        """Set the timer ``key`` of ``target``; one that runs is moved."""
+        """Set the timer ``key`` of ``target``, or move it if it runs."""
         self._forget(target, key)
         moment = (at_ns, next(self._numbers))
         self._by_moment[moment] = (target, key, message)
@@ -56,7 +56,7 @@ class Timers(Generic[Target]):
                 del self._moments[target]
 
     def due(self, now_ns: int) -> list[tuple[Target, object]]:
-        """Take what is due, earliest first."""
+        """Take the due messages, earliest first."""
         taken: list[tuple[Target, object]] = []
         while self._by_moment and self._by_moment.peekitem(0)[0][0] <= now_ns:
             target, key, message = self._by_moment.peekitem(0)[1]
@@ -65,14 +65,14 @@ class Timers(Generic[Target]):
         return taken
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the two views differ."""
+        """Raise ``RuntimeError`` if the two views differ."""
         by_owner = {(target, key): moment for target, keys in self._moments.items() for key, moment in keys.items()}
         if {(target, key): moment for moment, (target, key, _) in self._by_moment.items()} != by_owner:
             raise RuntimeError("timers by moment and by owner differ")
 
 
 class TimerActor(PooledActor):
-    """The timers of one node, behind an injected clock."""
+    """The timers of one node, with an injected clock."""
 
     goes_first = True
 
@@ -107,7 +107,7 @@ class TimerActor(PooledActor):
 
 
 def tell(target: ActorRef[Any], message: object) -> bool:
-    """Tell an actor that may have stopped meanwhile; whether it had not."""
+    """Tell an actor that may have stopped; return whether it had not."""
     try:
         target.tell(message)
     except ActorDeadError:

@@ -1,8 +1,7 @@
-"""WaitingRoom: where threads wait until something is so, for as long as they like.
+"""WaitingRoom: threads wait in it until a condition holds, without a limit of time.
 
-What it is that they wait for is a question that each of them asks, one thread at a time. Whoever changes something
-calls :meth:`WaitingRoom.changed`, and everybody asks again. What changes without that call is noticed after
-:data:`LOOK_S`.
+Each thread passes its condition as a question; one thread asks at a time. Code that changes something calls
+:meth:`WaitingRoom.changed`, and all threads ask again. Changes without that call are noticed after :data:`LOOK_S`.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LOOK_S: Final = 0.5
-"""How late a change is noticed that nobody told: something that expired, or was done past the room."""
+"""How late an unannounced change is noticed, such as something that expired."""
 
 
 class WaitingRoom:
-    """A question at a time."""
+    """Asks one question at a time."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._waiting = 0
 
     def changed(self) -> None:
-        """Let everybody who waits ask again."""
+        """Let all waiting threads ask again."""
         if self._waiting:
             with self._condition:
                 self._condition.notify_all()
 
     def wait_for(self, question: Callable[[], T | None], timeout: float | None = None) -> T | None:
-        """Ask until the answer is not ``None``; ``None`` after ``timeout`` seconds. 0: ask once."""
+        """Ask until the answer is not ``None``; return ``None`` after ``timeout`` seconds. With 0, ask once."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._condition:
             self._waiting += 1
@@ -48,5 +47,5 @@ class WaitingRoom:
 
 
 def this_thread() -> int:
-    """A number that no other living thread has."""
+    """Return a number that no other living thread has."""
     return threading.get_ident()

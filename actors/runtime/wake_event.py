@@ -1,4 +1,4 @@
-"""WakeEvent: an event that one thread, or one event loop through a file, waits for. Whoever sets it does not wait.
+"""WakeEvent: an event that one thread, or one event loop through a file, waits for. Setting it never blocks.
 
 It stays set until it is cleared. Clear it first and look for work afterwards: what comes up in between sets it again.
 """
@@ -22,7 +22,7 @@ class WakeEvent:
         self._ends: tuple[socket.socket, socket.socket] | None = None
 
     def set(self) -> None:
-        """Wake whoever waits."""
+        """Set the event and wake its waiter."""
         with self._lock:
             if self._is_set:
                 return
@@ -34,7 +34,7 @@ class WakeEvent:
             waiting.set()
 
     def clear(self) -> None:
-        """Let it not be set any more."""
+        """Reset the event."""
         with self._lock:
             if self._is_set and self._ends is not None:
                 with contextlib.suppress(BlockingIOError):
@@ -42,7 +42,7 @@ class WakeEvent:
             self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; whether it is, after ``timeout`` seconds. It stays set."""
+        """Wait until it is set, at most ``timeout`` seconds; return whether it is. It stays set."""
         with self._lock:
             if self._is_set:
                 return True
@@ -53,7 +53,7 @@ class WakeEvent:
             return self._is_set
 
     def fileno(self) -> int:
-        """A file that is readable while the event is set, for a selector; there from the first call on."""
+        """Return a file descriptor that is readable while the event is set; created by the first call."""
         with self._lock:
             if self._ends is None:
                 self._ends = socket.socketpair()

@@ -1,15 +1,15 @@
-"""The actor of the CommitLog: the one that appends, and makes safe what was appended.
+"""The actor of the CommitLog, which appends messages and makes them safe.
 
 Single appends gather in its inbox, whatever queue they go to, and share a confirm
-(:class:`~warren.actors.node.front_end.PublishBatch`); batches come as messages. One turn writes all that waits; then it
-is made safe as the store's mode says:
+(:class:`~warren.actors.node.front_end.PublishBatch`); batches come as messages. One turn writes everything that waits,
+then makes it safe according to the store's mode:
 
-* ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when somebody waits, or after ``sync_interval_ms``; many share a sync.
+* ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when a caller waits, or after ``sync_interval_ms``; many share a sync.
 * ``"always"``: synced in the same turn.
 * ``"os"`` (``ASYNC_FLUSH``): confirmed as soon as it is written; synced by the clock (:class:`FlushTimer`).
 
-The same store's other half, entries and index items, is built by :mod:`warren.actors.topics.dispatch_actor`, which is
-told after every turn that there is more.
+The entries and index items of the same store are built by :mod:`warren.actors.topics.dispatch_actor`, which is notified
+after every turn that appended.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from warren.msg_store.commit_log.commit_log_format import Host
 from warren.storage.errors import NoRoomError, WarrenError
 
 DISPATCH_DELAY_MS: Final = 5
-"""Many small batches cost far more than a few large ones, and the threads' changing places as much again."""
+"""Many small batches cost far more than a few large ones, and the thread switches double that."""
 _US_OF_MS: Final = 1000
 
 
 @attrs.frozen(eq=False, repr=False)
 class AppendKey:
-    """What single appends that gather have in common. Compared by identity: a handle keeps its own."""
+    """What single appends of one batch have in common. Compared by identity: a handle keeps its own."""
 
     topic: str
     born_host: Host
     store_host: Host
     born_timestamp: int | None = None
-    """Milliseconds since 1970; ``None``: when they are appended."""
+    """Milliseconds since 1970; ``None``: the time when they are appended."""
     flag: int = 0
 
 
 @attrs.frozen
 class AppendResult:
-    """Where a message went."""
+    """The position of an appended message."""
 
     topic: str
     queue_id: int
@@ -76,13 +76,13 @@ class AppendConfirm:
         self.body = body
         self.properties = properties
         self.confirm: Confirm
-        """Shared with those that came together; set when it is handed over."""
+        """Shared with messages that came together; set when the message is handed over."""
         self._appended: Appended | None = None
         self._row = 0
 
     @property
     def size_bytes(self) -> int:
-        """What the message takes on its way."""
+        """The bytes that the message takes on its way."""
         return MESSAGE_BYTES + len(self.body) + len(self.properties)
 
     @property
@@ -91,12 +91,12 @@ class AppendConfirm:
         return self.confirm.done
 
     def wait(self, timeout: float | None = None) -> AppendResult:
-        """Come back when it is safe, with where it went. Raises ``TimeoutError``, or why it never will be."""
+        """Wait until it is safe; return its position. Raises ``TimeoutError``, or the error that failed it."""
         self.confirm.wait(timeout)
         return self.position()
 
     def position(self) -> AppendResult:
-        """Where it went; :attr:`confirm` is answered."""
+        """Return its position, once :attr:`confirm` is answered."""
         appended, row = self._appended, self._row
         if appended is None:
             raise RuntimeError("confirmed, and not written")
@@ -110,7 +110,7 @@ class AppendConfirm:
 
 
 def went_all(items: Iterable[AppendConfirm], appended: Appended) -> None:
-    """They were written; their bytes are not needed any more."""
+    """Note the positions of written messages, and drop their bytes."""
     for row, item in enumerate(items):
         item._appended = appended
         item._row = row
@@ -118,7 +118,7 @@ def went_all(items: Iterable[AppendConfirm], appended: Appended) -> None:
 
 
 class CommitLogActor(TopicPart, FrontEnd):
-    """Owner of a topic store's writing half."""
+    """Owns the writing half of a topic store."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         used_disk_percent: Callable[[], float],
         streams: Callable[[], Mapping[str, StreamRetention]] = dict,
     ) -> None:
-        """``streams``: what they keep, by topic."""
+        """``streams`` returns the retention of the streams, by topic."""
         super().__init__(context)
         self.store = store
         self._streams = streams
@@ -153,12 +153,12 @@ class CommitLogActor(TopicPart, FrontEnd):
 
     @property
     def tries_full_disk(self) -> bool:
-        return True  # readers make no room, so that waiting could last for ever
+        return True  # readers make no room, so waiting could last for ever
 
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, item: AppendConfirm, reserved_bytes: int | None = None) -> AppendConfirm:
-        """Hand over one message, for which bytes are reserved; ``None``: nothing is, and its sender is not held."""
+        """Hand over one message, for which bytes are reserved; ``None``: not reserved, and its sender is not held."""
         if reserved_bytes is None:
             reserved_bytes = self._context.gate.enter(item.size_bytes)
         self._check_alive(reserved_bytes)
@@ -168,7 +168,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         return item
 
     def join(self, item: AppendConfirm) -> bool:
-        """The fast path for one message: to those that wait already, if bytes are reserved for it."""
+        """The fast path for one message: add it to messages that wait already, if bytes are reserved for it."""
         batch = self.actor_inbox.join(item.key, item, MESSAGE_BYTES + len(item.body) + len(item.properties))
         if batch is None:
             return False
@@ -178,7 +178,7 @@ class CommitLogActor(TopicPart, FrontEnd):
     def hand_over(self, batches: Sequence[Batch], confirm: Future, reserved_bytes: int | None = None) -> None:
         """Hand over batches; the confirm is answered with what was appended. ``None``: nothing is reserved for them.
 
-        So come those that follow from what has been stored, whose sender is not held.
+        ``None`` is for messages that result from stored ones, whose sender is not held.
         """
         if reserved_bytes is None:
             reserved_bytes = self._context.gate.enter(size_of(batches))
@@ -236,27 +236,27 @@ class CommitLogActor(TopicPart, FrontEnd):
         self._unconfirmed.append((message.confirm, appended))
 
     def _append(self, batch: Batch, now_ms: int) -> Appended:
-        """One batch. Of several that belong together those before one that is refused are there, and stay."""
+        """Append one batch. If one of several related batches is refused, those before it stay."""
         try:
             appended = self.store.append(batch, now_ms)
         except NoRoomError:
-            self._appended = True  # a part of the batch may be there
+            self._appended = True  # a part of the batch may have been written
             raise
         self._appended = True
         if self.no_room is not None:
             self._found_room("append")
-        if appended.status != "PUT_OK":  # RocketMQ says that all is well, and has stored nothing
+        if appended.status != "PUT_OK":  # RocketMQ reports success here, and has stored nothing
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
         return appended
 
     def on_refused(self, error: Exception) -> None:
-        if isinstance(error, NoRoomError):  # whoever appends is told each time, the log once
+        if isinstance(error, NoRoomError):  # every append gets the error; the log has it once
             self._note_full("append", error)
         else:
             super().on_refused(error)
 
     def sync(self) -> Future:
-        """Answered when everything that was appended before is safe."""
+        """Return a future that is answered when everything appended before is safe."""
         synced = Future(self)
         self.store.flush_commit_log()
         self._unconfirmed.append((synced, None))
@@ -264,7 +264,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         return synced
 
     def _flush_by_the_clock(self) -> None:
-        """What was confirmed unsynced, if it is enough or has waited long enough; else look again later."""
+        """Sync what was confirmed unsynced, if it is enough or old enough; otherwise check again later."""
         self._flush_armed = False
         log = self.store.commit_log
         if self._flush_timer.is_due(
@@ -288,7 +288,7 @@ class CommitLogActor(TopicPart, FrontEnd):
     def on_turn_end(self) -> None:
         hurry, self._hurry = self._hurry, False
         if hurry and not self.actor_inbox.empty():
-            self._hurry = True  # what somebody waits for may not have been taken yet
+            self._hurry = True  # a message that is waited for may not have been taken yet
         if self._unconfirmed:
             self._make_safe(hurry=hurry)
         if self._appended:
@@ -298,7 +298,7 @@ class CommitLogActor(TopicPart, FrontEnd):
             self._let_publishers_in()
 
     def _dispatch_soon(self) -> None:
-        """At once where somebody waits for messages; else what comes within a few milliseconds goes together."""
+        """Dispatch at once if a reader waits for messages; otherwise collect those of the next few milliseconds."""
         if self._dispatcher.arrivals.is_awaited():
             self._dispatcher.call_soon(self._dispatcher.dispatch)
         elif not self._dispatch_armed:
@@ -336,7 +336,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         self.call_later("clean", self.store.settings.clean_resource_interval * MS_NS, self._clean, first=True)
 
     def _clean(self) -> None:
-        """Delete files that have expired, if it is time for that."""
+        """Delete expired files, if it is time for that."""
         self._clean_later()
         wall_us = self._context.clock.wall_us()
         hour = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone().hour
@@ -374,7 +374,7 @@ def _by_queue(items: list[AppendConfirm]) -> dict[int, list[AppendConfirm]]:
 
 
 def size_of(batches: Iterable[Batch]) -> int:
-    """What batches take on their way."""
+    """Return the bytes that batches take on their way."""
     size_bytes = 0
     for batch in batches:
         count, properties = len(batch.bodies), batch.properties
@@ -384,7 +384,7 @@ def size_of(batches: Iterable[Batch]) -> int:
 
 
 def batch_of_items(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:
-    """Messages for one queue that were appended one by one."""
+    """Make a batch of messages for one queue that were appended one by one."""
     return Batch(
         topic=key.topic,
         queue_id=queue_id,

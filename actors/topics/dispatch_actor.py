@@ -1,8 +1,8 @@
-"""The actor that builds what is found by: ConsumeQueue entries and index items, off the way of those who append.
+"""The actor that builds ConsumeQueue entries and index items, separately from the threads that append.
 
-It walks behind the CommitLog's end, a range a step; :class:`Arrivals` tells those who wait for messages of a topic.
-Every ``flush_interval_consume_queue`` it makes safe what it has built, and writes down how far that is (checkpoint);
-the slots of the index file that is being filled are written then, so that a copy of the live file answers.
+It follows the CommitLog's end, one range per step; :class:`Arrivals` wakes readers that wait for messages of a topic.
+Every ``flush_interval_consume_queue`` it makes safe what it has built, and saves how far that is (checkpoint). It also
+writes the slots of the unfinished index file then, so that a copy of the live file can be searched.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from warren.storage.errors import NoRoomError
 _LOG = logger("topics")
 _PAGE_BYTES: Final = 4096
 _STRETCHES: Final = 4
-"""Of one turn; each is a few MiB of the CommitLog at most."""
+"""Ranges per turn; each has a few MiB of the CommitLog at most."""
 
 
 class Arrivals:
-    """Who waits for messages of which topic. Safe from any thread."""
+    """The futures of readers that wait for messages, by topic. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Future]] = {}
 
     def wait_for(self, topics: set[str], helper: Any = None) -> Future:
-        """A future that is answered when one of these topics has got more."""
+        """Return a future that is answered when one of ``topics`` has new messages."""
         future = Future(helper)
         with self._lock:
             for topic in topics:
@@ -41,11 +41,11 @@ class Arrivals:
         return future
 
     def is_awaited(self) -> bool:
-        """Whether anybody waits."""
+        """Whether a reader is waiting."""
         return bool(self._waiting)
 
     def forget(self, topics: set[str], future: Future) -> None:
-        """Whoever waited does so no more."""
+        """Drop a future that is no longer waited for."""
         with self._lock:
             for topic in topics:
                 waiting = self._waiting.get(topic, [])
@@ -55,7 +55,7 @@ class Arrivals:
                     self._waiting.pop(topic, None)
 
     def ring(self, topics: set[str] | None = None) -> None:
-        """Wake those who wait for one of these topics; ``None``: everybody."""
+        """Wake readers that wait for one of ``topics``; ``None``: all readers."""
         with self._lock:
             woken = [
                 future
@@ -67,14 +67,14 @@ class Arrivals:
 
 
 class DispatchActor(TopicPart):
-    """Owner of a topic store's building half."""
+    """Owns the building half of a topic store."""
 
     def __init__(self, context: NodeContext, store: TopicStore) -> None:
         super().__init__(context)
         self.store = store
         self.arrivals = Arrivals()
         self.listeners: dict[str, Callable[[], None]] = {}
-        """What is called at every arrival in a topic; set before anything arrives."""
+        """Functions to call at every arrival in a topic; set before anything arrives."""
         self._catching_up: list[tuple[int, bool, Future]] = []
         self._flush_armed = False
         self._cuts_told = len(store.cuts)
@@ -85,7 +85,7 @@ class DispatchActor(TopicPart):
         return f"the entries and keys of {self.store.directory}"
 
     def dispatch(self) -> None:
-        """There is more in the CommitLog."""
+        """Build from new data in the CommitLog."""
         self._dispatch()
 
     def _close(self) -> None:
@@ -95,7 +95,7 @@ class DispatchActor(TopicPart):
     def _dispatch(self) -> None:
         try:
             if self.store.behind_bytes:
-                self._context.check_directory()  # the first entry of a queue would make its directory anew
+                self._context.check_directory()  # the first entry of a queue would create its directory again
             self._build()
             self._found_room("room")
         except NoRoomError as error:
@@ -132,7 +132,7 @@ class DispatchActor(TopicPart):
             self._wait_for_room(error, "flush", self._flush)
 
     def _flush_what_is_due(self) -> None:
-        """At every interval what is worth it, at every thorough one everything; nothing once that is done."""
+        """Flush queues with enough unsaved pages at every interval; everything at every thorough one, and then stop."""
         settings, now_ns = self.store.settings, self._context.clock.now_ns()
         self.store.index.write()
         if now_ns - self._thorough_ns < settings.flush_consume_queue_thorough_interval * MS_NS:
@@ -172,7 +172,7 @@ class DispatchActor(TopicPart):
                     self._catching_up.append((end, with_index, future))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete what was built of a topic, all of whose messages are written. Whoever waits for more looks again."""
+        """Delete what was built for a topic, all of whose messages are written. Waiting readers look again."""
         with contextlib.suppress(NoRoomError):
             while self.store.dispatch():
                 pass
@@ -181,7 +181,8 @@ class DispatchActor(TopicPart):
         self.arrivals.ring()
 
     def catch_up(self, end: int, *, with_index: bool = False) -> Future | None:
-        """Answered once entries (``with_index``: and keys) are built up to this physical offset."""
+        """Return a future that is answered once entries (``with_index``: and keys) are built up to this physical
+        offset; ``None`` if they are."""
         self._dispatch()
         if self._is_there(end, with_index):
             return None
@@ -190,7 +191,7 @@ class DispatchActor(TopicPart):
         return future
 
     def _is_there(self, end: int, with_index: bool) -> bool:
-        if "room" in self._without_room:  # without room for more, what there is can be read
+        if "room" in self._without_room:  # without room for more, existing entries can be read
             return True
         return (self.store.indexed if with_index else self.store.dispatched) >= end
 

@@ -1,12 +1,12 @@
-"""The actor of the consumer groups: who reads which queues, and how far each group is.
+"""The actor of the consumer groups: which member reads which queues, and how far each group is.
 
-One for a store, because all groups' offsets are one file (``config/consumerOffset.json``). It hands out places, never
-messages: members read those for themselves. Offsets that were committed are written down every
-``flush_consumer_offset_interval``; a crash goes back to the last time, and what was done since is handed out again.
+There is one per store, because the offsets of all groups are in one file (``config/consumerOffset.json``). It assigns
+positions and passes no messages: members read those themselves. Committed offsets are saved every
+``flush_consumer_offset_interval``; a crash goes back to the last save, and later messages are assigned again.
 
-A *broadcast* reader reads all queues for itself: it is a group of one member, called ``group@instance``, whose offsets
-lie in a file of its own (:mod:`warren.queue_index.topics.local_offsets`). Without a group's name, it is ``@`` and the
-member's, and they lie nowhere.
+A *broadcast* reader reads all queues for itself: it is a group of one member, named ``group@instance``, whose offsets
+are in a separate file (:mod:`warren.queue_index.topics.local_offsets`). Without a group name, it is named ``@`` and the
+member's name, and its offsets are not stored.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def _nobody() -> bool:
 
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
-"""RocketMQ's name of an instance that nobody gave one."""
+"""RocketMQ's name of an instance without a given name."""
 
 
 class GroupsActor(TopicPart):
-    """Owner of every group's members and offsets."""
+    """Owns the members and offsets of all groups."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GroupsActor(TopicPart):
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask_later(self, message: object) -> Future:
-        """Ask and wake nobody: a thread that waits for the answer does it, an event loop's has it done (``hurry``)."""
+        """Ask without scheduling a turn: a waiting thread runs it, an event loop requests it with ``hurry``."""
         future = Future()
         if self.actor_stopped.is_set():
             future.fail(self.stopped_error())
@@ -77,7 +77,7 @@ class GroupsActor(TopicPart):
         return future
 
     def hurry_up(self) -> None:
-        """Somebody waits who cannot do it himself."""
+        """Schedule a turn for a waiter that cannot run it."""
         self.get_in_line()
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,16 +123,17 @@ class GroupsActor(TopicPart):
         return group
 
     def _offsets_of(self, name: str) -> ConsumerOffsets | LocalOffsets | None:
-        """Where a group's offsets are kept."""
+        """Return the store of a group's offsets."""
         group, separator, _ = name.partition(SEPARATOR)
         if not separator:
             return self._offsets
         return self._local_offsets if group else None
 
     def _take_back_offsets(self) -> None:
-        """Offsets behind the end of their queues are of messages that a power loss took: others get their numbers.
+        """Reset offsets after the end of their queues: a power loss took the messages, and new ones will get their
+        numbers.
 
-        Before anything is appended; afterwards nobody could tell.
+        Must run before anything is appended; afterwards such offsets cannot be told apart.
         """
         for position in [*self._offsets.positions(), *self._local_offsets.positions()]:
             queue = self._store.queues.get((position.topic, position.queue_id))
@@ -161,7 +162,7 @@ class GroupsActor(TopicPart):
     def _join(self, message: tm.JoinGroup) -> None:
         for topic in message.topics:
             group = self._group(topic, message.group)
-            # What is to be tried again was read by the group before: it is never passed over.
+            # The group has read the messages to be retried before: they are never skipped.
             consume_from: Any = message.consume_from if topic == message.topics[0] else "first"
             group.join(message.member, self._store.bounds(topic), consume_from)
             self._note_all(group)
@@ -176,7 +177,7 @@ class GroupsActor(TopicPart):
         return name, dict(group.committed)
 
     def _broadcast_name(self, message: tm.JoinBroadcast) -> str:
-        """The instance that is named, or the first one that reads nothing. Raises :class:`MemberError`."""
+        """Return the named instance, or the first one without a reader. Raises :class:`MemberError`."""
         if not message.group:
             return f"{SEPARATOR}{message.member}"
         if message.instance is None:
@@ -197,10 +198,10 @@ class GroupsActor(TopicPart):
                 group.leave(message.member)
             if self._offsets_of(message.group) is None:
                 self._groups.pop((topic, message.group), None)
-        self._arrivals.ring(set(message.topics))  # what it has left undone is somebody else's now
+        self._arrivals.ring(set(message.topics))  # other members take over what it has left unfinished
 
     def let_go(self, message: tm.LeaveGroup) -> None:
-        """A member that nobody can reach any more leaves. Takes no lock: a garbage collector may call it anywhere."""
+        """Remove an abandoned member. Takes no lock, because a garbage collector may call it anywhere."""
         self._abandoned.append(message)
         self._pool.submit(self)
 
@@ -208,7 +209,7 @@ class GroupsActor(TopicPart):
         return bool(self._abandoned) and not self.actor_stopped.is_set()
 
     def more_queues(self, topic: str, queues: int) -> None:
-        """A topic has so many queues now."""
+        """Note that a topic has ``queues`` queues now."""
         for (read, _), group in self._groups.items():
             if read == topic:
                 group.set_queues(max(queues, group.queues), self._store.bounds(topic))
@@ -229,7 +230,7 @@ class GroupsActor(TopicPart):
         return found
 
     def _commit(self, message: tm.CommitOffsets) -> list[str]:
-        """What could not be committed, because the queue is somebody else's meanwhile."""
+        """Commit offsets; return the errors for queues that another member has taken over."""
         lost = []
         for topic, queue_id, queue_offset, claim in message.done:
             try:
@@ -242,7 +243,7 @@ class GroupsActor(TopicPart):
         return lost
 
     def seek(self, topic: str, name: str, places: StartOffset | Mapping[int, StartOffset]) -> dict[int, int]:
-        """Let a group go on somewhere else; returns the queue offsets by queue."""
+        """Move a group to other positions; return the queue offsets by queue."""
         found = self._group(topic, name).seek(places, self._store.bounds(topic))
         for queue_id, queue_offset in found.items():
             self.note(topic, name, queue_id, queue_offset)
@@ -250,11 +251,11 @@ class GroupsActor(TopicPart):
         return found
 
     def lag(self, topic: str, name: str) -> dict[int, int]:
-        """Messages not finished, by queue."""
+        """Return the number of unfinished messages by queue."""
         return self._group(topic, name).lag(self._store.bounds(topic))
 
     def described(self, *, broadcast: bool = False) -> dict[str, dict[str, Any]]:
-        """Members, assignment, committed and lag by topic and group."""
+        """Return members, assignment, committed offsets and lag by topic and group."""
         described: dict[str, dict[str, Any]] = {}
         offsets = self._local_offsets if broadcast else self._offsets
         for position in offsets.positions():
@@ -278,11 +279,11 @@ class GroupsActor(TopicPart):
                 self.note(group.topic, group.group, queue_id, queue_offset)
 
     def offset(self, topic: str, group: str, queue_id: int) -> int:
-        """A committed offset, 0 without one; for those who start with the store, before anybody else is there."""
+        """Return a committed offset, or 0; for actors that start with the store, before it has other users."""
         return self._offsets.offset(topic, group, queue_id) or 0
 
     def note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """A group has come so far: to be written down with the others."""
+        """Note a group's new offset, to be saved with the others."""
         self._commit_offset(topic, group, queue_id, queue_offset)
         if self._offsets.is_dirty or self._local_offsets.is_dirty:
             self._arm_persist(self._store.settings.flush_consumer_offset_interval)
@@ -290,7 +291,7 @@ class GroupsActor(TopicPart):
     def _persist(self) -> None:
         try:
             self._context.check_directory()
-        except DirectoryLostError:  # who appends, or closes, is told; here it would be made anew
+        except DirectoryLostError:  # appending or closing raises it; saving would create the directory again
             return
         self._offsets.persist()
         self._local_offsets.persist()

@@ -1,4 +1,4 @@
-"""NodeStreams: the streams of a node (:mod:`warren.actors.topics.streams`), imported with the first of them."""
+"""NodeStreams: the streams of a node (:mod:`warren.actors.topics.streams`), imported with the first stream."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
 
 PoliciesOf = Callable[[str, str], AppliedPolicies]
-"""Vhost, queue → the policies that it has."""
+"""Vhost, queue → the policies of the queue."""
 
 
 class NodeStreams:
-    """The streams of a node. Changed by the node's actor alone; any thread may look."""
+    """The streams of a node. Changed by the node's actor alone; any thread may read it."""
 
     def __init__(
         self,
@@ -43,22 +43,22 @@ class NodeStreams:
         return iter(list(self._streams.values()))
 
     def find(self, vhost: str, name: str) -> Stream | None:
-        """The stream of that name."""
+        """Return a stream by name."""
         return self._streams.get((vhost, name))
 
     def of(self, vhost: str) -> list[Stream]:
-        """Those of a vhost."""
+        """Return the streams of a vhost."""
         return [stream for stream in self if stream.declaration.vhost == vhost]
 
     def restore(self, definitions: Definitions) -> None:
-        """Have all that are declared; those of vhosts that are down, too, for they keep files."""
+        """Add all declared streams, including those of vhosts that are down, which keep files."""
         for vhost in definitions.vhosts():
             for declaration in definitions.vhost(vhost).queues():
                 if declaration.is_stream:
                     self.add(declaration)
 
     def add(self, declaration: QueueDeclaration) -> Stream:
-        """A stream that is declared."""
+        """Add a declared stream."""
         from warren.actors.topics.streams import Stream  # noqa: PLC0415 - most nodes have none
 
         stream = Stream(declaration, self._context, self._settings, self._topics, self._policies_of)
@@ -66,12 +66,12 @@ class NodeStreams:
         return stream
 
     def remove(self, stream: Stream) -> None:
-        """One that is deleted: whoever reads or writes it is told so."""
+        """Remove a deleted stream, and wake its consumers so that they notice."""
         stream.deleted = True
         del self._streams[stream.declaration.vhost, stream.declaration.name]
         for wake in list(stream.consumers):
             wake()
 
     def retentions(self) -> Mapping[str, StreamRetention]:
-        """What each keeps, by topic."""
+        """Return each stream's retention, by topic."""
         return {stream.topic: stream.retention for stream in self}

@@ -1,7 +1,7 @@
-"""NodeTopics: the topics of one node. They run, or they are down and why, or there are none yet.
+"""NodeTopics: the topics of one node: running, down with a reason, or not created yet.
 
-What fails takes all of the topics with it, and they are opened anew (:mod:`warren.actors.topics.running_topics`): as
-often as the node's ``restart_limit`` allows; then they are down, and tried again where the disk is the cause
+Any failure takes all of the topics down, and they are reopened (:mod:`warren.actors.topics.running_topics`) as often as
+the node's ``restart_limit`` allows. After that they stay down, and are retried if the disk is the cause
 (:mod:`warren.actors.node.failed_parts`). The node's queues serve whatever becomes of its topics.
 """
 
@@ -42,7 +42,7 @@ class NodeTopics:
         note_down: Callable[[What, BaseException, Callable[[], None]], None],
         streams: Streams,
     ) -> None:
-        """``path``: the node's; ``note_down``: see :meth:`FailedParts.note`; ``streams``: what they keep."""
+        """``path``: the node's; ``note_down``: see :meth:`FailedParts.note`; ``streams`` returns their retention."""
         self._streams = streams
         self._context = context
         self._path = settings.store_path_root_dir or f"{path}/{TOPICS_DIRECTORY}"
@@ -56,18 +56,18 @@ class NodeTopics:
         """Why they are down."""
 
     def get(self) -> RunningTopics | None:
-        """The topics that run; ``None`` where there are none yet. Raises :class:`TopicsDownError`."""
+        """Return the running topics; ``None`` before a topic is declared. Raises :class:`TopicsDownError`."""
         if self.running is None and self.error is not None:
             raise TopicsDownError(f"the topics are down: {self.error}") from self.error
         return self.running
 
     @property
     def on_disk(self) -> bool:
-        """Whether there are topics to be opened."""
+        """Whether there are topics to open."""
         return self._context.files.is_directory(self._path)
 
     def declare(self, name: str, queues: int) -> RunningTopics:
-        """See that a topic is there."""
+        """Create a topic if it does not exist."""
         topics = self.get() or self._open()
         topics.declare(name, queues)
         return topics
@@ -88,7 +88,7 @@ class NodeTopics:
         return self.running
 
     def try_to_open(self) -> None:
-        """Open them, or say why they are down."""
+        """Open the topics, or note why they are down."""
         try:
             self._open()
         except Exception as error:
@@ -106,7 +106,7 @@ class NodeTopics:
         self._note_down(TOPICS, error, say)
 
     def restart(self, actor: ActorRef[Any], error: BaseException) -> None:
-        """An actor has failed: open them anew, if it is one of theirs."""
+        """Reopen the topics if ``actor``, which has failed, is one of their actors."""
         topics = self.running
         if topics is None or not topics.is_of(actor):
             return

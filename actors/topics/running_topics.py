@@ -1,13 +1,13 @@
-"""A topic store that runs: its actors, started and stopped together.
+"""A running topic store: its actors, started and stopped together.
 
-The store lies in ``<node's directory>/topics``, laid out as RocketMQ lays out its own. It is opened with the node if it
-is there, and made when the first topic is declared. These hold it:
+The store is in ``<node's directory>/topics``, with RocketMQ's layout. It is opened with the node if it exists, and
+created when the first topic is declared. Its actors:
 
     user ─► CommitLogActor ──tell──► DispatchActor ──tell──► ScheduleActor (appends delayed messages that are due)
               (appends)               (entries, keys)  └─tell──► TransactionsActor (appends what is decided)
     user ─► GroupsActor (who reads what, how far)       user: reads queues and messages by itself, in its own thread
 
-If one of them fails, all are given up as a crash would, and the store is opened anew from its files.
+If one of them fails, all are given up as a crash would, and the store is reopened from its files.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ _LOG = logger("topics")
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 OFFSETS: Final = "offsets"
-"""Below it, those of broadcast readers."""
+"""The folder for offsets of broadcast readers."""
 
 Streams = Callable[[], Mapping[str, StreamRetention]]
-"""By topic, what the streams keep."""
+"""Returns the retention of the streams, by topic."""
 
 _SYNC_OF = {"SYNC_FLUSH": "group", "ASYNC_FLUSH": "os"}
 
 
 def index_name(wall_us: int) -> str:
-    """The name of an index file that is made at this moment: year to millisecond, 17 digits, local time."""
+    """Return the name of an index file created at this time: year to millisecond, 17 digits, local time."""
     moment = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone()
     return f"{moment:%Y%m%d%H%M%S}{wall_us // 1000 % 1000:03d}"
 
 
 @attrs.define(eq=False, repr=False)
 class RunningTopics:
-    """The store and its actors. Made by :meth:`open`."""
+    """The store and its actors. Created by :meth:`open`."""
 
     context: NodeContext
     store: TopicStore
@@ -76,7 +76,7 @@ class RunningTopics:
     schedule: ScheduleActor
     transactions: TransactionsActor
     locks: list[Lock]
-    """Of its directories that lie outside the node's."""
+    """The locks of its directories outside the node's."""
 
     @classmethod
     def open(
@@ -90,9 +90,10 @@ class RunningTopics:
         has_failed: bool = False,
         streams: Streams = dict,
     ) -> RunningTopics:
-        """Recover the store in ``path`` (none there: make one) and start its actors.
+        """Recover the store in ``path``, or create one, and start its actors.
 
-        ``owner``: who says so in lock files. ``has_failed``: in this process. ``streams``: what they keep of it.
+        ``owner``: named in lock files. ``has_failed``: whether it has failed in this process. ``streams`` returns their
+        retention.
         """
         files = context.files
         elsewhere = []
@@ -126,7 +127,7 @@ class RunningTopics:
     ) -> RunningTopics:
         files = context.files
         files.make_directories(f"{path}/{CONFIG}")
-        files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
+        files.sync_directory(posixpath.dirname(path))  # otherwise all of it could be lost with its name
         store = TopicStore.load(
             files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
         )
@@ -137,7 +138,7 @@ class RunningTopics:
             offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
             delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
             delay_offsets = delay_file.load(decode_delay_offsets) or {}
-            store.start()  # from here on nothing refuses
+            store.start()  # nothing can refuse from here on
         except BaseException:
             store.abandon()
             raise
@@ -166,25 +167,25 @@ class RunningTopics:
         dispatcher.listeners[SCHEDULE_TOPIC] = functools.partial(schedule.call_soon, schedule.follow)
         follow = functools.partial(transactions.call_soon, transactions.follow)
         dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = follow
-        dispatcher.call_soon(dispatcher.dispatch)  # an index that is behind catches up
+        dispatcher.call_soon(dispatcher.dispatch)  # an index that lags catches up
         return cls(context, store, table, log, dispatcher, groups, schedule, transactions, locks)
 
     @property
     def actors(self) -> list[TopicPart]:
-        """From those that hand on to those that are handed to."""
+        """The actors, senders before receivers."""
         return [self.schedule, self.transactions, self.log, self.groups, self.dispatcher]
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: the store is the parent's."""
+        """Stop the actors in a forked child: the store is the parent's."""
         for actor in self.actors:
             actor.forget(error)
 
     def is_of(self, actor: ActorRef[Any]) -> bool:
-        """Whether it is one of this store's actors."""
+        """Whether ``actor`` is one of this store's actors."""
         return any(one.actor_ref is actor or one.actor_ref.actor_urn == actor.actor_urn for one in self.actors)
 
     def declare(self, topic: str, queues: int) -> None:
-        """See that a topic is there, with at least so many queues; where that cannot be written down, nothing is."""
+        """Create a topic with at least ``queues`` queues, or add queues; undo that if it cannot be saved."""
         before = self.table.queues(topic)
         if self.table.declare(topic, queues):
             now_ms = self.context.clock.wall_us() // 1000
@@ -192,22 +193,22 @@ class RunningTopics:
                 self.table.save(now_ms, sync=True)
             except StorageError:
                 self.table.take_back(topic, before)
-                with contextlib.suppress(StorageError):  # the file may have it, if it failed behind that
+                with contextlib.suppress(StorageError):  # the failure may have come after the file was replaced
                     self.table.save(now_ms, sync=True)
                 raise
             self.groups.call_soon(lambda: self.groups.more_queues(topic, queues))
 
     def delete(self, topic: str) -> None:
-        """Delete a topic that nobody appends to any more; its messages go with their CommitLog files."""
-        self.log.actor_ref.ask(Call(lambda: None))  # what was handed over is written
+        """Delete a topic that is no longer appended to; its messages go with their CommitLog files."""
+        self.log.actor_ref.ask(Call(lambda: None))  # wait until everything handed over is written
         self.dispatcher.actor_ref.ask(Call(functools.partial(self.dispatcher.delete_topic, topic)))
         self.table.take_back(topic, None)
         self.table.save(self.context.clock.wall_us() // 1000, sync=True)
 
     def close(self) -> None:
-        """A clean stop; raises what keeps it from being one."""
+        """Stop cleanly; raise the error that prevents it."""
         self.schedule.actor_ref.ask(Call(self.schedule.stop_delivering))
-        self.log.actor_ref.ask(Call(self.log.sync))  # what was delivered is safe, and the schedule knows
+        self.log.actor_ref.ask(Call(self.log.sync))  # delivered messages are safe, and the schedule knows
         for actor in self.actors:
             actor.actor_ref.ask(Call(actor.close))
         self._release()
@@ -220,7 +221,7 @@ class RunningTopics:
         """Stop all actors and leave the files as they are."""
         for actor in self.actors:
             if not actor.actor_stopped.is_set():
-                with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
+                with contextlib.suppress(Exception):  # an actor that fails at this moment has stopped, too
                     actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
         if isinstance(error, StorageError) and not isinstance(error, DiskFullError):
             self.store.fail()
@@ -230,5 +231,5 @@ class RunningTopics:
 
 
 def _started(kind: Any, *arguments: Any, **named: Any) -> Any:
-    """An actor, started."""
+    """Start an actor and return it."""
     return kind.start(*arguments, **named).actor_inbox.owner

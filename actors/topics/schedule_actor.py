@@ -1,8 +1,8 @@
 """The actor of the delayed messages: it appends them to their topics when they are due.
 
 A level's messages are read, handed to the CommitLog and, once they are safe there, counted as delivered; one batch of a
-level is on its way at a time. The offsets are written down every ``flush_delay_offset_interval``; what was delivered
-after that and before a crash is delivered once more.
+level is on its way at a time. The offsets are saved every ``flush_delay_offset_interval``; messages delivered after the
+last save before a crash are delivered once more.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LOG = logger("topics")
 
 _AT_A_TIME: Final = 256
 _MOST_WAIT_MS: Final = 5_000
-"""Messages are due by the wall clock and timers go by the monotonic one: one that was set is followed so soon."""
+"""Messages are due by the wall clock, timers use the monotonic one: a clock change is noticed within this time."""
 _NOTHING: Final = np.empty(0, np.int64)
 
 
 class ScheduleActor(TopicPart):
-    """Owner of the delay levels' offsets."""
+    """Owns the offsets of the delay levels."""
 
     def __init__(
         self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
@@ -70,31 +70,31 @@ class ScheduleActor(TopicPart):
             )
 
     def stop_delivering(self) -> None:
-        """Hand nothing more to the CommitLog."""
+        """Stop handing messages to the CommitLog."""
         self._is_closing = True
 
     def _queue(self, level: int) -> ConsumeQueue | None:
         return self._store.queues.get((SCHEDULE_TOPIC, queue_of_level(level)))
 
     def follow(self) -> None:
-        """There are more delayed messages."""
+        """Handle new delayed messages."""
         for level in self._schedule.levels:
             queue = self._queue(level)
             if queue is not None and queue.max_offset > self._schedule.offset(level):
                 entries = queue.entries(self._schedule.offset(level), 1)
-                due_ms = int(entries[0]["tags_code"]) if len(entries) else 0  # expired: at once, to be passed over
+                due_ms = int(entries[0]["tags_code"]) if len(entries) else 0  # expired: due at once, to be skipped
                 self._schedule.arrived(level, due_ms)
         self._deliver_due()
 
     def _deliver_due(self) -> None:
-        """Deliver what is due, and ask to be woken for what is next."""
+        """Deliver due messages, and set a timer for the next one."""
         if self._is_closing:
             return
         now_ms = self._context.clock.wall_us() // 1000
         while wanting := [level for level in self._schedule.wanting(now_ms) if level not in self._on_their_way]:
             for level in wanting:
                 self._look(level, now_ms)
-        if self._on_their_way:  # whoever comes back from there looks again
+        if self._on_their_way:  # the last delivery to return checks again
             return
         due_ms = self._schedule.next_due_ms()
         if due_ms is not None:
@@ -121,8 +121,8 @@ class ScheduleActor(TopicPart):
             confirm.set()
 
     def _deliverable(self, entries: Entries) -> list[Batch]:
-        """What is appended for these entries. A message that cannot be stays where it is, and is passed over: nobody
-        could deliver it ever, and it shall not keep those behind it."""
+        """Return the batches to append for these entries. A message that can never be delivered is skipped, so that it
+        does not block later ones."""
         records, damage = read_sound_records(self._store.commit_log, entries)
         batches, refused = deliveries(records)
         found: list[Batch] = []
@@ -158,7 +158,7 @@ class ScheduleActor(TopicPart):
         return True
 
     def _answered(self, confirm: Future, level: int, count: int) -> None:
-        """In the CommitLog's turn. What found no room is tried again; after other errors the store is opened anew."""
+        """Called in the CommitLog's turn. Delivery is retried if there was no room; other errors reopen the store."""
         error = confirm.error
         if error is None:
             self.call_soon(lambda: self._delivered(level, count))
@@ -186,7 +186,7 @@ class ScheduleActor(TopicPart):
 
 
 def _singles(batch: Batch) -> list[Batch]:
-    """Its messages, each by itself."""
+    """Return the messages as batches of one."""
     each = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
     return [
         attrs.evolve(batch, bodies=[body], properties=properties)

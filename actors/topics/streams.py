@@ -1,11 +1,12 @@
-"""The streams of a node: queues of the type ``stream``, each of which is a topic.
+"""The streams of a node: queues of the type ``stream``, each of them a topic.
 
-A stream has no actor. Who publishes to it hands its messages to the CommitLog's, as a topic's handle does; who consumes
-reads the topic's files by itself. So it goes on where the topics do: after a crash, after they were opened anew.
+A stream has no actor. Publishers hand messages to the CommitLog's actor, as a topic's handle does; consumers read the
+topic's files themselves. So a stream is available whenever the topics are, also after a crash or after they were
+reopened.
 
-*What of a message is where.* The body is the record's. Exchange, routing key and AMQP's properties stand in the
-record's properties, the latter in base64; where they are more than a record's properties can hold they stand ahead of
-the body (:data:`AHEAD`). A message that was appended to the topic otherwise has none of these.
+*Encoding of a message.* The body is the record's. Exchange, routing key and AMQP's properties are stored in the
+record's properties, the latter in base64; if they do not fit, they are stored ahead of the body (:data:`AHEAD`).
+Messages appended to the topic by other means lack them.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ EXCHANGE: Final = "x-exchange"
 ROUTING_KEY: Final = "x-routing-key"
 PROPERTIES: Final = "x-properties"
 AHEAD: Final = "x-properties-ahead"
-"""So many bytes of AMQP's properties stand ahead of the body."""
+"""The number of bytes of AMQP's properties ahead of the body."""
 
 READ_BYTES: Final = 1 << 20
-"""Of messages that are read in one go."""
+"""The size of messages that are read at once."""
 
 NO_PROPERTIES: Final = b"\0\0"
 _HERE: Final = Host(bytes((127, 0, 0, 1)), 0)
 _PLAIN: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}~"
-"""Beside letters, digits and ``_.-``."""
+"""The plain characters besides letters, digits and ``_.-``."""
 
 
 class StreamMessage(NamedTuple):
@@ -81,11 +82,11 @@ class Stream(InFront):
     _context: NodeContext
     _settings: TopicSettings
     _topics: Callable[[], RunningTopics]
-    """The topics of the moment; raises why there are none."""
+    """Returns the current topics; raises the reason if they are down."""
     _policies_of: PoliciesOf
     deleted: bool = False
     consumers: set[Callable[[], None]] = attrs.Factory(set)
-    """What wakes each of the node's clients that consume it, in any thread."""
+    """Functions that wake the node's clients that consume it, in any thread."""
     coalesces: bool = True
     _key: AppendKey = attrs.field(init=False)
     _retention: StreamRetention | None = None
@@ -100,12 +101,12 @@ class Stream(InFront):
 
     @property
     def topics(self) -> RunningTopics:
-        """The topics of the moment. Raises why there are none, and :class:`QueueGoneError`."""
+        """The current topics. Raises the reason if they are down, and :class:`QueueGoneError`."""
         self.check()
         return self._topics()
 
     def check(self) -> None:
-        """Raise :class:`QueueGoneError` where it was deleted."""
+        """Raise :class:`QueueGoneError` if the stream was deleted."""
         if self.deleted:
             raise QueueGoneError(f"{self.declaration} was deleted")
 
@@ -113,7 +114,7 @@ class Stream(InFront):
 
     @property
     def behind(self) -> CommitLogActor:
-        """The CommitLog of the moment. Raises why there is none."""
+        """The current CommitLog. Raises like :attr:`topics`."""
         return self.topics.log
 
     @property
@@ -132,7 +133,7 @@ class Stream(InFront):
         return str(self.declaration)
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
-        """Hand over one message; returns its confirm, which messages that came together share."""
+        """Hand over one message; return its confirm, which messages that came together share."""
         log, (around, ahead) = self._log_for(reserved_bytes), _around(key.envelope)
         if not self._fits(body, around, ahead):
             self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
@@ -149,7 +150,7 @@ class Stream(InFront):
         msg_ids: bytes = b"",
         here: bool = True,
     ) -> Confirm:
-        """Hand over messages in one batch. One that is too large fails their confirm; the others are there."""
+        """Hand over messages in one batch. A message that is too large fails their confirm; the others are appended."""
         log, (around, ahead) = self._log_for(reserved_bytes), _around(key.envelope)
         fitting = [ahead + body if ahead else body for body in bodies if self._fits(body, around, ahead)]
         confirm = Confirm(log)
@@ -167,7 +168,7 @@ class Stream(InFront):
         return confirm if len(fitting) == len(bodies) else CountDown([confirm, self._too_large()])
 
     def take_dead_letter(self, envelope: Envelope, body: bytes, confirm: Future) -> None:
-        """A queue's dead letter, whose sender waits neither for room nor for bytes; ``confirm``: when it is safe."""
+        """Take a queue's dead letter, whose sender is never held; ``confirm`` is answered when it is safe."""
         key = PublishKey(envelope)
         try:
             self.publish_many(key, [body], self.gate.enter(key.size_bytes([body]))).on_done(confirm.follow)
@@ -194,7 +195,7 @@ class Stream(InFront):
 
     @property
     def retention(self) -> StreamRetention:
-        """What it keeps. Raises as :attr:`topics` does."""
+        """The stream's retention. Raises like :attr:`topics`."""
         store, known = self.topics.store, self._retention
         limits = StreamLimits.of(self.declaration.arguments, self.policies.definition)
         if known is None or known.store is not store or known.limits != limits:
@@ -203,16 +204,16 @@ class Stream(InFront):
 
     @property
     def policies(self) -> AppliedPolicies:
-        """Those that hold for it now."""
+        """The policies that apply to it now."""
         return self._policies_of(self.declaration.vhost, self.declaration.name)
 
     def bounds(self) -> range:
-        """The offsets of its messages. Reads files."""
+        """Return the offsets of its messages. Reads files."""
         return self.retention.bounds(self.clock.wall_us() // 1000)
 
     def read(self, offset: int, count: int) -> list[StreamMessage]:
-        """Up to ``count`` messages from ``offset`` on, of :data:`READ_BYTES` or one; from the first that there is, if
-        that has gone. Reads files.
+        """Return up to ``count`` messages from ``offset`` on, up to :data:`READ_BYTES` but at least one. If that offset
+        has expired, start at the first message. Reads files.
         """
         store = self.topics.store
         queue = store.queues.get((self.topic, STREAM_QUEUE_ID))
@@ -239,7 +240,7 @@ class Stream(InFront):
         return StreamMessage(records.queue_offsets[row], exchange, routing_key, properties, body)
 
     def stats(self) -> dict[str, object]:
-        """What RabbitMQ's management shows of a stream, and its ``topic``. Reads files."""
+        """Return what RabbitMQ's management shows of a stream, and its ``topic``. Reads files."""
         there = self.bounds()
         declaration = self.declaration
         return {
@@ -266,14 +267,14 @@ class Stream(InFront):
 
 
 def _around(envelope: Envelope) -> tuple[bytes, bytes]:
-    """A record's properties for such messages, and what stands ahead of their bodies."""
+    """Return a record's properties for messages with this envelope, and the bytes to put ahead of their bodies."""
     found = {}
     if envelope.exchange:
         found[EXCHANGE] = quote_from_bytes(envelope.exchange, _PLAIN)
     if envelope.routing_keys and envelope.routing_keys[0]:
         found[ROUTING_KEY] = quote_from_bytes(envelope.routing_keys[0], _PLAIN)
     else:
-        found[ROUTING_KEY] = "%"  # none; without the property it would be the stream's name
+        found[ROUTING_KEY] = "%"  # an empty key; without the property it would be the stream's name
     properties = envelope.properties
     if properties == NO_PROPERTIES:
         return encode_properties(found), b""
@@ -285,7 +286,7 @@ def _around(envelope: Envelope) -> tuple[bytes, bytes]:
 
 @functools.lru_cache(maxsize=256)
 def _published(around: bytes, stream: str) -> tuple[str, str, bytes, int]:
-    """Exchange, routing key, AMQP's properties, and how many bytes of these stand ahead of the body."""
+    """Return exchange, routing key, AMQP's properties, and the number of their bytes ahead of the body."""
     found = decode_properties(around)
     routing_key = found.get(ROUTING_KEY)
     return (

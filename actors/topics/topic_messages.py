@@ -1,6 +1,6 @@
-"""What a topic store's actors tell each other, and what readers ask the groups: who, whom, the reply.
+"""Messages between a topic store's actors, and from readers to the groups: sender, receiver, reply.
 
-*Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. What else is asked is a
+*Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Other requests are a
 :class:`~warren.actors.runtime.inbox.Call`. Single appends reach the CommitLog as pending batches
 (:class:`warren.actors.node.front_end.PublishBatch`), not as messages.
 """
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class AppendBatches:
-    """User, groups or schedule → CommitLog. Tell. ``confirm`` is answered with the list of what was appended."""
+    """User, groups or schedule → CommitLog. Tell. ``confirm`` is answered with the list of appended batches."""
 
     batches: Sequence[Batch]
     confirm: Future
     reserved_bytes: int = 0
-    """What is on the way for it (:mod:`warren.actors.node.gate`)."""
+    """Bytes that the gate counts for it (:mod:`warren.actors.node.gate`)."""
 
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -37,7 +37,7 @@ class AppendBatches:
 class JoinGroup:
     """User → groups. Ask; the reply is ``None``. A member of a group begins to read these topics.
 
-    ``consume_from`` is about the first; of others it reads everything.
+    ``consume_from`` applies to the first topic; the others are read completely.
     """
 
     topics: Sequence[str]
@@ -48,10 +48,10 @@ class JoinGroup:
 
 @attrs.frozen
 class JoinBroadcast:
-    """User → groups. Ask; the reply is the reader's name as a group, and its places by queue.
+    """User → groups. Ask; the reply is the reader's name as a group, and its positions by queue.
 
-    ``group`` "": its places are kept nowhere. ``instance``: which of the group's readers it is; ``None``: the first
-    that reads nothing at the moment. ``positions``: where it goes on, instead of where it was.
+    ``group`` "": its positions are not stored. ``instance``: the instance of the group; ``None``: the first without a
+    reader. ``positions``: where it continues, instead of its last positions.
     """
 
     topic: str
@@ -64,7 +64,7 @@ class JoinBroadcast:
 
 @attrs.frozen
 class LeaveGroup:
-    """User → groups. Ask or tell. Its queues go to others."""
+    """User → groups. Ask or tell. The member's queues go to others."""
 
     topics: Sequence[str]
     group: str
@@ -83,7 +83,7 @@ class Take:
 
 @attrs.frozen
 class CommitOffsets:
-    """User → groups. Ask or tell. ``done``: topic, queue, queue offset and claim of each. The reply: what was lost."""
+    """User → groups. Ask or tell. ``done``: topic, queue, queue offset and claim of each. The reply: lost queues."""
 
     group: str
     member: str
@@ -92,7 +92,7 @@ class CommitOffsets:
 
 @attrs.frozen
 class HandBack:
-    """User → groups. Ask. A member will not do what it took from this queue offset on."""
+    """User → groups. Ask. A member gives up what it took, from this queue offset on."""
 
     group: str
     member: str
@@ -105,7 +105,7 @@ class HandBack:
 class GetGroups:
     """User → groups. Ask; the reply is a dict: members, assignment, committed and lag by topic and group.
 
-    ``broadcast``: of readers that read everything for themselves, by ``group@instance``.
+    ``broadcast``: of broadcast readers, by ``group@instance``.
     """
 
     broadcast: bool = False

@@ -1,6 +1,6 @@
-"""What the actors of a topic store have in common: if one of them fails, all of them do.
+"""The common base of a topic store's actors: if one of them fails, all of them do.
 
-The node is told, gives the others up and opens the store anew (:mod:`warren.actors.topics.running_topics`).
+The node is notified, gives the others up and reopens the store (:mod:`warren.actors.topics.running_topics`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class TopicPart(NodePart):
     _error: BaseException | None = None
     """Why it was given up, or failed."""
     no_room: NoRoomError | None = None
-    """What found no room on the disk first, of what has found none since."""
+    """The first error for lack of disk space, until all tasks have found room again."""
     _without_room: Mapping[str, FullDisk] = {}
-    """What found no room when it was last tried."""
+    """The tasks that found no room when they were last tried."""
     _persist_armed: bool = False
 
     @property
@@ -45,11 +45,11 @@ class TopicPart(NodePart):
         return ActorStoppedError(f"{self.describe()} are down: {self._error}")
 
     def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
-        """The disk is full: do ``work`` in a while, ever more seldom."""
+        """Retry ``work`` later, at growing intervals, because the disk is full."""
         self.call_later(key, self._note_full(key, error).next_wait_ns(), work)
 
     def _note_full(self, key: str, error: NoRoomError) -> FullDisk:
-        """The disk is full. It is logged where it begins, and where everything has found room again."""
+        """Note that the disk is full. Logged for the first task, and when all tasks have found room again."""
         if self.no_room is None:
             self.no_room = error
             _LOG.warning(
@@ -75,10 +75,10 @@ class TopicPart(NodePart):
             )
 
     def _persist(self) -> None:
-        """Write down what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
+        """Save what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
 
     def close(self) -> None:
-        """What came before is done, written down and safe; the actor stops. Raises what keeps that from being so."""
+        """Handle everything that came before, save it and stop. Raises the error that prevents it."""
         self._close()
         self.cancel_timers()
         self._stop()
@@ -87,18 +87,18 @@ class TopicPart(NodePart):
         self._persist()
 
     def give_up(self, error: BaseException) -> None:
-        """Another one has failed: leave the files as they are, stop."""
+        """Stop and leave the files as they are, because another actor has failed."""
         self.end_with(error)
         self._stop()
 
     def _arm_persist(self, after_ms: int) -> None:
-        """Write it down in a while, with what comes meanwhile."""
+        """Save after a while, together with later changes."""
         if not self._persist_armed:
             self._persist_armed = True
             self.call_later("persist", after_ms * MS_NS, self._persist_if_room, first=True)
 
     def _persist_if_room(self) -> None:
-        """Write it down now. On a full disk it waits in memory, and a crash before means that work is done again."""
+        """Save now. On a full disk the data waits in memory; after a crash the work since the last save is repeated."""
         self._persist_armed = False
         try:
             self._persist()
@@ -109,11 +109,11 @@ class TopicPart(NodePart):
             self._found_room("persist")
 
     def end_with(self, error: BaseException) -> None:
-        """Whoever waits here for something will not get it."""
+        """Note the error, and fail everything that waits for this actor."""
         self._error = error
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: the store is the parent's, and whoever comes here gets ``error``."""
+        """Stop in a forked child: the store is the parent's, and calls raise ``error``."""
         self._error = error
         self.actor_stopped.set()
 

@@ -1,9 +1,9 @@
-"""The actor of the transactions: it knows which half messages are not decided, and has decisions appended.
+"""The actor of the transactions: it knows the undecided half messages, and has decisions appended.
 
-It follows the two topics that transactions live in (:mod:`warren.actors.engines.topics.transactions`), as they are
-dispatched: so what it knows is the same whether a message is of just now or from before a restart. A commit appends the
-message to its topic and the decision, in this order and in one go; a rollback the decision alone. While that is on its
-way the transaction cannot be decided again.
+It follows the two topics that hold transactions (:mod:`warren.actors.engines.topics.transactions`) as they are
+dispatched, so its knowledge is the same for new messages and for those from before a restart. A commit appends the
+message to its topic and then the decision, at once; a rollback appends only the decision. While that is on its way, the
+transaction cannot be decided again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AT_A_TIME: Final = 1024
 
 
 class TransactionsActor(TopicPart):
-    """Owner of the pending half messages."""
+    """Owns the pending half messages."""
 
     def __init__(self, context: NodeContext, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
         super().__init__(context)
@@ -60,17 +60,17 @@ class TransactionsActor(TopicPart):
         self.follow()
 
     def pending(self) -> tuple[Half, ...]:
-        """The half messages that are not decided."""
+        """Return the undecided half messages."""
         self.follow()
         return self._pending.pending()
 
     # ── following ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow(self) -> None:
-        """Take in what was dispatched of half messages, then of decisions."""
+        """Take in newly dispatched half messages, then decisions."""
         halves = self._store.queues.get((HALF_TOPIC, HALF_QUEUE_ID))
         decisions = self._store.queues.get((OP_TOPIC, HALF_QUEUE_ID))
-        # The dispatcher goes on meanwhile. What a decision that is there now names is there too.
+        # The dispatcher goes on meanwhile. A half message is dispatched before its decision.
         last_op = 0 if decisions is None else decisions.max_offset
         last_half = 0 if halves is None else halves.max_offset
         if halves is not None:
@@ -119,7 +119,7 @@ class TransactionsActor(TopicPart):
     # ── deciding ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def decide(self, half_offset: int, *, commit: bool) -> Future:
-        """Answered when the decision is safe."""
+        """Append a decision; return a future that is answered when it is safe."""
         self.follow()
         is_behind = self._store.dispatched < self._store.commit_log.end
         if half_offset >= self._next_half and is_behind:  # the disk had no room for its entry
@@ -134,16 +134,16 @@ class TransactionsActor(TopicPart):
         confirm = Confirm(self._log)
         confirm.on_done(lambda done: self._answered(done, half.queue_offset))
         self._log.hand_over(batches, confirm)
-        self._log.hurry_up()  # whoever decides waits for it, and cannot know when it is handed over
+        self._log.hurry_up()  # the caller waits for it, and cannot know when it is handed over
         return confirm
 
     def _answered(self, confirm: Future, half_offset: int) -> None:
-        """In the CommitLog's turn."""
+        """Called in the CommitLog's turn."""
         if confirm.error is not None:
-            self.call_soon(lambda: self._deciding.discard(half_offset))  # it may be made again
+            self.call_soon(lambda: self._deciding.discard(half_offset))  # the decision may be made again
 
     def _persist(self) -> None:
-        """How far both topics need not be read by the next start; written down with the groups' offsets."""
+        """Note up to where the next start need not read both topics; saved with the groups' offsets."""
         for topic, offset in ((HALF_TOPIC, self._pending.half_offset), (OP_TOPIC, self._pending.op_offset)):
             note = functools.partial(self._groups.note, topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset)
             self._groups.call_soon(note)

@@ -1,19 +1,19 @@
-"""The CommitLog: every message of every topic, one behind the other, in the order in which they came.
+"""The CommitLog: the messages of all topics, one after the other, in the order of their arrival.
 
 Its bytes lie in :class:`warren.storage.mapped_files.MappedFiles`; a record never crosses from one file into the next. A
 message is known by its *physical offset*, the logical offset of its record. ``end`` is where the next record goes: the
-files do not say it, recovery finds it and tells :meth:`CommitLog.set_end`. Up to ``flushed_end`` everything survives a
+files do not say it; recovery finds it and calls :meth:`CommitLog.set_end`. Up to ``flushed_end`` everything survives a
 power loss.
 
-Appending. A record goes where 8 bytes stay free behind it in its file; where it does not fit, a *blank record* fills
-the file and the next one is made. So a file that is passed always ends in a blank. A message larger than a file (or a
-batch that goes as one) leaves two blanks and is not stored: the original does so too, and calls it END_OF_FILE.
+Appending. A record must leave 8 bytes free after it in its file; if it does not fit, a *blank record* fills the file
+and the next file is made. So every full file ends in a blank. A message larger than a file (or a batch that goes as
+one) leaves two blanks and is not stored: the original does so too, and calls it END_OF_FILE.
 
-Old bytes may lie behind ``end``: they stay, unless a write fails there (what it left is cut off before the next one)
-or :meth:`CommitLog.clear_behind_end` is asked for.
+Old bytes may lie after ``end``: they stay, unless a write fails there (what it left is cut off before the next one)
+or :meth:`CommitLog.clear_behind_end` is called.
 
-A crash leaves a prefix of what was appended, perhaps with a torn record at its end or, after a power loss, with holes;
-all of it behind ``flushed_end``. A file's name and length are on the disk before anything is written into it, and files
+A crash leaves a prefix of what was appended, perhaps with a torn record at its end or, after a power loss, with holes,
+which all lie after ``flushed_end``. A file's name and length are on the disk before data is written into it, and files
 go one at a time from either end, so none is ever missing between two others, and only the last can be too short.
 
 After an fsync that failed nothing tells which bytes are on the disk: ``failure`` says so, and nothing more is written.
@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 _FIRST_READ_BYTES: Final = 1024
-"""Of a record whose size is not known. Most are not larger; a larger one is read a second time, all of it."""
+"""The first read of a record of unknown size. Most are not larger; a larger one is read again as a whole."""
 
 Status = Literal["PUT_OK", "END_OF_FILE"]
 
@@ -108,10 +108,10 @@ class CommitLog:
     appended: int = attrs.field(default=0, init=False)
     """How many messages of its batch the last append has written, also if it failed then."""
     _torn_end: int = 0
-    """How far a write that failed may have come; nothing, where it is not beyond ``end``."""
+    """How far a failed write may have come; unused unless it is beyond ``end``."""
     _doubtful: set[int] = attrs.Factory(set)
-    """Files that a process before this one may have left unsynced, or whose length changed: a flush syncs them, and
-    before they are no other is made."""
+    """Files that a previous process may have left unsynced, or whose length changed: a flush syncs them, and no new
+    file is made before that."""
     _encoder: RecordEncoder = attrs.Factory(RecordEncoder)
 
     @classmethod
@@ -124,9 +124,9 @@ class CommitLog:
         writable: bool = True,
         lengthen: bool = False,
     ) -> CommitLog:
-        """The log in ``directory``. Raises :class:`DataError` where a file is not as long as the settings say.
+        """Load the log in ``directory``. Raises :class:`DataError` if a file's length differs from the settings.
 
-        ``lengthen``: but for the last file, which a crash may have left too short.
+        ``lengthen``: allow a last file that is too short, as a crash may leave it.
         """
         size = settings.mapped_file_size_commit_log
         mapped = MappedFiles.load(files, directory, size, writable=writable, lengthen=lengthen)
@@ -135,11 +135,11 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """The first byte that is there; 0 without files."""
+        """The first byte in the log; 0 without files."""
         return self.mapped.min_offset
 
     def set_end(self, end: int) -> None:
-        """Let the log end here. Files that begin behind it are deleted; nothing else changes but the position."""
+        """Move the end of the log. Files that begin after it are deleted; nothing else changes but the position."""
         if not self.min_offset <= end <= self.mapped.file_end:
             raise ValueError(
                 f"{self.mapped.directory} reaches from {self.min_offset} to {self.mapped.file_end}, not {end}"
@@ -150,10 +150,10 @@ class CommitLog:
             self._delete(base)
 
     def clear_behind_end(self) -> None:
-        """Make zeros of the old bytes behind the end, so that nothing that was cut off can ever come back; synced.
+        """Zero the old bytes after the end, so that nothing that was cut off can ever come back; synced.
 
-        warren's own: RocketMQ lets them stay, and finds them again after the next crash where what was written over
-        them ends where an old record begins.
+        warren's own: RocketMQ keeps them, and finds them again after the next crash if the data written over them ends
+        where an old record begins.
         """
         self._must_work()
         if self.mapped.holding(self.end) is not None:
@@ -165,8 +165,8 @@ class CommitLog:
     def append(self, batch: Batch, queue_offset: int, store_timestamp: int) -> Appended:
         """Write the batch; its messages are number ``queue_offset`` and the following of their queue.
 
-        Raises :class:`MessageIllegalError` (nothing was written) where RocketMQ refuses a message, and
-        :class:`StorageError` where the system refuses: nothing was appended then, but perhaps the first messages of a
+        Raises :class:`MessageIllegalError` (nothing was written) if RocketMQ refuses a message, and
+        :class:`StorageError` if the system refuses. Then nothing was appended, except perhaps the first messages of a
         batch that does not go as one. After a :class:`NoRoomError` the log goes on; ``appended`` says how many.
         """
         self._must_work()
@@ -195,7 +195,7 @@ class CommitLog:
         return self.mapped.file_size - BLANK_HEADER_BYTES
 
     def _make_room(self, measured: Measured, start: int) -> int:
-        """Let the end be where records from the ``start``-th on fit; how many. 0 where not even a new file will do."""
+        """Move the end to where records from the ``start``-th on fit; return how many, 0 if a file is too small."""
         for _ in range(2):
             left = self._file_at_end() + self.mapped.file_size - self.end
             fitting = measured.fitting(start, left - BLANK_HEADER_BYTES)
@@ -205,7 +205,7 @@ class CommitLog:
         return 0
 
     def _file_at_end(self) -> int:
-        """The base of the file that holds the end; it is made where it is not there."""
+        """Return the base of the file that holds the end; make the file if it is missing."""
         base = self.mapped.holding(self.end)
         if base is None:
             if self._doubtful:
@@ -222,7 +222,7 @@ class CommitLog:
         self._write(encode_blank(left), left)
 
     def _write(self, data: bytes | memoryview, size: int | None = None) -> None:
-        """Write ``data`` at the end, and let the end be behind the ``size`` bytes that it stands for."""
+        """Write ``data`` at the end, and advance the end by ``size`` bytes (default: the length of ``data``)."""
         if self._torn_end > self.end:
             self.mapped.clear_from(self.end)
             self._doubtful.add(self._file_at_end())
@@ -241,9 +241,9 @@ class CommitLog:
         return self.mapped.read(physical_offset, size if size < left else left)
 
     def record(self, physical_offset: int, size: int | None = None) -> Record:
-        """The record that begins there; ``size``: as large as it is known to be.
+        """The record that begins there; ``size``: its size, if known.
 
-        Raises :class:`DataError` where there is none, or another size. The CRC is for the caller to compare.
+        Raises :class:`DataError` if there is no record, or one of another size. The caller checks the CRC.
         """
         data = self.read(physical_offset, _FIRST_READ_BYTES if size is None else size)
         data = self._record_data(physical_offset, data, size)
@@ -258,7 +258,7 @@ class CommitLog:
         try:
             return pack_unchecked(data)
         except RecordError:
-            data = self._record_data(physical_offset, data)  # a longer one, or there is none
+            data = self._record_data(physical_offset, data)  # a longer record, or not a record
         try:
             return pack_unchecked(data)
         except RecordError as error:
@@ -278,7 +278,7 @@ class CommitLog:
         return self.read(physical_offset, found) if found > len(data) else data
 
     def store_timestamp_of(self, physical_offset: int, size: int) -> int | None:
-        """When the message there, of ``size`` bytes, was stored; ``None`` where it cannot be read."""
+        """When the message there, of ``size`` bytes, was stored; ``None`` if it cannot be read."""
         base = self.mapped.holding(physical_offset)
         if base is None or size < 0 or physical_offset + size > min(self.end, base + self.mapped.file_size):
             return None
@@ -351,7 +351,7 @@ class CommitLog:
         self.mapped.close()
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where positions and files contradict each other."""
+        """Raise ``RuntimeError`` if positions and files contradict each other."""
         mapped = self.mapped
         if not mapped.min_offset <= self.flushed_end <= self.end <= mapped.file_end:
             found = f"{mapped.min_offset} ≤ {self.flushed_end} ≤ {self.end} ≤ {mapped.file_end}"
@@ -362,7 +362,7 @@ class CommitLog:
             raise RuntimeError(f"{mapped.directory}: files overlap")
 
     def _delete(self, base: int) -> None:
-        """Delete a file permanently, before the next one is; one that may not be written is only forgotten."""
+        """Delete a file permanently, before the next one is deleted; a read-only log only forgets it."""
         self._doubtful.discard(base)
         if self.mapped.writable:
             self.mapped.delete(base)

@@ -2,11 +2,11 @@
 
 A file is *old* when it was last written ``fileReservedTime`` hours ago. Old files go in the hours that ``deleteWhen``
 names, and at any hour on a disk that is used beyond ``diskMaxUsedSpaceRatio``. On one that is nearly full, files that
-are not old go too, if ``cleanFileForciblyEnable`` says so. The oldest go first, none behind one that stays, a few at a
+are not old go too, if ``cleanFileForciblyEnable`` says so. The oldest go first, none after one that stays, a few at a
 time, and never the last.
 
-Somebody may *hold* files (:data:`Hold`): those that are kept stay, whatever age or disk say; those that are let go go,
-whatever age and hour.
+The caller may *hold* files (:data:`Hold`): files that are kept stay, whatever age or disk say; files that are let go
+are deleted, whatever age and hour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warren.storage.topic_settings import TopicSettings
 
 NEARLY_FULL_PERCENT: Final = 85.0
 MOST_AT_A_TIME: Final = 10
-"""So that a full disk does not cost everything before anybody looks again."""
+"""Limits what one check deletes on a full disk before the next check."""
 _HOUR_MS: Final = 3_600_000
 
 Hold = Literal["kept", "let go", "not held"]
@@ -35,7 +35,7 @@ def expired_files(
 ) -> list[int]:
     """Bases of the files that go, of ``files``: base and time of the last write of each, oldest first.
 
-    ``hold``: what is said of the file with that base.
+    ``hold``: returns whether the file with that base is held.
     """
     is_time = (
         hour in map(int, settings.delete_when.split(";")) or disk_used_percent > settings.disk_max_used_space_ratio

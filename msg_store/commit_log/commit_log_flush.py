@@ -25,7 +25,7 @@ class FlushTimer:
     """When it last looked thoroughly; at first: when it began."""
 
     def is_due(self, now_ms: int, flushed_end: int, end: int, file_size: int) -> bool:
-        """Whether to flush now, of what was written up to ``end``, what lies behind ``flushed_end``."""
+        """Whether to flush now, if ``end`` is written and ``flushed_end`` flushed."""
         is_thorough = now_ms >= self.last_thorough_ms + self.thorough_interval_ms
         if is_thorough:
             self.last_thorough_ms = now_ms

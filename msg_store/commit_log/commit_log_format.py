@@ -36,15 +36,15 @@ BLANK_MAGIC: Final = 0xCBD43194
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 MESSAGE_MAGICS: Final = (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
 MESSAGE_MAGIC_PREFIX: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
-"""What the magics of all versions have in common."""
+"""The common prefix of the magics of all versions."""
 BLANK_MAGIC_BYTES: Final = BLANK_MAGIC.to_bytes(4, "big")
 BLANK_HEADER_BYTES: Final = 8
-"""Of a blank record, and what a file always has left for one."""
+"""The size of a blank record's header, and the room that every file keeps for one."""
 
 FIXED_BYTES: Final = 91
-"""Of a record with IPv4 hosts, an empty body, no topic and no properties."""
+"""The size of a record with IPv4 hosts, an empty body, no topic and no properties."""
 HOST_BYTES: Final = 8
-"""Of an IPv4 host."""
+"""The size of an IPv4 host."""
 IPV6_EXTRA_BYTES: Final = 12
 
 PREPARED: Final = 0x4
@@ -87,7 +87,7 @@ _FIXED = {
     flags: struct.Struct(f">iIIiiqqiq{20 if flags & BORN_HOST_V6 else 8}sq{20 if flags & STORE_HOST_V6 else 8}siqi")
     for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOST_FLAGS)
 }
-"""All up to and with the body's length, by the flags that tell the hosts' widths."""
+"""The fields up to and including the body's length, by the flags that determine the hosts' widths."""
 _FIXED_BYTES: Final = {flags: fixed.size for flags, fixed in _FIXED.items()}
 _BEGIN_BYTES: Final = _BEGIN.size
 
@@ -272,7 +272,7 @@ def encode_blank(size: int) -> bytes:
 
 
 def peek(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Total size (as a signed number) and magic of what begins at ``position``, of which 8 bytes are there."""
+    """Return size (as a signed number) and magic of the record at ``position``; 8 bytes must be there."""
     size, magic = _BLANK.unpack_from(data, position)
     return (size - (1 << 32) if size >> 31 else size), magic
 
@@ -286,7 +286,7 @@ one.)"""
 def locate(data: bytes | memoryview, position: int = 0) -> Located:
     """Where the parts of the record that begins at ``position`` of ``data`` lie in it.
 
-    Raises :class:`RecordError` where its fields do not fit into ``data`` or do not add up to its size. The body's CRC
+    Raises :class:`RecordError` if its fields do not fit into ``data`` or do not add up to its size. The body's CRC
     is not compared: see :attr:`Record.crc_ok`.
     """
     try:
@@ -393,7 +393,7 @@ def decode_physical_offset(data: bytes | memoryview, position: int = 0) -> int:
 
 
 def decode_store_timestamp(data: bytes | memoryview, position: int = 0) -> int:
-    """When the record at ``position`` was stored, whatever else it may be; its head and born host are there."""
+    """Return when the record at ``position`` was stored; only its head and born host need be there."""
     sys_flag = _HEAD.unpack_from(data, position)[7]
     stored_ms: int = _LONG.unpack_from(data, position + HEAD_BYTES + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
     return stored_ms

@@ -1,7 +1,7 @@
 """Records as their bytes, checked and not taken apart: what a reader needs of most messages is their bodies.
 
-Few readers look at hosts, flags and times. So of records that were read together there are columns of what every reader
-asks for, bodies and queue offsets; the rest of a record is looked up in its bytes when somebody asks.
+Few readers look at hosts, flags and times. So records that were read together have columns only for what every reader
+needs, bodies and queue offsets; the rest of a record is looked up in its bytes on demand.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PackedRecords:
         self.bodies = bodies
         self.queue_offsets = queue_offsets
         self.end = queue_offsets[-1] + 1 if queue_offsets else 0
-        """The place in their queue behind them, that a reader goes on at."""
+        """The queue offset after the last record, at which a reader goes on."""
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -133,7 +133,7 @@ def _packed(data: bytes, starts: Sequence[int]) -> PackedRecords:
 def pack_unchecked(data: bytes) -> tuple[PackedRecords, bool]:
     """The one record that ``data`` begins with, and whether its body fits its checksum.
 
-    Raises :class:`RecordError` where it is not all there, or its parts do not add up to its size.
+    Raises :class:`RecordError` if it is incomplete, or its parts do not add up to its size.
     """
     located = size, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data)
     body = data[body_start : body_start + body_size]

@@ -1,13 +1,13 @@
-"""What dispatch asks of the properties of many records: tags codes, and the hashes of the keys that go into the index.
+"""What dispatch needs from the properties of many records: tags codes, and hashes of the keys that go into the index.
 
-Properties are ``name \\x01 value`` joined by ``\\x02``, in any order. There are two ways to read those of many records
-at once, and both give what :func:`warren.msg_store.commit_log.commit_log_format.decode_properties` and
-:mod:`warren.storage.java_hash` give of each of them:
+Properties are ``name \\x01 value`` joined by ``\\x02``, in any order. There are two ways to read the properties of many
+records at once. Both return what :func:`warren.msg_store.commit_log.commit_log_format.decode_properties` and
+:mod:`warren.storage.java_hash` return for each record:
 
-- by a *pattern*: those of one writer mostly have the same names in the same order, and values of the same widths.
+- by a *pattern*: properties of one writer mostly have the same names in the same order, and values of the same widths.
   Records whose properties are equally long are the rows of a matrix. All rows that have the same names and separators
-  where the first one has them are read by its columns (:class:`_Pattern`).
-- by their *entries*: those that no pattern catches are joined, and all separators in them are found at once
+  as the first one, at the same places, are read by its columns (:class:`_Pattern`).
+- by their *entries*: properties that no pattern catches are joined, and all separators in them are found at once
   (:mod:`warren.msg_store.commit_log.property_entries`).
 """
 
@@ -45,9 +45,9 @@ _FEWEST_ROWS: Final = 16
 _MOST_PATTERNS: Final = 4
 """A pattern costs as much as reading a good part of the rows by their entries: it must have a chance at many."""
 _SAMPLE_ROWS: Final = 16
-"""A pattern that catches less than a quarter of so many of its rows is not tried on all."""
+"""A pattern that catches less than a quarter of this many sample rows is not tried on all."""
 _MOST_DIGITS: Final = 9
-"""Of a delay level that is read by columns."""
+"""The most digits of a delay level that is read by columns."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -58,11 +58,11 @@ class PropertyCodes:
     key_counts: Ints
     key_hashes: Ints
     bad_row: int | None
-    """The first whose delay level is no number: a failure. What is said of it and of those behind it means nothing."""
+    """The first row whose delay level is not a number: a failure. Values of that row and later ones are meaningless."""
 
     @classmethod
     def none(cls, count: int) -> Self:
-        """Those of so many good records whose properties nobody reads."""
+        """Return the columns of ``count`` good records whose properties are not needed."""
         return cls(np.zeros(count, np.int64), np.zeros(count, np.int32), np.empty(0, np.int32), None)
 
 
@@ -179,7 +179,7 @@ class _Reading:
         return self.spans.store_timestamps()
 
     def read_by_patterns(self, width: int, where: Longs) -> Longs:
-        """Read those of the rows ``where`` that have a pattern in common; returns the others.
+        """Read the rows in ``where`` that have a pattern in common; return the others.
 
         Their properties are ``width`` bytes long.
         """
@@ -281,7 +281,7 @@ class _Reading:
             self.tags_codes[row] = due
 
     def result(self) -> PropertyCodes:
-        """The columns of all rows, every one of which has been read."""
+        """Return the columns of all rows; every row must have been read."""
         return PropertyCodes(self.tags_codes, self.key_counts, to_index_hashes(self._hashes_in_order()), self.bad_row)
 
     def _hashes_in_order(self) -> Hashes:

@@ -1,7 +1,8 @@
 """Values by name in properties that have nothing in common: all of them joined, and their separators found at once.
 
 A *span* is a string in the joined bytes: where it begins, how long it is, and whose it is. What counts as an entry and
-which of equal names wins is said in :func:`warren.msg_store.commit_log.commit_log_format.decode_properties`.
+which of several equal names wins is defined by
+:func:`warren.msg_store.commit_log.commit_log_format.decode_properties`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNIT: Final = np.dtype("<u2")
 _WORD: Final = np.dtype("<u8")
 
 _WIDTHS: Final = np.array([4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, *(1 << bits for bits in range(9, 16))])
-"""Strings are padded with zeros to the next of these widths: each zero multiplies a hash by 31, and that is
+"""Strings are padded with zeros to the next larger width: each zero multiplies a hash by 31, and that is
 undone. The last holds any string that a record can hold."""
 _PADDING: Final = bytes(int(_WIDTHS[-1]))
 _MULTIPLIER: Final = 31
@@ -121,7 +122,7 @@ class Values:
 
 
 def _hash_items(text: bytes, item: np.dtype[Any], starts: Longs, lengths: Longs, ahead: Hashes) -> Hashes:
-    """Hashes of strings of bytes or of UTF-16 units in a padded text, each behind what has the hash ``ahead``."""
+    """Hash strings of bytes or of UTF-16 units in a padded text, each after a prefix whose hash is in ``ahead``."""
     hashes: Hashes = ahead * _POWERS[lengths]
     for number, where in by_value(np.searchsorted(_WIDTHS, lengths)):
         width, behind = int(_WIDTHS[number]), lengths[where]
@@ -133,7 +134,7 @@ def _hash_items(text: bytes, item: np.dtype[Any], starts: Longs, lengths: Longs,
 
 
 def find_values(properties: Sequence[bytes]) -> Values:
-    """The wanted values in ``properties``, those of one record each."""
+    """Return the wanted values in ``properties``, which has one element for each record."""
     joined = PROPERTY_SEPARATOR.join((*properties, _PADDING))
     text = np.frombuffer(joined, np.uint8)[: -len(_PADDING)]
     is_end = text == PROPERTY_SEPARATOR[0]

@@ -1,11 +1,11 @@
 """One record of the CommitLog, looked at as RocketMQ's dispatch and recovery look at it: is it good, and where next?
 
-Only what tells that is read, in a few small reads: the head, the topic, the properties; the body not at all, or piece
-by piece where its sum is asked for. So bytes that claim to be a record of 2 GiB cost no memory.
+Only what decides this is read, in a few small reads: the head, the topic, the properties; the body not at all, or piece
+by piece if its checksum is to be verified. So bytes that claim to be a record of 2 GiB cost no memory.
 
-Good is a record whose magic is a message's, whose fields fit before the end of the file and add up to its size. Where
-it lies is not compared with the physical offset in it. A scheduled message whose delay level is no number is a failure
-too: the original stumbles over it.
+A record is good if its magic is a message's, and its fields fit before the end of the file and add up to its size. Its
+position is not compared with the physical offset in it. A scheduled message whose delay level is not a number is a
+failure too: the original fails on it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Failure:
     physical_offset: int
     reason: str
     resume_at: int | None
-    """Where RocketMQ's dispatch goes on: behind the fields where only their sum is wrong (and behind a body whose CRC
-    is, which dispatch does not look at); ``None``: at the next file."""
+    """Where RocketMQ's dispatch goes on: after the fields if only their sum is wrong (and after a body with a wrong
+    CRC, which dispatch does not check); ``None``: at the next file."""
 
     @property
     def kind(self) -> str:
@@ -67,7 +67,7 @@ class Failure:
 
 @attrs.frozen
 class RecordHeader:
-    """A good record, by what can be told without its body."""
+    """A good record, as far as it can be described without its body."""
 
     size: int
     body_start: int
@@ -130,7 +130,7 @@ def _exactly(read: Read, at: int, size: int, end: int) -> bytes:
 
 
 def _fits_into_size(field_size: int, size: int) -> None:
-    """The original reads a field into an array as long as the record claims to be, and stumbles where it is longer."""
+    """Reject a field longer than the record: the original reads it into an array of the record's size, and fails."""
     if field_size > size:
         raise RecordError(f"a field of it takes {field_size} bytes, its size says {size}")
 
@@ -155,11 +155,11 @@ def delay_level(properties: bytes) -> int | None:
 
 
 _MOST_DIGITS = 40
-"""Of a number. (Java reads one behind any number of zeros.)"""
+"""The most digits of a number. (Java also accepts any number of leading zeros.)"""
 
 
 def delivery_time(properties: bytes, store_timestamp: int, delay_levels_ms: tuple[int, ...]) -> int | None:
-    """When a scheduled message is due, in milliseconds since 1970; ``None`` where it has no delay level.
+    """Return when a scheduled message is due, in milliseconds since 1970; ``None`` if it has no delay level.
 
     A level beyond the table counts as its last.
     """

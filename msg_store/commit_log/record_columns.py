@@ -70,18 +70,18 @@ class ColumnRequest:
 class RecordColumns:
     """``n`` ≥ 1 good records, by columns of ``n`` numbers. Times in milliseconds.
 
-    They lie one behind the other, unless they were taken out of others by :meth:`take`.
+    They are consecutive, unless they were taken out of others by :meth:`take`.
     """
 
     spans: RecordSpans
     topics: tuple[str, ...]
-    """All that there are, distinct."""
+    """All topics, without duplicates."""
     topic_of: Ints
-    """Where in :attr:`topics` each one's topic stands."""
+    """The index in :attr:`topics` of each record's topic."""
     tags_codes: Longs
-    """What a ConsumeQueue entry keeps: the hash of the tags, 0 without; of a scheduled message when it is due."""
+    """What a ConsumeQueue entry keeps: the hash of the tags, 0 without; for a scheduled message, when it is due."""
     key_counts: Ints
-    """Keys that each puts into the index; none for a rollback, and none without ``with_keys``."""
+    """How many keys each record puts into the index; 0 for a rollback, and 0 without ``with_keys``."""
     key_hashes: Ints
     """The index hashes of all these keys, in the order of putting."""
     _heads: npt.NDArray[np.void] = attrs.field(init=False)
@@ -115,7 +115,7 @@ class RecordColumns:
 
     @property
     def stop(self) -> int:
-        """The physical offset behind the last."""
+        """The physical offset after the last record."""
         return self.spans.stop
 
     @functools.cached_property
@@ -194,7 +194,7 @@ class RecordColumns:
         return self._hosts(self.spans.starts + HEAD_BYTES, BORN_HOST_V6)
 
     def store_hosts(self) -> Hosts:
-        """Who stored them."""
+        """The brokers that stored the messages."""
         widths = HOST_BYTES + IPV6_EXTRA_BYTES * (self.sys_flags & STORE_HOST_V6 != 0)
         return self._hosts(self.spans.body_starts - _TAIL.itemsize - widths, STORE_HOST_V6)
 
@@ -206,7 +206,7 @@ class RecordColumns:
 
 
 def columns_of(data: bytes, base: int, starts: Longs, stop: int, request: ColumnRequest) -> RecordColumns | None:
-    """The columns of the records at ``starts`` in ``data``, by their sizes one behind the other up to ``stop``.
+    """Return the columns of the records at ``starts`` in ``data``, which are consecutive and end at ``stop``.
 
     Only those before the first that is not good; ``None`` without any. ``data`` begins at the physical offset ``base``.
     """

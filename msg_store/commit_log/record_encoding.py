@@ -41,7 +41,7 @@ class AppendPosition:
 
 
 class RecordEncoder:
-    """Makes records. Not thread-safe: the matrices that it keeps are filled anew each time."""
+    """Makes records. Not thread-safe: the matrices that it keeps are refilled each time."""
 
     __slots__ = ("_kept",)
 
@@ -51,7 +51,7 @@ class RecordEncoder:
     def encode(self, measured: Measured, start: int, stop: int, position: AppendPosition) -> bytes | memoryview:
         """The bytes of the ``start``-th to ``stop``-th record of a batch, to be used before the next call.
 
-        Raises :class:`MessageIllegalError` where a number does not fit into its field.
+        Raises :class:`MessageIllegalError` if a number does not fit into its field.
         """
         try:
             if stop - start < _FEW:
@@ -136,7 +136,7 @@ def _fill_positions(fields: Column, measured: Measured, start: int, stop: int, p
 
 
 def begins(start: int, sizes: npt.NDArray[np.int32], size: int | None) -> npt.NDArray[np.int64]:
-    """Where records begin that lie one behind the other from ``start``; ``size``: of all of them, if it is one."""
+    """Return where consecutive records begin, from ``start`` on; ``size``: the common size, if there is one."""
     if size is not None:
         return np.arange(start, start + len(sizes) * size, size, dtype=np.int64)
     ends = np.cumsum(sizes, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Where sound records begin in a range of bytes whose record boundaries are unknown.
 
 Every way to begin in the middle of a CommitLog file comes here: a range that is read on its own, a read that goes on
-behind damage, a check of a damaged store.
+after damage, a check of a damaged store.
 
 A position is *sound* if a good record begins there (:func:`warren.msg_store.commit_log.record_check.check`) whose own
 physical offset is that position; or, if ``blank_end`` is given, a blank record that reaches exactly to there. A body
@@ -38,7 +38,7 @@ class RecordFinder:
 
     read: Read
     end: int
-    """Nothing behind is read."""
+    """Nothing after it is read."""
     blank_end: int | None = None
     """Where a blank record has to end to be sound: the end of the file."""
     next_data: Callable[[int], int] | None = None
@@ -76,7 +76,7 @@ class RecordFinder:
         return is_blank and at + int.from_bytes(head[:MAGIC_AT], "big") == self.blank_end
 
     def _magics(self, block: bytes, start: int, limit: int) -> Iterator[int]:
-        """Places from ``start`` on and before ``limit`` that have a magic where a record has it."""
+        """Yield places from ``start`` to before ``limit`` at which a record's magic would match."""
         message = _find(block, MESSAGE_MAGIC_PREFIX, start, limit)
         blank = limit if self.blank_end is None else _find(block, BLANK_MAGIC_BYTES, start, limit)
         while (found := min(message, blank)) < limit:
@@ -102,6 +102,6 @@ class RecordFinder:
 
 
 def _find(block: bytes, magic: bytes, start: int, limit: int) -> int:
-    """The first place in [``start``, ``limit``) with that magic where a record has it; ``limit``: none."""
+    """Return the first place in [``start``, ``limit``) at which a record's magic would match, else ``limit``."""
     found = block.find(magic, start + MAGIC_AT, limit + MAGIC_AT + len(magic) - 1)
     return limit if found < 0 else found - MAGIC_AT

@@ -2,10 +2,10 @@
 
 Neighbouring good records come as one item: by columns, as records, or as their bodies. Between them stand the
 :class:`Blank` at the end of a file and every :class:`Failure`. In a window the records are found by their sizes
-(:func:`warren.msg_store.commit_log.record_spans.record_starts`). Where the next one is not good, what it is, and where
-RocketMQ's dispatch goes on behind it, is told by :mod:`warren.msg_store.commit_log.record_check`.
+(:func:`warren.msg_store.commit_log.record_spans.record_starts`). If the next one is not good,
+:mod:`warren.msg_store.commit_log.record_check` finds what it is, and where RocketMQ's dispatch goes on after it.
 
-A file is over at its blank record, at a failure behind which nothing can be found, and at its end. The scans go on with
+A file is over at its blank record, at a failure after which nothing can be found, and at its end. The scans go on with
 the next file then.
 """
 
@@ -26,18 +26,18 @@ from warren.storage.mapped_files import MappedFiles
 from warren.storage.strided import Longs
 
 WINDOW_BYTES: Final = 4 << 20
-"""Read at once; a record that is longer is read as a whole."""
+"""Bytes read at once; a record that is longer is read as a whole."""
 _OBJECTS_WINDOW_BYTES: Final = 1 << 20
-"""The same where every record, or every body, becomes an object of its own."""
+"""The same if every record, or every body, becomes an object of its own."""
 
 _REACH_BEHIND_FAILURE_BYTES: Final = 4096
-"""Looked at behind a failure, and twice as much whenever that was good: among failures nothing is gathered in vain."""
+"""Read after a failure, and doubled after each good read: among failures little is read in vain."""
 
 _T = TypeVar("_T")
 _Make = Callable[[bytes, int, Longs, int], tuple[_T, int] | None]
-"""Makes an item of the records that begin at some positions in a window, and says where the next one begins.
+"""Makes an item of the records that begin at some positions in a window, and returns where the next one begins.
 
-Given: the window, the physical offset of its first byte, the positions, and where the last record ends by its size.
+Arguments: the window, the physical offset of its first byte, the positions, and where the last record ends by its size.
 The item has the records before the first that is not good; ``None`` without any.
 """
 
@@ -55,9 +55,9 @@ def read_columns(
 ) -> Iterator[RecordColumns | Blank | Failure]:
     """What lies in one file from ``start`` (where a record begins) on; ``end``: of the file, or of the log in it.
 
-    Nothing behind ``end`` is read or believed. The walk is over behind a blank record, behind a failure that names no
-    ``resume_at``, and at ``end``: neither of these two comes last then. With ``check_crc`` a body whose sum is wrong is
-    a failure. Memory: a window, or the longest good record.
+    Nothing at or after ``end`` is read or believed. The walk is over after a blank record, after a failure without
+    ``resume_at``, and at ``end`` (then the last item is neither a blank nor such a failure). With ``check_crc`` a wrong
+    body CRC is a failure. Memory: a window, or the longest good record.
     """
     request = ColumnRequest(
         check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys, with_codes=with_codes
@@ -69,7 +69,7 @@ def read_columns(
 def scan_columns(
     mapped: MappedFiles, start: int, stop: int, request: ColumnRequest
 ) -> Iterator[RecordColumns | Blank | Failure]:
-    """What lies from ``start`` to ``stop``, both of which are where records begin, in physical order."""
+    """Yield what lies from ``start`` to ``stop``, which must both be beginnings of records, in physical order."""
     make = functools.partial(_make_columns, request=request)
     for first, end in _parts(mapped, start, stop):
         yield from _walk(mapped.read, first, end, make, check_crc=request.check_crc, window_bytes=WINDOW_BYTES)

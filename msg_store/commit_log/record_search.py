@@ -3,14 +3,14 @@
 A range of physical offsets has the records that *begin* in it. A reader that begins in the middle of a file looks for a
 sound position first (:mod:`warren.msg_store.commit_log.record_finder`).
 
-The *chain* of a file goes from its first byte from each record to the next one. Behind bytes that are no good record it
-goes on where RocketMQ's dispatch would, if a good record is there, and else at the next sound position. (Dispatch would
-go on at the next file.) A blank record that reaches to the file's end ends it.
+The *chain* of a file goes from its first byte from each record to the next one. After bytes that are not a good record
+it goes on where RocketMQ's dispatch would, if a good record is there, and else at the next sound position. (Dispatch
+would go on at the next file.) A blank record that reaches to the file's end ends it.
 
 A body may hold a copy of a record with the right physical offset; such a position is sound, but not in the chain. So a
 reader begins to look a *lookback* ahead of its range, and follows the chain from there. A record that lies around the
-false position ends ahead of the range, if the lookback is no smaller than the largest record; behind its end the chain
-from the false position goes on at the next true one. So every range has the same records, wherever a file is cut. Where
+false position ends ahead of the range, if the lookback is no smaller than the largest record; after its end the chain
+from the false position goes on at the next true one. So every range has the same records, wherever a file is cut. If
 the lookback holds no sound position (a larger record; records that say they lie elsewhere) it is doubled.
 """
 
@@ -33,7 +33,7 @@ from warren.msg_store.commit_log.record_finder import RecordFinder
 from warren.msg_store.commit_log.record_scan import WINDOW_BYTES, read_columns
 
 _FIRST_WINDOW_BYTES: Final = 1 << 16
-"""Read behind a failure, and twice as much whenever that was good."""
+"""Read after a failure, and doubled after each good read."""
 _HEADROOM_BYTES: Final = header_bytes(-1) + MAX_TOPIC_BYTES_V2 + MAX_PROPERTIES_BYTES + 4
 
 
@@ -50,7 +50,7 @@ class RecordSearch:
     begin: int
     """The physical offset of the file's first byte."""
     end: int
-    """Of the log in it; nothing behind is read."""
+    """The end of the log in the file; nothing after it is read."""
     file_end: int
     lookback_bytes: int
     window_bytes: int = WINDOW_BYTES
@@ -101,7 +101,7 @@ class RecordSearch:
         return self.begin
 
     def _behind(self, failure: Failure, high: int) -> int | None:
-        """Where the chain goes on behind a failure, if that is ahead of ``high``."""
+        """Return where the chain goes on after a failure, if that is before ``high``."""
         resume_at = failure.resume_at
         if resume_at is not None and resume_at < self.end:
             found = check(self.read, resume_at, self.end)

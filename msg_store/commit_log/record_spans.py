@@ -2,8 +2,8 @@
 
 There are two steps. :func:`record_starts` follows the records from each to the next by their sizes alone. Then
 :meth:`RecordSpans.locate` looks at what those sizes claim, and keeps the records up to the first that is not good: one
-whose fields do not add up to its size. What such a record is, and where the next one begins, is told by
-:mod:`warren.msg_store.commit_log.record_check`.
+whose fields do not add up to its size. :mod:`warren.msg_store.commit_log.record_check` finds what such a record is, and
+where the next one begins.
 
 Where a record's later fields lie depends on its earlier ones: the widths of its hosts on its flags, its topic on the
 length of its body. So these lengths are gathered one after the other, each from all records at once. A run of records
@@ -54,7 +54,7 @@ _TOPIC_SIZE_V2: Final = np.dtype(">i2")
 _PROPERTIES_SIZE: Final = np.dtype(">i2")
 
 _RUN: Final = 8
-"""After so many records of one size, a longer run of them is looked for."""
+"""After this many records of one size, a longer run of them is looked for."""
 
 
 def record_starts(data: bytes, at: int, limit: int) -> tuple[Longs, int]:
@@ -101,15 +101,15 @@ class RecordSpans:
     properties_starts: Longs
     """After their length; the topic ends before it."""
     is_uniform: bool
-    """They lie one behind the other, and all sizes are equal, those of the parts included."""
+    """Whether they are consecutive, with all sizes equal, including those of their parts."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @classmethod
     def locate(cls, data: bytes, base: int, starts: Longs, stop: int) -> Self:
-        """Of the records at ``starts``, by their sizes one behind the other up to ``stop``, those before the first
-        that is not good."""
+        """Locate the records at ``starts``, which are consecutive by their sizes and end at ``stop``; keep those before
+        the first that is not good."""
         sizes = np.empty_like(starts)
         sizes[:-1] = starts[1:] - starts[:-1]
         sizes[-1] = stop - starts[-1]
@@ -122,7 +122,7 @@ class RecordSpans:
 
     @classmethod
     def of(cls, data: bytes, base: int, starts: Sequence[int], found: Sequence[Located]) -> Self:
-        """Of records that were located one by one."""
+        """Make spans of records that were located one by one."""
         lines = np.array(found, np.int64)
         sizes, _, _, _, sys_flags, body_starts, body_sizes, topic_starts, properties_starts = lines.T
         return cls(
@@ -226,7 +226,7 @@ class RecordSpans:
 
     @property
     def stop(self) -> int:
-        """The physical offset behind the last."""
+        """The physical offset after the last record."""
         return self.base + int(self.starts[-1] + self.sizes[-1])
 
     @property
@@ -270,7 +270,7 @@ class RecordSpans:
 
 
 def _believed(positions: Longs, good: Mask, starts: Longs) -> Longs:
-    """Positions to read from: of a record that is not good its begin instead, which is there."""
+    """Return positions that are safe to read from: for a record that is not good, its beginning instead."""
     return positions if good.all() else np.where(good, positions, starts)
 
 

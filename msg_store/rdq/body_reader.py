@@ -32,7 +32,7 @@ GAP_BYTES = 16 * 1024
 
 @attrs.frozen(eq=False, repr=False)
 class _Handle:
-    """An open file, closed with the last reference to it: whoever reads from it in another thread has one."""
+    """An open file, closed with the last reference to it: a reader in another thread holds one."""
 
     file: File
 
@@ -42,7 +42,7 @@ class _Handle:
 
 @attrs.define(eq=False, repr=False)
 class ReadHandles:
-    """The files of a store, opened as they are needed; the least recently used are given up again."""
+    """The files of a store, opened as they are needed; the least recently used are closed again."""
 
     files: FileSystem
     directory: str
@@ -127,7 +127,7 @@ class BodyReader:
         return decode_record(self.handles.pread(file, size, offset), msg_id, self.handles.path(file), offset, size)
 
     def _read_run(self, run: list[tuple[Location, int]], msg_ids: Sequence[bytes], bodies: list[bytes | None]) -> None:
-        """Fill in what can be read; what cannot is left for :meth:`read` to look at again."""
+        """Fill in what can be read; leave the rest to :meth:`read`, which tries again."""
         file, start, _ = run[0][0]
         end = max(location.offset + location.size for location, _ in run)
         path = self.handles.path(file)

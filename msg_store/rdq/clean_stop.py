@@ -1,9 +1,9 @@
 """The shortcut that a clean stop leaves: the store's index in one file, so that the next start need not scan.
 
-Never needed, and trusted only where nothing can have happened in between: the caller's token is the same, the .rdq
+Never needed, and trusted only if nothing can have happened in between: the caller's token is the same, the .rdq
 files are the same with the same sizes, there is no .rdt, and none of the shortcuts that a RabbitMQ leaves when it stops
-(one that ran here in between would have left them: warren deletes them before it writes into a directory). Whoever
-opens a store for writing deletes the shortcut first. Its name means nothing to a RabbitMQ.
+(one that ran here in between would have left them: warren deletes them before it writes into a directory). Opening a
+store for writing deletes the shortcut first. Its name means nothing to a RabbitMQ.
 
     magic 8 · crc32 u32 of all that follows
     len(token) u32 · files u32 · messages u64 · shared u64 · token
@@ -59,7 +59,7 @@ def save(files: FileSystem, directory: str, token: bytes, locations: Locations, 
 
 
 def load(files: FileSystem, directory: str, token: bytes) -> Recovered | None:
-    """What the last clean stop left; ``None`` where there is no shortcut, or none that can be trusted."""
+    """Return what the last clean stop left; ``None`` if there is no shortcut that can be trusted."""
     names = files.list(directory)
     if NAME not in names or not set(FOREIGN_NAMES).isdisjoint(names):
         return None
@@ -81,7 +81,7 @@ def load(files: FileSystem, directory: str, token: bytes) -> Recovered | None:
 
 
 def _decode(data: bytes) -> tuple[Recovered, bytes] | None:
-    """The content of a shortcut whose checksum is right, and its token; ``None`` where its lengths are not its own."""
+    """The content of a shortcut whose checksum is right, and its token; ``None`` if its lengths are not its own."""
     token_size, file_count, message_count, shared_count = _LENGTHS.unpack_from(data, _START.size)
     token_at = _START.size + _LENGTHS.size
     files_at = token_at + token_size

@@ -1,19 +1,19 @@
 """Combines two neighbouring files, so that their garbage goes: the younger (right) one into the older (left).
 
-    left   A B x C x D      A, B: the *prefix*, good from the start and left where it is
-    right  E x x F          C, D: the *tail*, good behind the first hole
+    left   A B x C x D      A, B: the *prefix*, good from the start and left in place
+    right  E x x F          C, D: the *tail*, good after the first hole
 
 1. The tail is copied to ``<left>.rdt``, which is synced.                         read from here on: C D in the .rdt
 2. The left file is cut to the prefix and extended, with zeros, to A B C D E F.
-3. The ``.rdt`` is copied back behind the prefix, synced, and deleted.                               C D in the left
-4. The right file's good records are copied behind that, synced, and the right file is deleted.      E F in the left
+3. The ``.rdt`` is copied back after the prefix, synced, and deleted.                                C D in the left
+4. The right file's good records are copied after that, synced, and the right file is deleted.       E F in the left
 
 At no instant is a good record in fewer than one synced place, so a crash between any two operations loses none: the
 scan that recovers takes the last of a message's places, which is the original as long as there is one. (A ``.rdt``
 begins with a byte that no record begins with until all of it is synced: one that is not complete is read as empty.)
 
 Each step is one operation on a file. Between two steps the store may be read, written and removed from: a message
-that is gone when its copy is done is garbage there, and the index is told of each copy when it is synced.
+removed before its copy is done is garbage in the copy, and the index is updated for each copy once it is synced.
 
 Invariant: until the end neither file is deleted by anyone else. Files with damage in them are left alone.
 """
@@ -33,7 +33,7 @@ from warren.storage.errors import DataError, DiskFullError, NoRoomError
 from warren.storage.filesystem import File, FileSystem
 
 COPY_BYTES = 1 << 20
-"""What one step copies at most; it is held in memory."""
+"""The most that one step copies; it is held in memory."""
 
 _NO_RECORD = b"\xff"
 """The first byte of a ``.rdt`` that is not complete: a record of 2**63 bytes and more."""
@@ -41,7 +41,7 @@ _NO_RECORD = b"\xff"
 
 @attrs.define(eq=False, repr=False, kw_only=True)
 class Compaction:
-    """One pair of files on its way to one. ``step`` until it says ``False``."""
+    """A pair of files that is being combined. Call ``step`` until it returns ``False``."""
 
     left: int
     right: int
@@ -58,7 +58,7 @@ class Compaction:
     def step(self) -> bool:
         """Do one more operation; ``False`` when there is nothing left to do.
 
-        Raises :class:`NoRoomError` where the disk is full and what was begun has to wait: the next step tries again.
+        Raises :class:`NoRoomError` if the disk is full and the operation has to wait: the next step tries again.
         """
         for _ in self._steps:
             error, self._no_room = self._no_room, None
@@ -98,7 +98,7 @@ class Compaction:
             target.close()
 
     def _good_records(self, number: int) -> list[Record] | None:
-        """The records of a file that hold a message; ``None`` where a scan does not find them all."""
+        """The records of a file that hold a message; ``None`` if a scan does not find them all."""
         path = self._handles.path(number)
         handle = self._files.open_read(path)
         try:
@@ -208,7 +208,7 @@ def _packed(records: Sequence[Record], start: int) -> list[Record]:
 
 
 def _split(records: Sequence[Record]) -> tuple[int, Sequence[Record]]:
-    """Where the first hole begins, and the records behind it."""
+    """Return where the first hole begins, and the records after it."""
     end = 0
     for number, record in enumerate(records):
         if record.offset != end:
@@ -231,7 +231,7 @@ def _blocks(records: Sequence[Record]) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(source: File, records: Sequence[Record]) -> Iterator[bytes]:
-    """The bytes of the records, one behind the other, ``COPY_BYTES`` at a time."""
+    """Yield the bytes of the records, concatenated, ``COPY_BYTES`` at a time."""
     piece = bytearray()
     for start, end in _blocks(records):
         offset = start

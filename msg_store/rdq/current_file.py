@@ -5,9 +5,9 @@ synced and closed, and the next number opened. So every file but the current one
 once the next sync has returned. In a store that promises nothing against a power loss the files before it are synced
 when it is closed.
 
-Invariant: what stands in the file up to ``size_bytes`` is whole records; behind that may be the torn end of a write
-that failed, which the next write cuts off. After an fsync that failed nothing tells which bytes are on the disk:
-``failure`` says so, and nothing more is written or confirmed.
+Invariant: what stands in the file up to ``size_bytes`` is whole records; it may be followed by the torn end of a failed
+write, which the next write cuts off. After a failed fsync it is unknown which bytes are on the disk: ``failure`` says
+so, and nothing more is written or confirmed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CurrentFile:
         self._unsynced = self._name_unsynced = False
 
     def sync_rolled(self) -> None:
-        """Bring the files to the disk that :meth:`roll` has left to later, those that are still there."""
+        """Sync the files that :meth:`roll` left unsynced, if they still exist."""
         for number in self._rolled_unsynced:
             path = path_of(self._directory, number)
             if self._files.exists(path):

@@ -1,7 +1,7 @@
-"""What each file of a store holds: its bytes, and how many of them are still worth something.
+"""What each file of a store holds: its bytes, and how many of them are still in use.
 
-A message is *valid* while the store knows it; a file's *valid bytes* are those of its records that hold one, each
-message counted once, in the file where the store finds it. The rest is *garbage*, and garbage is normal. Files stand
+A message is *valid* while the store knows it; a file's *valid bytes* are the bytes of its records of valid messages,
+each message counted once, in the file where the store finds it. The rest is *garbage*, and garbage is normal. Files are
 in order of their numbers; the last one is *current*, the only one that is written to.
 
 Invariants: valid bytes are at least 0 and at most the file's; the sums are the files' sums.
@@ -48,12 +48,12 @@ class FileSummary:
 
     @property
     def current(self) -> int | None:
-        """The highest number; ``None`` where there is no file."""
+        """The highest number; ``None`` if there is no file."""
         return next(reversed(self._entries), None)
 
     @property
     def garbage_fraction(self) -> float:
-        """Share of the files' bytes that is garbage, 0 where there are none."""
+        """Share of the files' bytes that is garbage, 0 if the files are empty."""
         return 1 - self.valid_bytes / self.size_bytes if self.size_bytes else 0.0
 
     def add(self, number: int, size_bytes: int, valid_bytes: int = 0) -> None:
@@ -80,12 +80,12 @@ class FileSummary:
         entry.size_bytes = size_bytes
 
     def validate(self, number: int, more_bytes: int) -> None:
-        """Count ``more_bytes`` of a file as valid; less, where negative."""
+        """Count ``more_bytes`` of a file as valid; as invalid if negative."""
         self._entries[number].valid_bytes += more_bytes
         self.valid_bytes += more_bytes
 
     def find_pair(self, settings: Settings) -> tuple[int, int] | None:
-        """The oldest two neighbours to combine, left and right, where there is garbage enough to bother."""
+        """Return the oldest two neighbours to combine, left and right, if there is enough garbage."""
         limit = settings.msg_store_file_size_limit
         if self.size_bytes <= 2 * limit or self.garbage_fraction <= settings.msg_store_garbage_fraction:
             return None
@@ -97,7 +97,7 @@ class FileSummary:
         return None
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the numbers contradict each other."""
+        """Raise ``RuntimeError`` if the numbers contradict each other."""
         if list(self._entries) != sorted(self._entries):
             raise RuntimeError(f"files out of order: {list(self._entries)}")
         for number, entry in self._entries.items():

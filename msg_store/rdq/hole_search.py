@@ -4,12 +4,12 @@ From 3.13 on a broker compacts inside a file: live messages from its end are cop
 is cut off once no reader needs it. So a file holds, between its live records, zeros or what is left of dead ones, and
 perhaps a message twice; where such garbage begins, a scan from record to record ends, or goes astray.
 
-What is looked for are the records of *wanted* ids: a size that fits into the file, a wanted id behind it, and 0xFF at
-its end. Nothing less tells a record from what looks like one. A message's first place in the file counts, as it does
-for a broker: copies go to the front, and what they left behind may since have been written over. What lies inside of a
-record that was found is not looked at, nor is what lies inside of a record of a *sound chain*: the one from the file's
-beginning up to the first damage, or one that ends where the file does. A body may hold a copy of a record, so a message
-with two different records elsewhere is *ambiguous*.
+It looks for records of *wanted* ids: a size that fits into the file, followed by a wanted id, and 0xFF at the record's
+end. Nothing less tells a record from what looks like one. A message's first place in the file counts, as it does for a
+broker: copies go to the front, and the originals may since have been overwritten. The inside of a record that was found
+is not searched, nor is the inside of a record of a *sound chain*: the one from the file's beginning up to the first
+damage, or one that ends where the file does. A body may hold a copy of a record, so a message with two different
+records elsewhere is *ambiguous*.
 
 Terms. A *candidate* is an offset at which eight bytes could be the size of a record of this file. Nearly every one has
 zeros in front and not all of them are zeros, and windows of the file are searched for that, all offsets at once.
@@ -122,7 +122,7 @@ def _chosen(file: File, candidates: list[tuple[int, int, bytes]], dtype: np.dtyp
 
 
 def _sound_chain(file: File, starts: Longs, sizes: Longs) -> list[tuple[int, int]]:
-    """Where the records begin and end that follow one another up to the file's end; of nested ones the outermost."""
+    """Return the bounds of the records that form a chain up to the file's end; of nested ones the outermost."""
     sound = {file.size()}
     spans: list[tuple[int, int]] = []
     for start, end in zip(starts[::-1].tolist(), (starts + sizes)[::-1].tolist(), strict=True):
@@ -142,7 +142,7 @@ def _holds_term(file: File, offset: int) -> bool:
 
 
 def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
-    """Whether ``offset`` is in one of these spans, and not its beginning."""
+    """Whether ``offset`` is inside one of the spans, and not its beginning."""
     at = bisect_left(spans, (offset, 0)) - 1
     return at >= 0 and spans[at][0] < offset < spans[at][1]
 

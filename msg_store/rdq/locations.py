@@ -1,11 +1,11 @@
 """Where each message lies, and how many hold it: the store's index, in memory.
 
 A *place* is a location packed into one integer, so that a million messages take some 150 MB with their ids, and so that
-whoever looks sees the old place or the new one, never half of each.
+a concurrent reader sees the old place or the new one, never half of each.
 
 The *count* of a message says how many references hold it. Counts are not on disk: after a dirty stop the index knows
-places only, and is *uncounted* until :meth:`Locations.settle` is told the references. Meanwhile counts are what came
-since, and may be negative; nothing is dropped.
+places only, and is *uncounted* until :meth:`Locations.settle` receives the references. Meanwhile counts are changes
+since the start, and may be negative; nothing is dropped.
 
 Invariants: once counted, every message has a count above 0; only counts other than the usual one (1, or 0 while
 uncounted) are kept.
@@ -41,7 +41,7 @@ def pack(file: int, offset: int, size: int) -> int:
 
 
 def pack_behind(file: int, offset: int, sizes: Iterable[int]) -> list[int]:
-    """The places of records that lie one behind the other from ``offset`` on."""
+    """Return the places of consecutive records from ``offset`` on."""
     places = []
     start = file << _FIELD_BITS | offset
     for size in sizes:
@@ -70,12 +70,12 @@ class Locations:
         return msg_id in self.places
 
     def find(self, msg_id: bytes) -> Location | None:
-        """Where a message lies; ``None`` where it is unknown."""
+        """Return where a message lies; ``None`` if it is unknown."""
         place = self.places.get(msg_id)
         return None if place is None else unpack(place)
 
     def count(self, msg_id: bytes) -> int:
-        """References to a message; 0 where it is unknown."""
+        """Return the references to a message; 0 if it is unknown."""
         return self.counts.get(msg_id, int(self.counted)) if msg_id in self.places else 0
 
     def add(self, msg_ids: Sequence[bytes], places: Iterable[int], shared: Mapping[bytes, int]) -> None:
@@ -90,7 +90,7 @@ class Locations:
         self._set_count(msg_id, self.count(msg_id) + count)
 
     def release(self, msg_id: bytes) -> Location | None:
-        """Count one reference less; where it was the last, forget the message and return where it lies.
+        """Remove one reference; if it was the last, forget the message and return where it lies.
 
         Raises :class:`UnknownMessageError`.
         """
@@ -103,16 +103,16 @@ class Locations:
         return self._drop(msg_id)
 
     def move(self, msg_id: bytes, old: Location, new: Location) -> bool:
-        """Say that a message was copied from ``old`` to ``new``; ``False`` where it is no longer at ``old``."""
+        """Record that a message was copied from ``old`` to ``new``; return ``False`` if it is no longer at ``old``."""
         if self.places.get(msg_id) != pack(*old):
             return False
         self.places[msg_id] = pack(*new)
         return True
 
     def settle(self, references: Iterable[tuple[bytes, int]]) -> list[Location]:
-        """Add the references that the queues hold, and forget what nobody does; returns where that lies.
+        """Add the references that the queues hold, and forget unreferenced messages; return where those lie.
 
-        From now on the index is counted. Raises ``RuntimeError`` where more was released than there was.
+        From now on the index is counted. Raises ``RuntimeError`` if a message was released too often.
         """
         places, counts = self.places, self.counts
         for msg_id, count in references:
@@ -131,7 +131,7 @@ class Locations:
         return map(unpack, self.places.values())
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where a count is kept for nothing or says what it must not."""
+        """Raise ``RuntimeError`` if a count is kept for nothing or says what it must not."""
         usual = int(self.counted)
         for msg_id, count in self.counts.items():
             if msg_id not in self.places or count == usual or (self.counted and count < 1):

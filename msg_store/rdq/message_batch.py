@@ -1,8 +1,8 @@
 """Batches: messages that are appended to the CommitLog in one go, and what of them may be stored.
 
 A :class:`Batch` is messages of one topic and queue that share everything but their bodies and, perhaps, their
-properties. :func:`measure` refuses what RocketMQ refuses and says how large the records will be, before anybody decides
-where they lie.
+properties. :func:`measure` refuses what RocketMQ refuses and computes the sizes of the records, before their positions
+are known.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MessageIllegalError(WarrenError):
 
 
 class PropertiesSizeExceededError(MessageIllegalError):
-    """Properties that take more bytes than a record can tell (PROPERTIES_SIZE_EXCEEDED)."""
+    """The properties take more bytes than a record's length field can hold (PROPERTIES_SIZE_EXCEEDED)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,14 +52,14 @@ class Batch:
     born_host: Host
     store_host: Host
     sys_flag: int = 0
-    """But for the bits that tell the hosts' widths: the hosts decide them."""
+    """The bits for the hosts' widths are ignored: the hosts determine them."""
     flag: int | Sequence[int] = 0
     """The user's; one for all, or one each."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     as_one: bool = True
-    """All its records go into one file, as those of RocketMQ's batches: if their sum does not fit, all go to the next.
-    ``False``: each where it fits, as if they were put one by one."""
+    """Whether all records go into one file, as RocketMQ's batches do: if they do not fit, all go to the next file.
+    ``False``: each goes where it fits, as if they were put one by one."""
 
     @property
     def stored_sys_flag(self) -> int:
@@ -68,7 +68,7 @@ class Batch:
 
     @property
     def is_queued(self) -> bool:
-        """Whether its messages take numbers of their queue: those prepared or rolled back do not."""
+        """Whether its messages take numbers of their queue: prepared and rolled back messages do not."""
         return self.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
 
 
@@ -80,10 +80,10 @@ class Measured:
     topic: bytes
     sys_flag: int
     sizes: npt.NDArray[np.int32]
-    """Of its records."""
+    """The sizes of its records."""
     total: int
     size: int | None
-    """Of each record, where all bodies are of one size, and all properties; else ``None``."""
+    """The size of each record, if all bodies have one size, and all properties; else ``None``."""
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -103,7 +103,7 @@ class Measured:
 
 
 def measure(batch: Batch, max_message_size: int) -> Measured:
-    """Raises :class:`MessageIllegalError` where a message may not be stored; a batch that goes as one, as a whole."""
+    """Measure a batch. Raises :class:`MessageIllegalError` if a message, or a batch that goes as one, is refused."""
     topic, flags, count = _topic_bytes(batch.topic), batch.stored_sys_flag, len(batch.bodies)
     _check_flags(batch.flag, count)
     fixed = header_bytes(flags) + _LENGTH_FIELDS_BYTES + len(topic)

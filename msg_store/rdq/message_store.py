@@ -1,14 +1,14 @@
 """The message store: bodies that several queues share, each on disk once, in one directory of files.
 
-A body is *written* with one reference each time it is handed over and *removed* one reference at a time; with the last
+A body is *written* with one reference each time it is passed in, and *removed* one reference at a time; with the last
 one it is gone. It waits in the buffer (:mod:`warren.msg_store.rdq.write_buffer`) until a *flush* gives it a place in
-the current file. A file that has reached the size limit is closed and the next one opened. What is gone leaves garbage;
-a closed file with nothing else is deleted, and two with much of it are combined
-(:mod:`warren.msg_store.rdq.compaction`). A current file with nothing else stays until its owner calls
+the current file. A file that has reached the size limit is closed and the next one opened. Removed bodies leave
+garbage; a closed file with nothing but garbage is deleted, and two with much of it are combined
+(:mod:`warren.msg_store.rdq.compaction`). A current file with nothing but garbage stays until its owner calls
 :meth:`MessageStore.replace_current`, or closes the store.
 
-*Tickets* number the messages handed over: whatever was handed over by the time ``written_ticket`` said n is durable
-once ``synced_ticket`` says n or more.
+*Tickets* number the messages passed in: a message passed in by the time ``written_ticket`` was n is durable once
+``synced_ticket`` is n or more.
 
 Opening. *Clean*: with the shortcut of the last clean stop. *Dirty*: by a scan; the store then can be read and
 written at once, but knows no reference counts until ``set_references``, and neither deletes nor compacts. Whatever
@@ -125,11 +125,11 @@ class MessageStore:
         buffer_bytes: int = BUFFER_BYTES,
         sync: bool = True,
     ) -> MessageStore:
-        """Open the store in ``directory``, which is made where it is missing, in a directory that will stay.
+        """Open the store in ``directory``; create it if it is missing. Its parent directory must be permanent.
 
-        With the ``token`` that the last clean stop was given, and nothing changed since, it is ready (``clean``).
-        Otherwise it was scanned, and wants :meth:`set_references`. Damage does not stop it: see ``unreadable``.
-        ``sync``: whether :meth:`sync` means a power loss too, or only the end of the process.
+        If nothing changed since the last clean stop and ``token`` is the one passed then, it is ready (``clean``).
+        Otherwise it was scanned, and needs :meth:`set_references`. Damage does not stop it: see ``unreadable``.
+        ``sync``: whether :meth:`sync` protects against a power loss too, or only against the end of the process.
         """
         files.make_directories(directory)
         found = clean_stop.load(files, directory, token) if token is not None else None
@@ -168,9 +168,9 @@ class MessageStore:
         )
 
     def close(self, token: bytes | None = None) -> None:
-        """Make everything durable and give the files up; with a ``token``, leave a shortcut for the next start.
+        """Make everything durable and close the files; with a ``token``, leave a shortcut for the next start.
 
-        Finishes a compaction that is under way. No shortcut is left by a store that was never told its references.
+        Finishes a compaction that is under way. A store whose references were never set leaves no shortcut.
         """
         if self._compaction is not None:
             self.compact(until_idle=False)
@@ -192,10 +192,10 @@ class MessageStore:
         self._current.close()
 
     def set_references(self, references: Iterable[tuple[bytes, int]]) -> list[bytes]:
-        """Say what the queues referred to when the store was opened: (msg_id, count), an id any number of times.
+        """Set what the queues referred to when the store was opened: (msg_id, count), an id any number of times.
 
-        What was written and removed since is added to it; what nobody refers to becomes garbage. Returns the ids that
-        are referred to and not there: their bodies are lost. Raises ``RuntimeError`` on a store that is counted.
+        Writes and removals since then are added to it; unreferenced messages become garbage. Returns the ids that are
+        referred to but missing: their bodies are lost. Raises ``RuntimeError`` on a store that is counted.
         """
         self._check_usable()
         if self._locations.counted:
@@ -222,7 +222,7 @@ class MessageStore:
     def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         """Hand over messages, one reference for each id; one that the store knows already is not written again.
 
-        Nobody may change them any more: they are kept as they are until they are written.
+        The messages must not be changed any more: they are kept as they are until they are written.
 
         A :class:`StorageError` says that the buffer could not be written out; the messages are in it, and the next
         flush tries again.
@@ -245,7 +245,7 @@ class MessageStore:
             self.flush()
 
     def remove_many(self, msg_ids: Iterable[bytes]) -> None:
-        """Take one reference from each; what has none left is gone, and so is a closed file that held nothing else.
+        """Take one reference from each; delete messages without references, and closed files without messages.
 
         Raises :class:`UnknownMessageError` at the first id that the store does not have; those before it are removed.
         """
@@ -273,9 +273,9 @@ class MessageStore:
             self._flush_into_current()
 
     def sync(self) -> None:
-        """Flush, and make everything that was handed over durable; ``synced_ticket`` says so.
+        """Flush, make everything that was passed in durable, and advance ``synced_ticket``.
 
-        After an fsync that failed nothing tells which bytes are on the disk: the store refuses to go on.
+        After a failed fsync it is unknown which bytes are on the disk: the store refuses to go on.
         """
         ticket = self.written_ticket
         self.flush()
@@ -284,7 +284,7 @@ class MessageStore:
         self.synced_ticket = ticket
 
     def _flush_into_current(self) -> None:
-        """Write what is in the buffer, as far as one write or the current file takes it; roll where that is full."""
+        """Write the buffer's contents, up to one write or the room in the current file; roll if that is full."""
         number, limit = self._current.number, self._settings.msg_store_file_size_limit
         start = offset = self._current.size_bytes
         messages: list[tuple[bytes, Whole]] = []
@@ -356,7 +356,7 @@ class MessageStore:
         return msg_id in self._buffer or msg_id in self._locations
 
     def reference_count(self, msg_id: bytes) -> int:
-        """References to a message, 0 where it is unknown; before ``set_references`` those that came since."""
+        """References to a message, 0 if it is unknown; before ``set_references``, only those added since."""
         return self._buffer.count(msg_id) or self._locations.count(msg_id)
 
     # Compaction
@@ -368,7 +368,7 @@ class MessageStore:
         return self._compaction is not None or self._summary.find_pair(self._settings) is not None
 
     def compact(self, max_steps: int | None = None, *, until_idle: bool = True) -> bool:
-        """Do at most ``max_steps`` file operations; ``True`` where there is more to do.
+        """Do at most ``max_steps`` file operations; return ``True`` if there is more to do.
 
         Without a bound, goes on until there is nothing left to combine, or (``until_idle`` false) to the end of
         the pair under way.
@@ -404,7 +404,7 @@ class MessageStore:
             if compaction.step():
                 return True
         except Exception as error:
-            if isinstance(error, NoRoomError):  # it goes on where it was
+            if isinstance(error, NoRoomError):  # the compaction can be resumed
                 raise
             self._compaction = None
             if compaction.must_finish:
@@ -452,7 +452,7 @@ class MessageStore:
         return self._current.size_bytes + self._buffer.size_bytes
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the store contradicts itself. Walks all of it."""
+        """Raise ``RuntimeError`` if the store contradicts itself. Walks all of it."""
         self._buffer.check_invariants()
         self._locations.check_invariants()
         self._summary.check_invariants()

@@ -34,17 +34,17 @@ from warren.storage.strided import Bytes, Longs, Mask, equal_run, gather_rows
 WINDOW_BYTES: Final = 4 << 20
 
 MOST_RECORD_BYTES: Final = 1 << 30
-"""No broker takes a message of half of that. The message of a record that claims more is not read: else a damaged size
-would be our memory."""
+"""No broker takes a message of half that size. The message of a record that claims more is not read: otherwise a
+damaged size could exhaust the memory."""
 
 _SIZE = Struct(">Q")
 _RUN: Final = 8
-"""So many records of one size, and a longer run of them is looked for."""
+"""After this many records of one size, a longer run of them is looked for."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RdqColumns:
-    """``n`` ≥ 1 records that lie one behind the other, by columns of ``n``."""
+    """``n`` ≥ 1 consecutive records, by columns of ``n``."""
 
     offsets: Longs
     """Where each begins in the file."""
@@ -54,7 +54,7 @@ class RdqColumns:
     """A row of 16 bytes each."""
     good: Mask
     data: bytes
-    """The bytes of the file from :attr:`base` on, all of these records among them; empty where they were not read."""
+    """The bytes of the file from :attr:`base` on, including all of the records; empty if they were not read."""
     base: int
 
     def __len__(self) -> int:

@@ -1,10 +1,10 @@
-"""A message store file, ``<n>.rdq``: records one behind the other, and nothing else.
+"""A message store file, ``<n>.rdq``: consecutive records, and nothing else.
 
     size u64 = 16 + len(message) · msg_id 16 bytes · message · 0xFF          (big-endian; size + 9 bytes in all)
 
 A *scan* walks the records from the front. It stops where the file ends, at zeros, at a record that runs past the end
-and at a size below 16, which no record has; what stands behind that cannot be told from anything else. A record whose
-last byte is not 0xFF is *bad*: it was not written whole, and is passed over.
+and at a size below 16, which no record has; the bytes after that cannot be interpreted. A record whose last byte is
+not 0xFF is *bad*: it was not written whole, and is skipped.
 
 A file's *number* says how old its messages are. A compaction that crashed leaves ``<n>.rdt``, records in the same
 format; it is numbered ``-1 - n`` here, so that one integer names any file of a store.
@@ -31,17 +31,17 @@ HEADER = Struct(f">Q{MSG_ID_BYTES}s")
 
 SIZE_BYTES = HEADER.size - MSG_ID_BYTES
 OVERHEAD_BYTES = HEADER.size + len(END_MARKER)
-"""What a record takes beside its message."""
+"""The size of a record without its message."""
 
 UNCOUNTED_BYTES = OVERHEAD_BYTES - MSG_ID_BYTES
-"""What ``size`` leaves out of the record's bytes: itself and the marker."""
+"""The bytes of a record that ``size`` does not count: itself and the marker."""
 
 STORE_SUFFIXES = (".rdq", ".rdt")
 MAX_FILE_NUMBER = (1 << 31) - 2
 """Tables of places keep a file's number in four bytes, that of an ``.rdt`` too."""
 
 SCAN_CHUNK_BYTES = 128 * 1024
-"""Memory that a scan holds; and the messages above it are passed over without being read."""
+"""Memory that a scan holds; larger messages are skipped without being read."""
 
 
 def encode_record(msg_id: bytes, message: bytes) -> bytes:
@@ -70,7 +70,7 @@ def records_in_pieces(messages: Iterable[tuple[bytes, Whole]]) -> list[Piece]:
 def decode_record(record: bytes, msg_id: bytes, path: str, offset: int, size: int) -> bytes:
     """The message in ``record``, which was read from ``offset`` of ``path``.
 
-    Raises :class:`DataError` where it is not ``size`` bytes long, whole, and under ``msg_id``.
+    Raises :class:`DataError` if it is not ``size`` bytes long, whole, and under ``msg_id``.
     """
     if len(record) < size:
         raise DataError(path, offset, f"the file ends {size - len(record)} bytes before the record does")
@@ -112,7 +112,7 @@ class ScanEnd:
 
     @property
     def unread_bytes(self) -> int:
-        """What stands behind the scan's end."""
+        """The number of bytes after the scan's end."""
         return self.file_size - self.offset
 
 
@@ -169,7 +169,7 @@ class Scan(Iterator[Record]):
 
 
 def end_reason(rest: bytes) -> EndReason:
-    """Why no record begins with ``rest``, the first bytes (8 where there are so many) behind the last record."""
+    """Why no record begins with ``rest``, the first bytes (up to 8) after the last record."""
     if not rest:
         return EndReason.CLEAN
     if not any(rest):
@@ -214,10 +214,10 @@ def file_number(name: str) -> int | None:
 
 
 def in_age_order(names: list[str]) -> list[int]:
-    """The numbers of a store's files among ``names``: oldest first, each ``.rdt`` behind its ``.rdq``.
+    """The numbers of a store's files among ``names``: oldest first, each ``.rdt`` after its ``.rdq``.
 
-    Where a message stands in several of them, the last place is the one to trust: a compaction leaves the originals
-    in the ``.rdt``, or in the younger file, until the copy in the older one is synced.
+    If a message stands in several of them, the last place is the one to trust: a compaction leaves the originals in
+    the ``.rdt``, or in the younger file, until the copy in the older one is synced.
     """
     numbers = [number for name in names if (number := file_number(name)) is not None]
     return sorted(numbers, key=lambda number: (number, 0) if number >= 0 else (leftover_of(number), 1))

@@ -3,22 +3,22 @@
 1. What a crashed compaction left is brought in: ``<n>.rdt`` goes to where the scan of ``<n>.rdq`` stops. (Behind
    that may be zeros, of a file that was extended and not filled yet; what was good there is in the ``.rdt``.)
 2. All files are scanned, oldest first. Where a message stands several times, the last place counts.
-3. The highest-numbered file ends behind its last good record, so that what is appended can be found by a scan.
-4. Copies that a power loss has torn go: of a message that stands in a later file too, and there otherwise. They are
-   copies of a compaction's right file, as is all behind them; once the later file is gone they would count.
+3. The highest-numbered file is cut after its last good record, so that a scan finds what is appended.
+4. Copies that a power loss has torn are removed: copies of messages that are stored differently in a later file too.
+   They, and everything after them, are copies of a compaction's right file; without the later file they would count.
 
-A file that changes here is written anew and takes the old one's place. For where an fsync failed in the process before,
-its successor reads bytes that no later fsync brings to the disk; after a power loss zeros would stand there, and hide
-from a scan whatever was appended behind them.
+A file that changes here is rewritten, and the new file replaces it. If an fsync failed in the previous process, this
+one reads bytes that no later fsync brings to the disk; after a power loss they would be zeros, and hide everything
+appended after them from a scan.
 
-On a full disk nothing is written anew: a ``.rdt`` becomes the store's highest file as it is, and what is written next
-goes into a new one behind that, so that nothing is appended to a file whose end is torn.
+On a full disk nothing is rewritten: a ``.rdt`` becomes the store's highest file as it is, and later writes go into a
+new file after it, so that nothing is appended to a file whose end is torn.
 
 A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced, and each step may be taken twice.
 
-What cannot be read is reported, not repaired, and nothing is deleted on its account. After a crash that may be torn
-ends that nobody relied on: whether something is lost turns out when the references come. Zeros at a file's end are not
-even reported. Reference counts are not on disk; what is found here is uncounted.
+What cannot be read is reported, not repaired, and nothing is deleted on its account. After a crash this may be torn
+ends that were never confirmed: the references show whether something is lost. Zeros at a file's end are not even
+reported. Reference counts are not on disk; what is found here is uncounted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from warren.msg_store.rdq.rdq_columns import ColumnScan
 
 BAD_RECORDS_REPORTED = 100
-"""More bad records of a file than these are not listed one by one."""
+"""At most this many bad records of a file are listed one by one."""
 
 COPY_BYTES = 1 << 20
 
@@ -59,7 +59,7 @@ class Recovered:
     summary: FileSummary
     unreadable: list[DataError] = attrs.field(factory=list)
     repeated: list[tuple[bytes, int]] = attrs.field(factory=list)
-    """Messages that stand again behind these places (:func:`~warren.msg_store.rdq.locations.pack`)."""
+    """Messages that also stand later than these places (:func:`~warren.msg_store.rdq.locations.pack`)."""
 
 
 def recover(files: FileSystem, directory: str) -> Recovered:
@@ -117,9 +117,9 @@ def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *
 
 
 def _cut_torn_copies(files: FileSystem, directory: str, found: Recovered) -> None:
-    """End each file before its first record that is not what the message's last place, in a later file, has.
+    """Cut each file before its first record that differs from the message's last place, in a later file.
 
-    Nothing is cut that a message needs: then it is no copy that was torn.
+    Nothing is cut that a message needs: then the record is not a torn copy.
     """
     cuts: dict[int, int] = {}
     for msg_id, before in found.repeated:
@@ -170,7 +170,7 @@ def _bring_in_leftovers(files: FileSystem, directory: str) -> None:
 
 
 def _rename_to_highest(files: FileSystem, directory: str, leftover: int) -> None:
-    """Let a leftover be the highest file: it has the same form, and the last place of a message counts."""
+    """Make a leftover the highest file: it has the same form, and the last place of a message counts."""
     path = path_of(directory, leftover)
     handle = files.open_append(path)
     try:

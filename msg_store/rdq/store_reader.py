@@ -1,16 +1,15 @@
-"""Reads a store that belongs to somebody else, or that is not to be touched: no byte is written, no name changed.
+"""Reads a store without writing a byte or changing a name: another process's store, or one that must not be touched.
 
 All files are scanned once (``.rdt`` files too, each on its own) and a table of places is kept, sorted by msg_id: 36
-bytes a message, so that ten gigabytes can be looked into within a small process. Where a message stands several times,
-the last place counts, as in :mod:`warren.msg_store.rdq.recovery`. Whether anybody refers to a message is not known
-here.
+bytes a message, so that ten gigabytes can be looked into within a small process. If a message is stored several times,
+the last place counts, as in :mod:`warren.msg_store.rdq.recovery`. Whether a message is referenced is not known here.
 
-A file is *broken* where its scan ended elsewhere than at its end, or met a bad record. A message that is asked for and
-that no scan reached is looked for everywhere in the broken files (:mod:`warren.msg_store.rdq.hole_search`): brokers
-from 3.13 on leave garbage between messages, and a scan may go astray in it before that shows. It is done once for all
-ids that somebody needs, where :meth:`StoreReader.open` was told how to learn them; else for the ids of each question,
-each id once. What was found is from then on as if a scan had reached it. A message of which different records were
-found, in one file or in two, cannot be read: either may be part of another message's body.
+A file is *broken* if its scan ended before its end, or met a bad record. A requested message that no scan reached is
+looked for everywhere in the broken files (:mod:`warren.msg_store.rdq.hole_search`): brokers from 3.13 on leave garbage
+between messages, and a scan may go astray in it and notice only later. If :meth:`StoreReader.open` was given
+``needed``, one search covers all needed ids; otherwise each request searches for its ids, each id once. Messages found
+this way count as if a scan had reached them. A message for which different records were found, in one file or in two,
+cannot be read: either may be part of another message's body.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _ID = np.dtype(f"S{MSG_ID_BYTES}")
 """Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
 
 AHEAD_BYTES = 4 << 20
-"""Of records, about, that are read before the first of their bodies is handed out."""
+"""About how many bytes of records are read before the first of their bodies is returned."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -78,16 +77,16 @@ class StoreReader:
     unreadable: list[DataError]
     """What the scans met and could not read; after a crash, torn ends too."""
     _broken: dict[int, tuple[int, int]]
-    """The broken files, oldest first; of each where the last record before the damage begins and ends."""
+    """The broken files, oldest first, each with the bounds of the last record before the damage."""
     _needed: Callable[[], Ids] | None
     _searched: Ids = attrs.field(factory=lambda: np.empty(0, _ID))
     """Ids that were looked for in broken files, sorted."""
     _found: dict[str, FoundRecords] = attrs.field(factory=dict)
     """File name → what was found there."""
     _ambiguous: dict[bytes, DataError] = attrs.field(factory=dict)
-    """Messages of which broken files hold different records."""
+    """Messages with different records in broken files."""
     _missing: int = 0
-    """Of the ids that were looked for, how many were not found."""
+    """How many of the ids that were looked for were not found."""
     _failed: StorageError | None = None
     """Why broken files could not be searched to their ends."""
 
@@ -100,11 +99,11 @@ class StoreReader:
         needed: Callable[[], Ids] | None = None,
         refused: dict[str, StorageError] | None = None,
     ) -> StoreReader:
-        """Scan the files in ``directory``; one that is missing has none. Damage does not stop it.
+        """Scan the files in ``directory``; a missing directory counts as empty. Damage does not stop it.
 
-        ``needed``: called at most once, tells the ids (16-byte strings) of all that anybody needs; then nothing else is
-        looked for in broken files. ``refused``: takes path and reason of each file (or of the directory) that the
-        system does not give away, and that is passed over then; else :class:`StorageError` is raised.
+        ``needed``: called at most once, returns all ids (16-byte strings) that are needed; then no other ids are
+        looked for in broken files. ``refused``: receives path and reason of each file (or of the directory) that the
+        system refuses to read, which is then skipped; without it, :class:`StorageError` is raised.
         """
         handles = ReadHandles(files, directory)
         ends: dict[str, ScanEnd] = {}
@@ -187,8 +186,8 @@ class StoreReader:
     def read_uniform(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
         """The bodies of many as the rows of a matrix.
 
-        ``None`` where one is not there or damaged, where they are not of one length, and where they lie so far apart
-        that they are better read one by one.
+        Returns ``None`` if a body is missing or damaged, if their lengths differ, or if they lie so far apart that
+        reading them one by one is better.
         """
         if not self.contains_each(msg_ids).all() or self._ambiguous:
             return None
@@ -221,9 +220,9 @@ class StoreReader:
         return records[:, stop:-1] if is_good else None
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        """Every record with the name of its file, oldest first, bad ones and repeated ones too; scans anew.
+        """Scan again and yield every record with the name of its file, oldest first, bad and repeated ones too.
 
-        What was found in a broken file comes behind its other records.
+        Records found in a broken file come after its other records.
         """
         for name in self.ends:
             path = f"{self._handles.directory}/{name}"
@@ -248,16 +247,16 @@ class StoreReader:
         return name in self._found
 
     def has_all_needed(self) -> bool:
-        """Whether there is all that somebody needs, where :meth:`open` was told how to learn that.
+        """Whether nothing is missing that :meth:`open`'s ``needed`` names.
 
-        Brings it to look for what no scan reached.
+        Searches the broken files first.
         """
         self._search(_nothing())
         return not self._missing
 
     @property
     def has_failed(self) -> bool:
-        """Whether broken files could not be searched; from then on whoever asks for what is missing is told so."""
+        """Whether broken files could not be searched; from then on, asking for a missing message raises the error."""
         return self._failed is not None
 
     def close(self) -> None:
@@ -381,7 +380,7 @@ def _numbers(files: FileSystem, directory: str, refused: dict[str, StorageError]
 
 
 def _opened(files: FileSystem, path: str, refused: dict[str, StorageError] | None) -> File | None:
-    """The file, of which a byte was read: a failing disk may let it be opened."""
+    """Open the file and read a byte from it: a failing disk may still open a file."""
     handle = None
     try:
         handle = files.open_read(path)

@@ -3,8 +3,8 @@
 A message in the buffer has no place. It gets one when it is flushed, so one that is written and removed before that
 costs no byte on disk. What is in the buffer is not among the locations, and the other way round.
 
-Invariant: ``size_bytes`` is what the buffered messages' records will take; every count is above 0, and 1 where none is
-kept.
+Invariant: ``size_bytes`` is the size of the buffered messages' records; every count is above 0, and is 1 if it is not
+stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WriteBuffer:
         return msg_id in self.messages
 
     def count(self, msg_id: bytes) -> int:
-        """References to a message; 0 where it is not in the buffer."""
+        """Return the references to a message; 0 if it is not in the buffer."""
         return self._counts.get(msg_id, 1) if msg_id in self.messages else 0
 
     def add(self, msg_ids: Iterable[bytes], messages: Iterable[Whole]) -> None:
@@ -48,7 +48,7 @@ class WriteBuffer:
         self._counts[msg_id] = self.count(msg_id) + count
 
     def release(self, msg_id: bytes) -> None:
-        """Count one reference less; with the last one the message is gone."""
+        """Remove one reference; with the last one the message is gone."""
         count = self.count(msg_id) - 1
         if count:
             self._counts[msg_id] = count
@@ -70,7 +70,7 @@ class WriteBuffer:
         )
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where size and counts do not fit the messages."""
+        """Raise ``RuntimeError`` if size and counts do not fit the messages."""
         size = sum(len(message) + OVERHEAD_BYTES for message in self.messages.values())
         if size != self.size_bytes:
             raise RuntimeError(f"the buffer holds {size} bytes, not {self.size_bytes}")

@@ -4,7 +4,7 @@ It owns ``<path>``, ``<path>.bak`` (the text before the last replacement) and, f
 
 What a crash leaves: the new text is written and synced under a name of its own, then the old file becomes the ``.bak``,
 then the new one takes its place. So at every moment one of the two is there and whole; a file that could not be read is
-never made the ``.bak``. Whoever loads takes the first of them that can be read.
+never made the ``.bak``. Loading takes the first of them that can be read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ConfigFile:
     """The file was read or written by us, and may become the ``.bak``."""
 
     def load(self, decode: Callable[[str], T]) -> T | None:
-        """What ``decode`` makes of the file or, where that is missing, empty or unreadable, of its ``.bak``.
+        """Return ``decode``'s result for the file or, if that is missing, empty or unreadable, for its ``.bak``.
 
-        ``None`` where there is neither. Raises :class:`DataError` where one is damaged and the other is of no help;
+        ``None`` if neither exists. Raises :class:`DataError` if one is damaged and the other is of no help;
         ``decode`` says so by a :class:`WarrenError`.
         """
         damage: DataError | None = None
@@ -53,10 +53,10 @@ class ConfigFile:
         return None
 
     def replace(self, text: str, *, sync: bool) -> None:
-        """Let the file hold ``text``. ``sync``: a power loss finds it, too.
+        """Replace the file's content by ``text``. ``sync``: it survives a power loss, too.
 
-        Raises :class:`~warren.storage.errors.NoRoomError` where the disk is full; the old text is there then, or the
-        new one, and it can be done again.
+        Raises :class:`~warren.storage.errors.NoRoomError` if the disk is full; then the file holds the old text or the
+        new one, and the call can be repeated.
         """
         with retryable():
             self._replace(text, sync=sync)

@@ -9,7 +9,7 @@ u32; positions are offsets in the file, and 0 says "none".
 
     header       0  position of the free lists
                  4  0x00ABCDEF
-                 8  1 = closed properly, 0 = open, or not closed by who had it open
+                 8  1 = closed properly, 0 = open, or not closed properly
                 12  type: 1 = set
                 16  version: 9
                 20  m: the largest power of two ≤ slots
@@ -33,15 +33,15 @@ u32; positions are offsets in the file, and 0 says "none".
                  at the end:                      12 · 0x03ABCDEF · 12345
     last 4       size of the file - the number at 184
 
-Linear hashing. A key with hash h belongs in slot h mod 2m, or, where there is no such slot yet, in h mod m. The table
+Linear hashing. A key with hash h belongs in slot h mod 2m or, if that slot does not exist yet, in h mod m. The table
 grows by a segment whenever it holds more keys than slots.
 
 Reading trusts nothing: every part, segment and collection claims its bytes, and no byte may be claimed twice; so time
-and memory stay in proportion to the file, however its positions are bent. Free blocks and their lists are not looked
-at. Writing makes the whole file anew: parts and segments first, then the collections, large blocks before small ones
-(which leaves each at a multiple of its size, without a gap), and all that follows is free.
+and memory stay in proportion to the file, however its positions are bent. Free blocks and their lists are not read.
+Writing makes a whole new file: parts and segments first, then the collections, large blocks before small ones (which
+leaves each at a multiple of its size, without a gap), and all that follows is free.
 
-A crash leaves what the file system leaves of the whole file: whoever writes it does so beside the old one and renames.
+After a crash the file is old or new, as far as the file system guarantees it: writers must write a new file and rename.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ _SEGMENT_BYTES = _SLOT.size * SEGMENT_SLOTS
 _SMALLEST_BLOCK_LOG2 = 4
 
 _BLOCK_SPACE = 1 << 31
-"""What the free lists divide up, from the base on; the same in every file, or blocks would not find their buddies."""
+"""The space that the free lists divide, from the base on; equal in every file, or blocks would lose their buddies."""
 _RESERVED = 50_000_000
-"""Of that, DETS keeps this free for the free lists, and gives up a table that reaches into it."""
+"""The part of it that DETS reserves for the free lists; DETS gives up a table that reaches into it."""
 
 
 @attrs.frozen
@@ -115,7 +115,7 @@ class Table:
 
 
 def slots_for(keys: int) -> int:
-    """Slots of a table with so many keys: whole segments, at least one, and not more than parts have room for."""
+    """Return the slots of a table with ``keys`` keys: whole segments, at least one, and at most :data:`MAX_SLOTS`."""
     return min(max(1, -(-keys // SEGMENT_SLOTS)) * SEGMENT_SLOTS, MAX_SLOTS)
 
 
@@ -164,7 +164,7 @@ class Header:
     def decode(cls, data: bytes, path: str) -> Self:
         """The header of the file that ``data`` holds whole.
 
-        Raises :class:`DataError` where it is no DETS file, not closed properly, of a kind that no broker writes, or
+        Raises :class:`DataError` if it is not a DETS file, not closed properly, of a kind that no broker writes, or
         not of the size it was closed with.
         """
         fields = _header_fields(data, path)
@@ -197,7 +197,7 @@ class Header:
 
 
 def _header_fields(data: bytes, path: str) -> tuple[Any, ...]:
-    """The header's numbers; raises :class:`DataError` where it is none of a DETS file."""
+    """Return the header's numbers; raise :class:`DataError` if it is not a DETS file's header."""
     if len(data) < _FIRST_POSITION + _FREE_LISTS_END.size + _U32.size:
         raise DataError(path, None, f"{len(data)} bytes are too few for a DETS file")
     fields = _HEADER.unpack_from(data)
@@ -212,7 +212,7 @@ def _header_fields(data: bytes, path: str) -> tuple[Any, ...]:
 def encode_table(objects: Iterable[TableObject]) -> bytes:
     """A whole file, closed properly, that holds these objects; no two may have the same key.
 
-    Raises ``ValueError`` where they take more than DETS can hold, nearly 2 GiB.
+    Raises ``ValueError`` if they take more than DETS can hold, nearly 2 GiB.
     """
     held = list(objects)
     slots = slots_for(len(held))
@@ -271,8 +271,8 @@ def _positions(start: int, count: int, step: int, places: int) -> bytes:
 
 
 def _encode_free_lists(base: int, end: int) -> bytes:
-    """The lists of a table whose blocks end at ``end``: behind it one free block of each size that it takes to come to
-    the next larger one, up to the end of the space."""
+    """Return the free lists of a table whose blocks end at ``end``: after it one free block of each size that is needed
+    to reach the next larger one, up to the end of the space."""
     records: list[bytes] = []
     taken = end - base
     while taken < _BLOCK_SPACE:
@@ -285,7 +285,7 @@ def _encode_free_lists(base: int, end: int) -> bytes:
 def read_table(data: bytes, path: str) -> Table:
     """All objects of the file that ``data`` holds whole, in the order of their slots.
 
-    Raises :class:`DataError`, with ``path``, where the file is damaged or not closed properly. The terms are not
+    Raises :class:`DataError`, with ``path``, if the file is damaged or not closed properly. The terms are not
     decoded, and whether they stand in the slot of their key is for the caller to say (:func:`slot_of`).
     """
     header = Header.decode(data, path)

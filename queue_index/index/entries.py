@@ -1,7 +1,7 @@
-"""What the files of an index say of a segment's positions, in columns.
+"""What the files of an index say about a segment's positions, in columns.
 
-:class:`SegmentEntries` has what one file says of each position: its facts (:mod:`warren.queue_index.index.facts`), and
-where its message stands. What a sound file cannot say is a :class:`Finding`.
+:class:`SegmentEntries` has what one file says about each position: its facts (:mod:`warren.queue_index.index.facts`),
+and where its message is. Contents that a sound file cannot have are a :class:`Finding`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BOTH: Final = PLUS[:, :].tobytes().ljust(256, bytes([IMPOSSIBLE]))
 
 
 def both(in_segment: Octets, in_journal: Octets) -> Octets:
-    """:data:`PLUS` of each position, of one octet each: by a table of bytes a segment's positions are one step."""
+    """:data:`PLUS` for columns of octets: with a lookup table, a whole segment is one step."""
     codes: Octets = in_segment * np.uint8(8) + in_journal
     return np.frombuffer(codes.tobytes().translate(_BOTH), np.uint8)
 
@@ -37,7 +37,7 @@ class Finding:
 class SegmentEntries:
     """One file's entries of a segment, by rel_seq, as far as it speaks of any: a short queue needs no long columns.
 
-    ``body_at`` and ``embedded`` hold where published, else nonsense.
+    ``body_at`` and ``embedded`` are valid only for published positions.
     """
 
     facts: Octets
@@ -53,7 +53,7 @@ class SegmentEntries:
         return len(self.facts)
 
     def reach(self, count: int) -> None:
-        """Have an entry, of which nothing is known, for the positions up to ``count`` that have none."""
+        """Add empty entries for the missing positions up to ``count``."""
         if len(self) < count:
             more = no_entries(count - len(self))
             self.facts = joined(self.facts, more.facts)
@@ -79,9 +79,9 @@ def entry_count(columns: Columns, segment_entry_count: int) -> int:
 
 
 def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[SegmentEntries, list[Finding]]:
-    """Put a segment file's records in place, and report those that have none.
+    """Put a segment file's records in place, and report those without a place.
 
-    Of two publishes of one position the first holds; of short records for it the first two; without a publish none.
+    Of two publishes of one position the first counts; of its short records the first two; without a publish, no record.
     """
     entries = no_entries(segment_entry_count)
     findings: list[Finding] = []

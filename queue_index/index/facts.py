@@ -1,11 +1,11 @@
-"""What is known of each position of a segment, and how the journal and the segment file add up.
+"""What is known about each position of a segment, and how the journal and the segment file add up.
 
 An *entry* is a set of three facts, as bits: PUBLISHED, DELIVERED, ACKED. The segment file knows some of them, the
-journal the others; a position is *unacked* where it is published and not acked. All that can meet is in three tables; a
+journal the others; a position is *unacked* if it is published and not acked. Three tables hold all possible pairs; a
 pair that is not in its table cannot come about, and is reported rather than guessed at.
 
 * :data:`ADD`: an action meets what the journal knows (in memory). Published, delivered and acked within one journal
-  leaves nothing behind.
+  leaves nothing.
 * :data:`PLUS`: the segment file plus the journal, for reading.
 * :data:`MINUS`: the journal less what the segment file says already, after a crash between the two steps of a flush.
 """
@@ -83,7 +83,7 @@ MINUS: Final = Table(
         (_P | _D, _P | _D): NOTHING,
         (_P, _P | _D): NOTHING,  # the deliver was not in the journal's file yet: it lags
         (_P | _D, _P): _D,
-        # so had a recovery's flush, which crashed behind it: what does not survive was acked there
+        # so had a recovery's flush, which crashed after it: messages that do not survive were acked there
         (_P, _P | _D | _A): NOTHING,
         (_P | _D, _P | _D | _A): NOTHING,
         # delivered or acked since

@@ -7,7 +7,7 @@ Header of either file::
 
      0        4         5                      13                    21             64
     ┌────────┬─────────┬──────────────────────┬─────────────────────┬──────────────┐
-    │ magic  │ version │ first position       │ first behind it     │ reserved     │
+    │ magic  │ version │ first position       │ first after it      │ reserved     │
     └────────┴─────────┴──────────────────────┴─────────────────────┴──────────────┘
 
 Index: 32 bytes for each position, at the place that the position gives; the file ends with the highest one written::
@@ -23,7 +23,7 @@ Index: 32 bytes for each position, at the place that the position gives; the fil
         │ record offset │ length   │ 0       │
         └───────────────┴──────────┴─────────┘
 
-Store: records one behind the other, in the order in which the messages were written::
+Store: consecutive records, in the order in which the messages were written::
 
      0        4       5          7   8
     ┌────────┬───────┬──────────┬───┬──────────────┐
@@ -53,7 +53,7 @@ STORE_MAGIC: Final = int.from_bytes(b"RCQS", "big")
 VERSION: Final = 2
 
 DEFAULT_ENTRIES: Final = 4096
-"""Of a segment."""
+"""The default number of entries of a segment."""
 
 MAX_ENTRIES: Final = 1 << 20
 """No segment has more here: a header's range would be our memory."""
@@ -96,7 +96,7 @@ if (HEADER_SIZE, _ENTRY.size, _RECORD_PLACE.size, _RECORD_HEAD.size) != (64, ENT
     raise RuntimeError("a classic queue's files, version 2, have two layouts")
 
 Entries = npt.NDArray[np.void]
-"""Of type :data:`ENTRY`."""
+"""An array of type :data:`ENTRY`."""
 
 
 # ── header ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -109,7 +109,7 @@ class SegmentHeader:
     first: int
     """Its first position."""
     end: int
-    """The first one behind it."""
+    """The first position after the segment."""
     reserved_is_zero: bool = True
 
     def entry_count(self, number: int) -> int | None:
@@ -160,7 +160,7 @@ def encode_entry(
 
 
 def decode_entries(data: bytes) -> Entries:
-    """The whole entries in ``data``, which is what stands behind an index file's header."""
+    """Return the whole entries in ``data``, the bytes after an index file's header."""
     return np.frombuffer(data, ENTRY, count=len(data) // ENTRY_SIZE)
 
 
@@ -179,13 +179,13 @@ def checksum_of(message: bytes | memoryview) -> int:
 
 
 def record_length(head: bytes) -> int:
-    """The length of the message behind a record's head."""
+    """Return the length of the message after a record's head."""
     length: int = _RECORD_HEAD.unpack_from(head)[0]
     return length
 
 
 def message_of(record: bytes, length: int) -> bytes | str:
-    """The message in a record of which the index says that it is ``length`` bytes long; else why it is not that."""
+    """Return the message in a record whose length is ``length`` according to the index; otherwise what is wrong."""
     if len(record) != RECORD_HEAD_SIZE + length:
         return f"{len(record)} bytes, where a record of {length} bytes should be"
     found, flags, checksum, _ = _RECORD_HEAD.unpack_from(record)

@@ -1,7 +1,7 @@
 """Where a power loss has taken a part of a journal that was not synced, and left what looks like records.
 
-What a disk did not come to is zeros, in whole pages or sectors, and no checksum tells. So after a crash a journal ends
-before the first record that has such zeros where a sound one has none.
+Unwritten parts of a disk are zeros, in whole pages or sectors, and there are no checksums. So after a crash a journal
+ends before the first record that has such zeros at a place that is never zero in a sound one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from warren.queue_index.message.message_format import decode_message
 from warren.storage.errors import MessageError
 
 _PAGE_BYTES: Final = 4096
-"""What a file system writes at a time, and so what comes back as zeros together."""
+"""The unit in which a file system writes, and so in which lost data comes back as zeros."""
 
 _SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""The unit that a disk writes whole or not at all."""
 
 
 def without_holes(data: bytes, columns: Columns) -> Columns:
-    """The records of the journal ``data`` before the first of which a part was lost."""
+    """Return the records of the journal ``data`` before the first one that lost a part."""
     for first_hole in (_first_lost_head, _first_lost_part):
         if (hole := first_hole(data, columns)) is not None:
             columns = parse(JOURNAL, data[:hole])
@@ -30,7 +30,7 @@ def without_holes(data: bytes, columns: Columns) -> Columns:
 
 
 def _first_lost_part(data: bytes, columns: Columns) -> int | None:
-    """Where the first publish begins of which a power loss has taken a part: its message is none, and has zeros in it.
+    """Return the start of the first publish that lost a part in a power loss: its message is invalid and has zeros.
 
     A page that was never synced comes back as zeros, at its end or all of it; a sound message does not end in a NUL. So
     only messages that do, and those that a whole page fits into, are looked at. What follows such a page was not synced

@@ -5,16 +5,15 @@ happens (publish, deliver, ack) is appended to the journal; a *flush* moves what
 empties it; a *sync* makes the journal safe.
 
 * Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
-  segments then say it. The file lags, never leads. What waits is what records are made of, so that those which are
-  dropped are never made.
-* In memory stands, for every segment that is known, how many of its messages are unacked, and what the journal says.
+  segments then say it. The file lags, never leads. What waits is the data that records are made from, so dropped
+  records are never made.
+* Memory holds, for every known segment, how many of its messages are unacked, and what the journal says about it.
 * A *batch* of publishes is written as all publishes, then all delivers: when as many wait as a segment holds, and at
   the batch's end.
 * A flush deletes a segment file without unacked messages and appends to the others; then the journal is cut to 0.
 
-A full disk. What cannot be written waits in memory (``no_room``), and everything goes on: messages are handed out, acks
-are noted, and where a segment's last message is acked its file goes. A crash then takes what waits: messages that were
-acked come back.
+A full disk. What cannot be written waits in memory (``no_room``), and everything goes on: messages are delivered, acks
+are noted, and a segment's file is deleted with its last ack. A crash then loses what waits: acked messages come back.
 
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
 journal says too (:data:`warren.queue_index.index.facts.MINUS`), the last of them perhaps torn. With ``sync`` the
@@ -56,9 +55,9 @@ if TYPE_CHECKING:
 
 UNBOUNDED: Final = None
 _Part = bytes | ColumnRecords | tuple[int, range]
-"""Of the journal, as it waits to be written: records, or what they are made of; that of short ones are their kind and
-their seq_ids."""
-_SMALL_PART: Final = 2  # what is less than one part in so many of a segment is read by itself
+"""A part of the journal that waits to be written: records, or what they are made from; for short records, their kind
+and their seq_ids."""
+_SMALL_PART: Final = 2  # a part smaller than 1/_SMALL_PART of its segment is read by itself
 
 
 @attrs.define(eq=False, repr=False)
@@ -115,7 +114,7 @@ class QueueIndex:
         self.dirty_count = 0
         """Actions since the last flush."""
         self.written_ticket = 0
-        """Rises with every record; what was written up to ``safe_ticket`` survives what ``sync`` promises."""
+        """Rises with every record; records up to ``safe_ticket`` survive what ``sync`` promises."""
         self.safe_ticket = 0
         self.published_ticket = 0
         """The ticket of the last publish; deliver records that came after it are not what a publisher waits for."""
@@ -132,16 +131,16 @@ class QueueIndex:
         self._last_read: tuple[int, SegmentFile] | None = None
         self._failure: StorageError | None = None
         self.no_room: NoRoomError | None = None
-        """The disk was full when something was to be written that waits since."""
+        """Set while something waits because the disk was full when it was to be written."""
         self._flush_again_at = 0
-        """A flush that found no room is not tried again before so many actions wait."""
+        """A flush that found no room is not tried again until this many actions wait."""
         self._uncut_end = 0
         self._matrix = RecordMatrix()
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, run: Run, target_ram_count: int | None) -> None:
-        """Write positions alone: publish, then a deliver record where the message has been delivered."""
+        """Write positions alone: a publish, then a deliver record if the message has been delivered."""
         self._append(self._add_publishes(run))
         self._published(run, target_ram_count)
 
@@ -152,9 +151,9 @@ class QueueIndex:
 
     def write_ahead(self, first: int, msg_ids: bytes, sizes: Sequence[int], terms: Sequence[bytes]) -> None:
         """Write publishes of persistent messages that are embedded and never expire, from position ``first`` on, and
-        what waits, and make it safe, as safe as this index was told to be.
+        everything that waits, and make it as safe as this index is configured to.
 
-        :meth:`enter_written` notes them. Raises :class:`NoRoomError` where the disk is full, and has not written.
+        :meth:`enter_written` notes them. Raises :class:`NoRoomError` if the disk is full; nothing is written then.
         """
         records, at = [], 0
         for size, term in zip(sizes, terms, strict=True):
@@ -176,7 +175,7 @@ class QueueIndex:
         self._published(run, target_ram_count)
 
     def pre_publish(self, run: Run, target_ram_count: int | None, *, descending: bool = False) -> None:
-        """Let positions join the batch that waits; ``descending``: taken from their highest on."""
+        """Add positions to the waiting batch; ``descending``: taken from the highest on."""
         rest = Run(run.start, run.batch, run.low, run.count, run.flags)
         while rest.count:
             waiting = self._waiting
@@ -232,7 +231,7 @@ class QueueIndex:
         return self.settings.deliver_with_publish or bool(run.flags & RUN_DELIVERED)
 
     def _add(self, fact: int, low: int, high: int, step: int = 1) -> None:
-        """One action on ``low … high-1``, or every ``step``-th of these, segment by segment."""
+        """Record one action on ``low … high-1``, or on every ``step``-th position, segment by segment."""
         size = self.segment_entry_count
         count = high - low if step == 1 else len(range(low, high, step))
         self.dirty_count += count
@@ -273,7 +272,7 @@ class QueueIndex:
         self._buffered += parts
 
     def _write_journal(self, journal: File, behind: Sequence[bytes] = ()) -> None:
-        """Write what waits, and records ``behind`` it."""
+        """Write what waits, then the records in ``behind``."""
         parts: list[Any] = [*self._buffered, *behind]
         if set(map(type, parts)) == {bytes}:
             append_whole(journal, (parts,))
@@ -315,7 +314,7 @@ class QueueIndex:
         return journal
 
     def _name_directory(self) -> None:
-        """See that there is a directory, and that it says whose it is, before any of the queue's files is in it."""
+        """Make sure that the directory exists and names its owner before any of the queue's files is in it."""
         name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
         if not self._files.exists(name_path):
             self._files.make_directories(self.path)
@@ -324,9 +323,9 @@ class QueueIndex:
             self._files.sync_directory(self.path)  # a process that died may have named it, and not come to that
 
     def go_on_at(self, size: int, records: bytes = b"") -> None:
-        """Append to the journal that a stop left, behind its first ``size`` bytes; the rest is no record.
+        """Append to the journal that a stop left, after its first ``size`` bytes; the rest is not records.
 
-        ``records`` are written at once; what they say is known, or will be.
+        ``records`` are written at once; the index knows their contents, or will.
         """
         journal = self._open_journal()
         if size < journal.size():
@@ -337,9 +336,9 @@ class QueueIndex:
                 self.write_out()
 
     def write_out(self) -> None:
-        """Hand the operating system what waits: it then survives the process.
+        """Pass what waits to the operating system: it then survives the process.
 
-        Raises :class:`NoRoomError` where the disk is full: everything waits on, and the index goes on.
+        Raises :class:`NoRoomError` if the disk is full: everything keeps waiting, and the index goes on.
         """
         with _Writing(self):
             if self._buffered:
@@ -348,7 +347,7 @@ class QueueIndex:
                 self.safe_ticket = self.written_ticket
 
     def sync(self) -> None:
-        """Make what was written safe, as safe as this index was told to be."""
+        """Make what was written as safe as this index is configured to."""
         self.write_out()
         with _Writing(self):
             if self.syncs and self.safe_ticket < self.written_ticket:
@@ -368,9 +367,9 @@ class QueueIndex:
             self.flush_if_room()
 
     def flush(self, *, even_if_clean: bool = False) -> None:
-        """Move what the journal holds into the segments; nothing to do where nothing is unflushed.
+        """Move what the journal holds into the segments; do nothing if everything is flushed.
 
-        Raises :class:`NoRoomError` where the disk is full: the journal holds on to what could not be moved, and the
+        Raises :class:`NoRoomError` if the disk is full: the journal holds on to what could not be moved, and the
         index goes on.
         """
         if not self.dirty_count and not even_if_clean:
@@ -386,7 +385,7 @@ class QueueIndex:
         self.no_room = None
 
     def flush_if_room(self, *, even_if_clean: bool = False) -> None:
-        """:meth:`flush`, for those who can do without: on a full disk ``no_room`` says that it was not done."""
+        """Flush if there is room; on a full disk only set ``no_room``."""
         if self.dirty_count < self._flush_again_at and not even_if_clean:
             return
         with contextlib.suppress(NoRoomError):
@@ -453,11 +452,11 @@ class QueueIndex:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def next_segment_boundary(self, seq_id: int) -> int:
-        """The first seq_id of the segment behind the one of ``seq_id``."""
+        """The first seq_id of the segment after the one of ``seq_id``."""
         return (seq_id // self.segment_entry_count + 1) * self.segment_entry_count
 
     def bounds(self) -> tuple[int, int]:
-        """The first position of the lowest segment known, and the one behind the highest's last; (0, 0) for none."""
+        """The first position of the lowest known segment, and the one after the highest's last; (0, 0) if empty."""
         if not self.segments:
             return self._uncut_end, self._uncut_end
         end = (max(self.segments) + 1) * self.segment_entry_count
@@ -465,7 +464,7 @@ class QueueIndex:
 
     @property
     def uncut_end(self) -> int:
-        """Behind the positions that a journal speaks of which could not be cut; 0 where it could."""
+        """The position after those in a journal that could not be cut; 0 if it could."""
         return self._uncut_end
 
     def next_known(self, seq_id: int, end: int) -> int:
@@ -486,7 +485,7 @@ class QueueIndex:
     def read_some(self, start: int, end: int, limit: int, *, embedded: bool = False) -> tuple[list[Run], int]:
         """The first unacked messages of ``start … end-1``, a part of one segment, at most ``limit`` of them.
 
-        Also the seq_id before which there are no others. ``embedded``: only those count that bring their payload.
+        Also returns the seq_id before which there are no others. ``embedded``: only messages with payloads count.
         """
         number, low = divmod(start, self.segment_entry_count)
         runs, high = self._read_segment(number, low, end - start + low, limit, embedded=embedded)
@@ -569,8 +568,8 @@ class QueueIndex:
     def reset(self) -> None:
         """Forget everything and delete the directory: nothing of the queue is left.
 
-        The segments go first, for without the journal they would bring back what it says is acked; then the journal,
-        for without a name nobody could tell whose it is.
+        The segments go first, because without the journal they would bring back messages that it says are acked. The
+        journal is next; the file with the queue's name goes last, because without it the owner would be unknown.
         """
         self.abandon()
         files = self._files
@@ -599,11 +598,11 @@ class QueueIndex:
             self._journal = None
 
     def refuse(self, error: StorageError) -> None:
-        """Write nothing any more: the files are somebody else's."""
+        """Refuse all further writes: the files belong to another owner."""
         self._failure = error
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where counts contradict what the journal holds."""
+        """Raise ``RuntimeError`` if counts contradict what the journal holds."""
         for number, segment in self.segments.items():
             if segment.number != number or not 0 <= segment.unacked <= self.segment_entry_count:
                 raise RuntimeError(f"segment {number}: {segment.unacked} unacked")
@@ -612,9 +611,9 @@ class QueueIndex:
 
 
 class _Writing:
-    """Refuse to go on after a write or a sync that failed: nothing tells what of it is on the disk.
+    """Refuse to go on after a write or a sync that failed: it is unknown what of it is on the disk.
 
-    Appending behind a torn record would make all that follows unreadable, and a later fsync that succeeds proves
+    Appending after a torn record would make all that follows unreadable, and a later fsync that succeeds proves
     nothing about the one that failed. What the files hold is whole: recover from them.
     """
 

@@ -58,7 +58,7 @@ SEGMENT_SHORT: Final = 1
 MAX_MESSAGE_BYTES: Final = 512 << 20
 """RabbitMQ's own limit, which no setting raises; a larger *size* is not believed before the message is looked at."""
 READ_WINDOW_BYTES: Final = 512 << 10
-"""What was just read is parsed in half the time while it is in a processor's own cache."""
+"""Small enough for a processor's own cache: data that was just read is then parsed in half the time."""
 
 _STRETCH_FIRST_GUESS: Final = 32
 _SAME_BEFORE_MATRIX: Final = 32  # a matrix costs as much as a hundred single records: first see that they are the same
@@ -115,7 +115,7 @@ class Columns:
     """Deliver records; in a segment, every short record."""
     acks: Ints
     end: int
-    """File offset behind the last good record."""
+    """File offset after the last good record."""
     reason: EndReason
 
     @property
@@ -124,7 +124,7 @@ class Columns:
 
 
 class PublishBody(NamedTuple):
-    """A publish's body, less what is embedded behind it."""
+    """A publish's body, without the embedded message after it."""
 
     msg_id: bytes
     expiry_us: int
@@ -224,7 +224,7 @@ class Parser:
 
     @property
     def finished(self) -> bool:
-        """Nothing behind what was consumed can be read as a record."""
+        """Whether no more records can be read after what was consumed."""
         return self._reason is not None
 
     def columns(self) -> Columns:
@@ -290,9 +290,9 @@ class Parser:
         return position
 
     def _stretch_of_publishes(self, data: bytes, position: int, record_size: int) -> int:
-        """Take the run of equal publishes that begins here; returns its bytes, 0 where it is not worth it.
+        """Take the run of equal publishes that begins here; return its bytes, or 0 if that is not worth it.
 
-        A unit is a publish with the short records of the same message right behind it. Row k of the matrix is a unit if
+        A unit is a publish directly followed by the short records of the same message. Row k of the matrix is a unit if
         all rows above it are, so the prefix of rows that look like the first one is exactly what single reading finds.
         """
         import numpy as np
@@ -345,7 +345,7 @@ class Parser:
         return taken * unit
 
     def _stretch_of_shorts(self, data: bytes, position: int) -> int:
-        """Take all the short records that stand here one behind the other; returns their bytes."""
+        """Take all consecutive short records that begin here; return their bytes."""
         import numpy as np
 
         layout = self._layout

@@ -38,7 +38,7 @@ _SMALL_STRETCH: Final = 8
 _KEPT_BYTES: Final = 512 << 10
 """A matrix above this is not kept: it would not stay in the cache, and cost memory."""
 _SIZE_AT: Final = BODY_SIZE - 8
-"""Of a publish's body: the message's size, and then that of what is embedded."""
+"""The offset in a publish's body of the message's size, which the size of the embedded part follows."""
 Column: TypeAlias = "npt.NDArray[Any]"
 
 
@@ -55,11 +55,11 @@ class ColumnRecords:
     """Bytes of the bodies: one for all, or one each."""
     expiries: int | Sequence[int]
     terms: UnencodedTerms | None
-    """The messages where they are embedded; ``None``: they are in a store."""
+    """The messages if they are embedded; ``None``: they are in a store."""
 
     @classmethod
     def of(cls, run: Run) -> ColumnRecords | None:
-        """The records of a run; ``None`` where they cannot be made as columns, or are few."""
+        """Return the records of a run; ``None`` if they cannot be made as columns, or are few."""
         if run.count < _SMALL_STRETCH:
             return None
         batch, low, high = run.batch, run.low, run.high
@@ -101,7 +101,7 @@ class ColumnRecords:
         )
 
     def run(self, offset: int, count: int, flags: int) -> Run:
-        """Messages from the ``offset``-th on, as a run; ``flags``: but for where their payload is."""
+        """Messages from the ``offset``-th on, as a run; ``flags`` do not include where their payload is."""
         part = self.part(offset, count)
         sizes, expiries = part.sizes, part.expiries
         batch = Batch(
@@ -117,7 +117,7 @@ class ColumnRecords:
 class RecordMatrix:
     """Makes the records of both files. Not thread-safe.
 
-    Keeps its rows where the same shape comes again and again: for one batch each of ten thousand queues it does not.
+    Keeps its rows if the same shape recurs; with one batch each for ten thousand queues it does not.
     """
 
     __slots__ = ("_kept", "_shapes")
@@ -139,7 +139,7 @@ class RecordMatrix:
     def segment_bytes(self, records: ColumnRecords, offset: int, count: int, rel_seq: int, shorts: int) -> Piece:
         """``count`` records from the ``offset``-th on, which is at ``rel_seq``, as a segment has them.
 
-        Highest first, each with ``shorts`` short records behind it. To be used before the next call.
+        Highest first, each followed by ``shorts`` short records. To be used before the next call.
         """
         import numpy as np
 
@@ -150,7 +150,7 @@ class RecordMatrix:
     def _records(
         self, records: ColumnRecords, layout: Layout, heads: Column, shorts: int, rel_seqs: Column | None = None
     ) -> Piece:
-        """``rel_seqs``: in a segment, where the records stand highest first."""
+        """Make the records; ``rel_seqs``: only in a segment, where the records stand highest first."""
         import numpy as np
 
         terms, name = records.terms, layout.name
@@ -178,7 +178,7 @@ class RecordMatrix:
 
 
 MatrixShape = tuple[Envelope | None, int | None, str, int]
-"""Envelope (``None``: nothing is embedded), body size (``None``: not of one size), layout, shorts behind each."""
+"""Envelope (``None``: nothing is embedded), body size (``None``: not of one size), layout, shorts after each."""
 
 
 class _Matrix:

@@ -1,8 +1,8 @@
 """A queue that works while its index is still being scanned.
 
 After a crash the first message is there as soon as the first segments have been read; the others are scanned on the
-way, or when somebody has time (:func:`recover_step`). Until the scan is through, the queue's counts are of what was
-found so far; delta counts at least one message as long as a segment is left to scan, so that order is never lost.
+way, or in idle time (:func:`recover_step`). Until the scan is through, the queue's counts cover only what was found so
+far; delta counts at least one message as long as a segment is left to scan, so that order is never lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from warren.queue_index.queue.state import QueueState
 
 
 def recover_step(s: QueueState) -> bool:
-    """Scan one more segment; returns whether there are more. The last one flushes, where something is to be moved."""
+    """Scan one more segment; return whether there are more. The last one flushes, if something is to be moved."""
     recovery = s.recovery
     if recovery is None:
         return False

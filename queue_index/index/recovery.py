@@ -3,17 +3,17 @@
 After a clean stop the recovery terms say how many messages of each segment are unacked, and the journal is read back as
 unflushed. Else every segment is scanned, in numbered steps:
 
-1. Read the journal; drop a torn end (a message that a page of zeros has made none is one too, and a record whose head
-   was in a lost sector), and what its segments say already (a flush that crashed).
-2. Scan the segments that the journal speaks of, the highest ones down to the first that still has messages (now
+1. Read the journal; drop a torn end (including a message invalidated by a page of zeros, and a record whose head was in
+   a lost sector), and what its segments say already (after a crash in a flush).
+2. Scan the segments that the journal mentions, from the highest down to the first that still has messages (now
    ``next_seq_id`` is known). Flush: from here on the journal is new.
-3. Scan the others from the lowest on, one a call of :meth:`DirtyRecovery.step`, while the queue works already.
-4. Flush: segments with nothing left are deleted. A short journal that says all by itself is left as it is.
+3. Scan the others from the lowest on, one per call of :meth:`DirtyRecovery.step`, while the queue is already in use.
+4. Flush: segments without unacked messages are deleted. A short journal that is sufficient by itself stays as it is.
 
-Scanning a segment counts what is unacked, and acks (in memory) what does not survive: transient messages, and those
-whose body the persistent store does not have. What is dropped so, but for what is transient, and ends of files that are
-no records are told (:class:`~warren.queue_index.index.scan_losses.Losses`). Memory is one segment at a time, whatever
-the backlog.
+Scanning a segment counts the unacked messages, and acks (in memory) those that do not survive: transient messages, and
+messages whose body is missing in the persistent store. Dropped messages that are not transient, and ends of files that
+are not records, are reported (:class:`~warren.queue_index.index.scan_losses.Losses`). Memory is one segment at a time,
+whatever the backlog.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Jou
 
 
 def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -> None:
-    """Let a segment's journal hold the publish records of the positions that ``segment.facts`` says are published."""
+    """Add to a segment's journal the publish records of the positions that are published in ``segment.facts``."""
     places = np.flatnonzero(segment.facts & PUBLISHED)
     if not len(places):
         return
@@ -94,9 +94,9 @@ def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -
 
 
 def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int, int]]) -> None:
-    """Take an index up after a clean stop; ``counts``: (segment, unacked) of its recovery terms.
+    """Reopen an index after a clean stop; ``counts``: (segment, unacked) of its recovery terms.
 
-    Raises :class:`DataError` where the journal is not whole: then it was not stopped cleanly.
+    Raises :class:`DataError` if the journal is not whole: then it was not stopped cleanly.
     """
     journal = _read_journal(files, index, strict=True)
     for number, entries in journal.segments.items():
@@ -146,7 +146,7 @@ class DirtyRecovery:
         self._repeated: list[bytes] = []
         """Records that the journal's file is to have before anything is flushed."""
         self.needs_flush = index.syncs
-        """Whether the journal cannot go on as it is: it is long, or what is known is not what it says."""
+        """Whether the journal must be replaced: it is long, or contradicts what is known."""
         self._journal = _read_journal(files, index, strict=False)
         if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
             index.go_on_at(self._journal.columns.end)
@@ -186,7 +186,7 @@ class DirtyRecovery:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first position of the lowest segment that may have a message; the one behind the highest that has one."""
+        """The first position of the lowest segment that may have a message; the one after the highest that has one."""
         size = self._index.segment_entry_count
         alive = [number for number, segment in self._index.segments.items() if segment.unacked]
         if not alive:
@@ -240,11 +240,11 @@ class DirtyRecovery:
         return left
 
     def _read_settled(self, path: str, in_journal: SegmentEntries | None) -> SegmentFile:
-        """A segment, cut to what can be relied on, and synced: the journal that may say the same is about to be cut.
+        """Return a segment, cut to the reliable part and synced, because the journal with the same records is cut soon.
 
-        A torn end goes, or what is appended next could not be read. So does what follows a record that is not as the
-        journal has it: a flush was under way when the power failed. A file to which such a flush has appended is
-        written anew: if it ended in a failed fsync, no later one brings what it wrote to the disk.
+        A torn end goes, or what is appended next could not be read. So does everything from the first record on that
+        differs from the journal: a flush was under way when the power failed. A file to which such a flush has appended
+        is rewritten: if the flush ended in a failed fsync, no later one brings what it wrote to the disk.
         """
         size = self._index.segment_entry_count
         file = read_segment(self._files, path, size)
@@ -285,13 +285,13 @@ class DirtyRecovery:
         return end
 
     def _surviving(self, file: SegmentFile, segment: SegmentJournal, unacked: Bools) -> Bools:
-        """Which of the unacked messages a restart keeps; counts their bytes, and tells who needs a body."""
+        """Return which unacked messages a restart keeps; count their bytes, and report which bodies are needed."""
         survives = np.zeros(len(unacked), np.bool_)
         in_file = published(file.entries)
         references: list[bytes] = []
 
         def keep(rel_seqs: Ints, ids: bytes | bytearray, sizes: int | list[int]) -> None:
-            """Store-bound ones: only those that the store has."""
+            """Keep store-bound messages, if the store has them."""
             for place, rel_seq in enumerate(rel_seqs.tolist()):
                 msg_id = bytes(ids[place * 16 : place * 16 + 16])
                 if self._has_body(msg_id):

@@ -1,4 +1,4 @@
-"""``recovery.dets``: what a clean stop says of every queue directory, for the next start to begin with.
+"""``recovery.dets``: what a clean stop records about every queue directory, for the next start.
 
 One object for each directory, in a DETS file (:mod:`warren.queue_index.index.dets_format`)::
 
@@ -8,7 +8,7 @@ One object for each directory, in a DETS file (:mod:`warren.queue_index.index.de
 A queue whose index is of version 2 has ``{v2_index_state, {2, #{Number => Live}}}`` in place of its segments.
 
 Invariants. The key is the directory's name; each name stands once, in the slot of its hash. Numbers are not negative.
-Properties that are not known are kept as they are, and so is the state of a v2 index.
+Unknown properties are kept as they are, and so is the state of a v2 index.
 
 After a crash the file is there, closed properly and empty: a start reads it, then empties it. A queue without terms
 was not stopped cleanly. A file that cannot be read is damage for the caller to weigh: every queue of it can be
@@ -83,7 +83,7 @@ def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
 
 
 def v2_index_state(terms: RecoveryTerms, path: str) -> dict[int, int] | None:
-    """How many entries of each segment of an index of version 2 are live; ``None`` where the terms are not of one.
+    """How many entries of each segment of an index of version 2 are live; ``None`` if the terms are not of one.
 
     Raises :class:`DataError`, with ``path``, for a state of another form.
     """
@@ -125,7 +125,7 @@ def _encode_object(characters: bytes, terms: RecoveryTerms) -> TableObject:
 
 
 def _decode_object(stored: StoredObject) -> tuple[bytes, RecoveryTerms]:
-    """The directory's name and terms; raises :class:`TermError` where the object holds anything else."""
+    """The directory's name and terms; raises :class:`TermError` if the object holds anything else."""
     name, properties = _pair(decode(stored.term, max_inflated_bytes=0))  # DETS compresses nothing
     if not isinstance(name, list) or not name or not all(_is_number(one) and one < 256 for one in name):
         raise TermError("a key that is no directory's name")
@@ -175,5 +175,5 @@ def _number(term: Term) -> int:
 
 
 def _is_number(term: Term) -> TypeGuard[int]:
-    """Whether it is an integer, not negative; the atom ``true`` is none."""
+    """Whether it is a non-negative integer; the atom ``true`` is not."""
     return type(term) is int and term >= 0

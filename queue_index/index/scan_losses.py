@@ -1,4 +1,4 @@
-"""What a scan of a queue's index had to drop, for whoever says so."""
+"""What a scan of a queue's index had to drop, for a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Losses:
     """Ends of files that are no records: where each begins."""
 
     def cut(self, path: str, file_offset: int, size_bytes: int) -> None:
-        """Note that so many bytes at a file's end are no records."""
+        """Note that ``size_bytes`` bytes at a file's end are not records."""
         self.cuts.append(
             DataError(path, file_offset, f"{size_bytes:,} bytes from here on are no records, and are cut off")
         )

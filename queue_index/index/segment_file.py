@@ -1,9 +1,9 @@
 """A segment file as the engine reads it: strictly, and as runs.
 
 It is read in one piece (RabbitMQ does the same) and stays in memory only as long as a run still needs payloads from it.
-Where less than half of a large one is wanted it is scanned (:func:`scan_segment`): what stays is where its records
-stand, and payloads are read by themselves (:meth:`SegmentFile.part`). What a sound file cannot hold raises
-:class:`DataError`; a torn end is told apart, because it is what a crash in a flush leaves: the journal still has all
+If less than half of a large one is wanted it is scanned (:func:`scan_segment`): the positions of its records are kept,
+and payloads are read one by one (:meth:`SegmentFile.part`). Contents that a sound file cannot have raise
+:class:`DataError`; a torn end is reported separately, because a crash in a flush leaves one: the journal still has all
 that was torn.
 """
 
@@ -42,9 +42,9 @@ _SMALL_FILE_BYTES: Final = 8 << 20  # what is read as it is, for its parts that 
 
 @attrs.define(eq=False, repr=False)
 class SegmentFile:
-    """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` where the end is torn.
+    """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` if the end is torn.
 
-    Of one that was scanned there are no ``data``.
+    If the file was scanned, ``data`` is empty.
     """
 
     data: bytes
@@ -117,7 +117,7 @@ class SegmentFile:
         return int(self._possible(rel_seqs, sizes).sum(dtype=np.int64))
 
     def _possible(self, rel_seqs: Ints, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """The sizes of messages as the file says them, but where one is larger than its message, which is here."""
+        """Return the messages' sizes from the file, but correct one that exceeds its message, if that is embedded."""
         embedded = self.entries.embedded[rel_seqs]
         impossible = (embedded > 0) & (sizes > embedded)
         if impossible.any():
@@ -154,7 +154,7 @@ def _folded(column: npt.NDArray[np.integer[Any]]) -> int | list[int]:
 
 
 def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
-    """Read a segment file; a missing one, and one that holds only zeros, is empty."""
+    """Read a segment file; a missing one, or one with only zeros, counts as empty."""
     data = files.read(path) if files.exists(path) else b""
     if data[:1] in (b"", b"\0") and data.count(0) == len(data):
         return SegmentFile(data, no_entries(0), 0)
@@ -163,7 +163,7 @@ def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> Segm
 
 
 def scan_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
-    """Read where a segment file's records stand, window by window; a small one is read as it is."""
+    """Read the positions of a segment file's records, window by window; a small file is read as a whole."""
     if not files.exists(path) or files.size(path) <= _SMALL_FILE_BYTES:
         return read_segment(files, path, segment_entry_count)
     handle = files.open_read(path)
@@ -177,7 +177,7 @@ def scan_segment(files: FileSystem, path: str, segment_entry_count: int) -> Segm
 
 
 def _sound_entries(path: str, columns: Columns, segment_entry_count: int) -> SegmentEntries:
-    """The entries of a file in which nothing is wrong but, perhaps, its end."""
+    """The entries of a file that is sound, except perhaps at its end."""
     count = entry_count(columns, segment_entry_count)
     entries, findings = segment_entries(columns, count)
     for finding in findings:

@@ -1,4 +1,4 @@
-"""What the journal holds of one segment, in memory, until the next flush writes it out.
+"""What the journal holds for one segment, in memory, until the next flush writes it out.
 
 For every position: which facts the journal has added (:data:`warren.queue_index.index.facts.ADD`), and for those
 published here the finished journal records, in the batches in which they came. A flush turns them into segment records,
@@ -33,7 +33,7 @@ _ADDING: Final = {
 }
 """For each action, what it makes of what is known: by a table of bytes a thousand messages are one step."""
 _FIRST_FACTS: Final = 256
-"""Of so many positions facts are kept at first; of ten thousand queues most are short."""
+"""The initial number of positions with facts, because with ten thousand queues most are short."""
 
 
 Records = ColumnRecords | list[bytes]
@@ -52,7 +52,7 @@ class Written:
         return self.rel_seq + len(self.records)
 
     def segment_bytes(self, low: int, high: int, shorts: int, matrix: RecordMatrix) -> Piece:
-        """Segment records of positions ``low … high-1``, highest first; behind each ``shorts`` short records."""
+        """Return segment records of positions ``low … high-1``, highest first, each followed by ``shorts`` shorts."""
         first, count = low - self.rel_seq, high - low
         records = self.records
         if isinstance(records, list):

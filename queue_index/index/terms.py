@@ -1,9 +1,9 @@
 """Taking bodies and properties out of many encoded messages at once.
 
 Messages of one publisher and one length differ in their bodies and ids alone, so the body lies in the same place in all
-of them. For a batch that lies in one buffer this is checked once, column by column; then a body is a slice. Messages
-that were sent to one address and differ in their properties, too, and in length, have the same around these: where the
-parts stand is worked out for all in columns, and what is around them compared.
+of them. For a batch in one buffer this is checked once, column by column; then a body is a slice. Messages that were
+sent to one address but differ in their properties and length, too, have the same bytes around these: the places of the
+parts are computed for all in columns, and the bytes around them compared.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 
 def bodies_of(run: Run, terms: Sequence[bytes] | None) -> Sequence[bytes | None]:
-    """The payloads of a run; ``terms``: its encoded messages, where they are not in RAM.
+    """Return the payloads of a run; ``terms``: its encoded messages, if they are not in RAM.
 
-    ``None`` in place of one whose bytes are no message: the others are sound.
+    ``None`` stands for one whose bytes are not a message: the others are sound.
     """
     packed = run.batch.terms if terms is None else None
     if isinstance(packed, UnencodedTerms):
@@ -59,7 +59,7 @@ def bodies_of(run: Run, terms: Sequence[bytes] | None) -> Sequence[bytes | None]
 def properties_of(run: Run, terms: Sequence[bytes] | None) -> list[bytes]:
     """The encoded properties of a run; ``terms`` as with :func:`bodies_of`.
 
-    Raises :class:`~warren.storage.errors.MessageError` where the bytes of one are no message.
+    Raises :class:`~warren.storage.errors.MessageError` if the bytes of one are no message.
     """
     packed = run.batch.terms if terms is None else None
     if isinstance(packed, UnencodedTerms):
@@ -98,7 +98,7 @@ class _Located:
 
     @classmethod
     def of(cls, run: Run, terms: Sequence[bytes] | None) -> _Located | None:
-        """``None`` where it is not worth it, or the first message is not of the plain shape, or has no body."""
+        """Return ``None`` if it is not worth it, or the first message is not of the plain shape, or has no body."""
         low, high, packed = run.low, run.high, run.batch.terms
         if terms is not None or not isinstance(packed, PackedTerms):
             whole = run.terms() if terms is None else terms
@@ -133,7 +133,7 @@ class _Located:
         return cls(packed, low, high, fits, properties_at, properties_end, body_at, body_end)
 
     def parts(self, starts: Places, ends: Places, otherwise: Callable[[bytes], T]) -> list[bytes | T]:
-        """A part of each message; of those that do not fit, what ``otherwise`` makes of all of it."""
+        """Return a part of each message; for a message that does not fit, ``otherwise`` of the whole message."""
         import numpy as np
 
         blob, fits = self.terms.blob, self.fits

@@ -16,8 +16,8 @@ b"…")``, ``("uint", 5)``, ``("list", […])``, ``("map", [(key, value), …])`
 descriptor, value)``, ``True``, ``False``, ``NULL``; and ``("as_is", constructor, bytes)`` for decimals and numbers that
 are not finite. So what is read here and what stands decoded in a term is one.
 
-Reading costs time and memory in proportion to the bytes, whatever they claim: every element takes a byte, but for an
-array of values without bytes, of which a message may hold :data:`MOST_EMPTY_ELEMENTS` in all.
+Reading costs time and memory in proportion to the bytes, whatever they claim: every element takes a byte, except in
+arrays of values without bytes, and a message may hold :data:`MOST_EMPTY_ELEMENTS` such elements in all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NUMBERS: Final = {
     )
 }  # fmt: skip
 _AS_IS: Final = {0x72: 4, 0x74: 4, 0x82: 8, 0x84: 8, 0x94: 16}
-"""Bytes of decimals, and of floats, which are kept as they are where they are not finite."""
+"""Bytes of decimals, and of floats, which are kept as they are if they are not finite."""
 _BOOLEAN: Final = 0x56
 _BYTES: Final = {
     0xA0: ("binary", 1), 0xA1: ("utf8", 1), 0xA3: ("symbol", 1),
@@ -80,7 +80,7 @@ _ELEMENT_TYPES: Final = (
     | dict.fromkeys((0x41, 0x42, _BOOLEAN), Atom("boolean"))
     | {0x40: NULL, 0x43: Atom("uint"), 0x44: Atom("ulong"), _EMPTY_LIST: Atom("list")}
 )
-"""What an array says its elements are, by their constructor."""
+"""The element types of arrays, by constructor."""
 
 
 class Section(NamedTuple):
@@ -109,7 +109,7 @@ def read_sections(data: bytes) -> list[Section]:
 
 
 def read_value(data: bytes) -> Term:
-    """The value that ``data`` holds, nothing behind it; raises :class:`MessageError` for anything else."""
+    """Return the value that ``data`` holds as a whole; raise :class:`MessageError` for anything else."""
     value, end = _Reader(data).value(0, len(data), MAX_DEPTH)
     if end != len(data):
         raise MessageError(f"{len(data) - end} bytes behind a value")
@@ -127,7 +127,7 @@ def _section_code(descriptor: Term) -> int | None:
 
 
 class _Reader:
-    """Reads values out of ``data``; every method returns one and the offset behind it."""
+    """Reads values out of ``data``; every method returns one and the offset after it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -145,7 +145,7 @@ class _Reader:
         return self._content(constructor, position, limit, depth_left)
 
     def _content(self, constructor: int, position: int, limit: int, depth_left: int) -> tuple[Term, int]:
-        """The value behind its constructor."""
+        """Return the value after its constructor."""
         if constructor in _CONSTANTS:
             return _CONSTANTS[constructor], position
         if constructor == _EMPTY_LIST:
@@ -182,7 +182,7 @@ class _Reader:
         return (Atom("as_is"), constructor, self._data[position:end]), end
 
     def _compound(self, constructor: int, position: int, limit: int, depth_left: int) -> tuple[Term, int]:
-        """A list or a map. Its count is passed over: its size tells as much, and is what a broker goes by."""
+        """A list or a map. Its count is ignored: its size says as much, and is what a broker uses."""
         kind, width = _COMPOUNDS[constructor]
         start, end = self._sized(position, width, limit)
         position = self._within(start + width, end)
@@ -252,10 +252,10 @@ _WIDEST: Final = {
 }
 """Each number in the form that it has in an array."""
 _SMALL: Final = {"uint": (0x52, 0, 256), "ulong": (0x53, 0, 256), "int": (0x54, -128, 128), "long": (0x55, -128, 128)}
-"""What lies between these numbers (the last one not) takes one byte."""
+"""Constructor and range (without its end) of numbers that take one byte."""
 _SHORT: Final = {"binary": 0xA0, "utf8": 0xA1, "symbol": 0xA3, "list": 0xC0, "map": 0xC1, "array": 0xE0}
 _WIDER: Final = 0x10
-"""What makes the constructor with a length of four bytes out of the one with a length of one."""
+"""The difference between the constructors with a length of four bytes and of one."""
 _MOST_SHORT: Final = 255
 
 
@@ -265,7 +265,7 @@ def encode_section(code: int, content: Term) -> bytes:
 
 
 def encode_value(value: Term, depth_left: int = MAX_DEPTH) -> bytes:
-    """A value in the shortest form, as a broker writes it; raises :class:`MessageError` for what is none."""
+    """Return a value in the shortest form, as a broker writes it; raise :class:`MessageError` for an invalid value."""
     if not depth_left:
         raise MessageError(f"values nested deeper than {MAX_DEPTH} levels")
     match value:

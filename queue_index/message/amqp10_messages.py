@@ -1,8 +1,8 @@
 """An AMQP 1.0 message as AMQP 0-9-1 has it: what a broker hands to a 0-9-1 client who consumes such a message.
 
 ====================================  =================================================================================
-the header                            delivery_mode, priority, expiration; where it is missing, what the annotations
-                                      ``x-basic-…`` say
+the header                            delivery_mode, priority, expiration; if it is missing, the values of the
+                                      annotations ``x-basic-…``
 properties                            message_id, correlation_id (a uuid as ``urn:uuid:…``, a number as text; what is no
                                       short string becomes a header ``x-message-id``, ``x-correlation-id``), user_id,
                                       reply_to (``/queues/<name>``: the name), content_type, content_encoding;
@@ -11,7 +11,7 @@ application properties                headers
 annotations ``x-…``                   headers; ``x-cc`` is CC, ``x-opt-rabbitmq-received-time`` timestamp_in_ms,
                                       ``x-opt-deaths`` x-death; those that a broker makes itself are dropped
 delivery annotations, footer          dropped
-the body: data                        as it is, of several sections one behind the other
+the body: data                        as it is; several sections are joined
 the body: a value, sequences          encoded, as they stand in the message; the type is then ``amqp-1.0``
 ====================================  =================================================================================
 
@@ -46,10 +46,10 @@ _FIELDS: Final = (
     "message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
     "absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 )  # fmt: skip
-"""Of the section with the properties, in its order."""
+"""The names of the fields in the section with the properties, in order."""
 
 _INTERNAL: Final = frozenset({b"x-routing-key", b"x-exchange", b"x-death"})
-"""Annotations that a broker makes of what it says elsewhere, too; those that begin with x-basic- besides."""
+"""Annotations in which a broker repeats other parts of the message; so are those that begin with x-basic-."""
 
 Pairs = Sequence[tuple[Term, Term]]
 Header = tuple[bytes, Value]
@@ -58,7 +58,7 @@ Header = tuple[bytes, Value]
 
 @attrs.frozen(kw_only=True)
 class Amqp10Message:
-    """The sections of a message, as far as somebody wants them."""
+    """The sections of a message, as far as they are needed."""
 
     header: Sequence[Term] = ()
     """durable, priority, ttl, …; the last ones may be missing."""
@@ -72,7 +72,7 @@ class Amqp10Message:
 
 
 def of_sections(sections: Sequence[amqp10.Section], encoded_body: bytes | None = None) -> Amqp10Message:
-    """The message that consists of these; ``encoded_body``: its body, which is not data, where it is not among them.
+    """Return the message made of ``sections``; ``encoded_body``: its body, if it is not data and not among them.
 
     Raises :class:`MessageError` for a section that is not what it should be.
     """
@@ -115,9 +115,9 @@ def _data(content: Term) -> bytes:
 
 
 def converted(message: Amqp10Message) -> tuple[Properties, list[Header]]:
-    """The properties without headers, and the headers, of which equal names may come twice: then the first one counts.
+    """Return the properties without headers, and the headers. Of headers with equal names the first one counts.
 
-    Raises :class:`MessageError` for a value that is none.
+    Raises :class:`MessageError` for an invalid value.
     """
     durable, priority, ttl = [*message.header[:3], *[amqp10.NULL] * 3][:3]
     fields = dict(zip(_FIELDS, message.properties, strict=False))
@@ -176,7 +176,7 @@ def _header(name: bytes, value: Term) -> Iterator[Header]:
 
 
 def header_values(value: Term, depth_left: int = _MAX_DEPTH) -> Iterator[Value]:
-    """The value as one of a header: one, or none where it is left out. Raises :class:`MessageError`."""
+    """Yield the value as a header's value, or nothing if it is left out. Raises :class:`MessageError`."""
     if not depth_left:
         raise MessageError(f"values nested deeper than {_MAX_DEPTH} levels")
     match value:
@@ -301,7 +301,7 @@ def _is_null(value: Term | None) -> bool:
 
 
 def _plain(value: Term | None) -> Term | None:
-    """The value without its type, a time as seconds; ``None`` where there is none."""
+    """The value without its type, a time as seconds; ``None`` if the value is missing or null."""
     if value is None or _is_null(value):
         return None
     match value:
@@ -359,7 +359,7 @@ def _reply_to(address: bytes | None) -> str | bytes | None:
 
 
 def _identity(value: Term | None, header: bytes, headers: list[Header]) -> str | bytes | None:
-    """A message's id as a property; or, where it does not fit, ``None`` and one more header in front."""
+    """A message's id as a property; if it does not fit, ``None``, with one more header put first."""
     match value:
         case ("uuid", bytes(data)) if len(data) == 16:
             return uuid.UUID(bytes=data).urn

@@ -60,13 +60,13 @@ class Written(bytes):
 _U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
 _LONG_STRING, _SIGNED_INTEGER = b"SI"
 _STRING, _SIGNED, _LONG_SIGNED, _DOUBLE = map(struct.Struct, (">cI", ">ci", ">cq", ">cd"))
-"""What a value is, and its length, or it."""
+"""The tag of a value, and its length or the value."""
 
 # ── bytes → table ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_table(data: bytes, position: int, limit: int, depth_left: int = MAX_DEPTH) -> tuple[dict[str, Value], int]:
-    """The table at ``position`` that ends before ``limit``, and the offset behind it; raises :class:`MessageError`."""
+    """Return the table at ``position`` and the offset after it; raise :class:`MessageError` if it exceeds ``limit``."""
     start, end = _read_length(data, position, limit)
     table: dict[str, Value] = {}
     position = start
@@ -183,14 +183,14 @@ def _read_length(data: bytes, position: int, limit: int) -> tuple[int, int]:
 
 
 def within(end: int, limit: int) -> int:
-    """``end``, where it does not lie behind ``limit``; else raises :class:`MessageError`."""
+    """Return ``end`` if it does not exceed ``limit``; else raise :class:`MessageError`."""
     if end > limit:
         raise MessageError("properties that are cut short")
     return end
 
 
 def text(data: bytes) -> str | bytes:
-    """``data`` as text where it is UTF-8, else as it is."""
+    """Return ``data`` as text if it is UTF-8, else unchanged."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -258,7 +258,7 @@ def write_value(value: Value) -> Written:
 
 
 def write_short_string(value: str | bytes) -> bytes:
-    """At most 255 bytes behind their number; raises as :func:`write_table` does."""
+    """Encode at most 255 bytes with their length first; raises as :func:`write_table` does."""
     if type(value) is str:
         encoded = value.encode("utf-8", "surrogateescape")
     elif isinstance(value, str | bytes):
@@ -295,7 +295,7 @@ def _write_value(value: Value, depth_left: int) -> bytes:
 
 
 def _parts_of_value(value: Value, depth_left: int) -> Sequence[bytes]:
-    """The same in parts; what is large is one by itself, and not copied."""
+    """Encode a value in parts; a large part stays separate and is not copied."""
     _check_depth(depth_left)
     match value:
         case bytes() | bytearray():
@@ -410,7 +410,7 @@ def _decimal_from_term(scale: int, unscaled: Term) -> Decimal:
 
 
 def checked_integer(value: Term, bits: int) -> int:
-    """``value``, where it is an unsigned integer of so many bits; else raises :class:`MessageError`."""
+    """Return ``value`` if it is an unsigned integer of at most ``bits`` bits; else raise :class:`MessageError`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << bits:
         raise MessageError(f"{value!r:.100} in place of an integer of {bits} bits")
     return value
@@ -460,8 +460,8 @@ def value_to_json(value: Value) -> Any:
 
 
 def value_from_json(said: Any) -> Value:
-    """What :func:`value_to_json` said, as far as that can be told: a number has the width that it needs, a timestamp is
-    a number, a decimal text."""
+    """Invert :func:`value_to_json`, as far as possible: a number gets the width that it needs, a timestamp is a number,
+    a decimal text."""
     if isinstance(said, dict):
         data = _base64(said)
         return {name: value_from_json(value) for name, value in said.items()} if data is None else data

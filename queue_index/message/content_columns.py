@@ -1,8 +1,8 @@
 """Contents of many messages with properties of their own, made as columns.
 
 Messages that are published together mostly have the same properties and headers, of the same types, and differ in the
-values. Then what stands around the values is the same in all, and a content is joined of it and of the values, which
-are made bytes column by column. Where messages differ in more than that, each is encoded by itself.
+values. Then the bytes around the values are the same in all, and a content is joined from these and the values, which
+are encoded column by column. If messages differ in more than that, each is encoded by itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def contents_of_columns(
 ) -> list[bytes]:
     """Contents of ``bodies`` (:func:`warren.queue_index.message.message_format.content_of`).
 
-    ``common``: properties that all have; ``columns``: those of which each message has its own, one column at least;
-    ``None``: not set. Raises :class:`MessageError` for a value that has no place in them.
+    ``common``: properties that all have; ``columns``: the properties that each message has its own value for, one
+    column at least; ``None``: not set. Raises :class:`MessageError` for a value that has no place in them.
     """
     if len(bodies) >= _WORTH_COLUMNS and all(bodies):
         try:
@@ -70,7 +70,7 @@ class _Pieces:
         self.sizes = self.sizes + column.itemsize
 
     def add_strings(self, strings: Sequence[Any], form: str, most: int = _MAX) -> None:
-        """Strings of at most so many bytes, and before them their lengths as numbers of that form."""
+        """Add strings of at most ``most`` bytes, each preceded by its length as a number of type ``form``."""
         try:
             together = "".join(strings)
             lengths = list(map(len, strings))

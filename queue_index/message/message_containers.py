@@ -6,7 +6,7 @@
         mc_amqpl    {content, 60, …}           AMQP 0-9-1: as in a basic_message, properties encoded or decoded
         mc_amqp     {v1, MessageAnnotations, Bare, PropertiesAt, ApplicationPropertiesAt, BodyAt, BodyCode}
                                                AMQP 1.0, 4.x: annotations decoded, the bare message and the footer as
-                                               they came, and where in them its sections begin ([]: it has none)
+                                               they came, and where in them its sections begin ([]: no such section)
                     {msg, Header, DeliveryAnnotations, MessageAnnotations, Properties, ApplicationProperties, Body,
                      Footer}                   AMQP 1.0, 3.13: all of it decoded
         mc_mqtt     {mqtt_msg, Retain, QoS, Topic, Dup, PacketId, Payload, Properties, Timestamp}
@@ -19,10 +19,10 @@ A container is read as the message that a broker would deliver over AMQP 0-9-1: 
 * ``deaths`` becomes the header x-death (a list, the last death first; in 3.13 also ``{deaths, First, Last, #{{Queue,
   Reason} => Death}}``); binaries under ``x-…`` that are an integer, a binary or a boolean become headers, so do
   ``x-first-death-…`` and ``x-last-death-…``; ``timestamp_in_ms`` too. They come before headers of the same names.
-  Where there are headers at all, they are then in the order of their names.
-* ``ts`` is the timestamp, and without it there is none. ``ttl`` is the expiration; where it is ``undefined``, the
+  If there are headers at all, they are then in the order of their names.
+* ``ts`` is the timestamp; without it there is no timestamp. ``ttl`` is the expiration; if it is ``undefined``, the
   broker took the expiration away.
-* priority and delivery_mode are ``p`` and ``d``, where the message itself does not say them.
+* priority and delivery_mode are ``p`` and ``d``, if the message itself does not say them.
 
 No vhost is in it; ``id`` is missing where no classic queue wrote it; ``d`` is false only in a transient message.
 """
@@ -60,21 +60,21 @@ _MAX_IODATA_DEPTH: Final = 64
 
 @attrs.frozen
 class Container:
-    """A container's message, but for the vhost, which it does not have."""
+    """A container's message, without the vhost, which a container does not have."""
 
     msg_id: bytes
-    """16 bytes; none where it has no id."""
+    """16 bytes; empty if it has no id."""
     exchange: bytes
     routing_keys: tuple[bytes, ...]
     properties: Properties
     body: bytes
     persistent: bool
     payload_bytes: int
-    """What the broker says the body has, in an index too: of AMQP 1.0 not the body's length."""
+    """The body's size according to the broker, in an index too: with AMQP 1.0 not the body's length."""
     metadata_bytes: int
-    """What it adds to that where it decides whether a message is a small one."""
+    """What is added to that when deciding whether a message is small."""
     encoded_properties: bytes | None
-    """As they stand in it, where the annotations do not change what they say."""
+    """As they stand in it, if the annotations do not change them."""
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ class _Content:
     """Of equal names the first one counts; ``None``: not set."""
     body: bytes
     encoded: bytes | None = None
-    """The properties with the headers, where they stand there so."""
+    """The encoded properties with the headers, if they stand there like this."""
     published: Properties | None = None
     """What :attr:`encoded` says."""
 
@@ -274,7 +274,7 @@ def _decoded_section(record: Term) -> amqp10.Section:
 
 
 def _fields(record: Term, name: str) -> tuple[Term, ...]:
-    """The fields of a record, none where it is missing."""
+    """Return the fields of a record; empty if it is missing."""
     if record == "undefined":
         return ()
     if not isinstance(record, tuple) or not record or record[0] != name:

@@ -7,7 +7,7 @@ It is one Erlang term (:mod:`warren.storage.erlang_terms`)::
         Content  = {content, 60, none, Properties, rabbit_framing_amqp_0_9_1, [Fragment]}      as it was published
                  | {content, 60, {'P_basic', …}, none, none, [Fragment]}                       changed by the broker
 
-and nearly every one has the *plain shape*: properties as bytes, one routing key, at most one fragment. Of it all but
+and nearly every one has the *plain shape*: properties as bytes, one routing key, at most one fragment. Everything but
 the body and its id is the same for all messages of one publisher, so it is cut once into a *template*::
 
     131 {basic_message, {resource, <vhost>, exchange, <exchange>}, [<routing key>],     ┐
@@ -15,10 +15,10 @@ the body and its id is the same for all messages of one publisher, so it is cut 
             [ u32 1 · <body: u32 size · bytes> ]      or [] where the body is empty
         }, <msg_id: 16 bytes>, true | false }
 
-In a quorum queue a message has no id: msg_id is there an empty binary.
+In a quorum queue a message has no id: its msg_id is an empty binary.
 
-Messages that have their own properties each are handed over as *contents*: the properties and the body, as they stand
-in the message, in one piece (:func:`content_of`).
+Messages that have their own properties each are passed as *contents*: the properties and the body, as they stand in the
+message, in one piece (:func:`content_of`).
 
 Writing fills a template in; reading walks a plain one by its lengths, and leaves every other shape to the general
 decoder. A body longer than a frame carries comes in *fragments*, the last one first.
@@ -67,13 +67,13 @@ _ONE_ELEMENT = _LIST + _U32.pack(1) + _BINARY
 _TO_PROPERTIES = _NIL + b"h\x06" + _atom("content") + b"a\x3c" + _atom("none") + _BINARY
 _TO_FRAGMENTS = _atom("rabbit_framing_amqp_0_9_1")
 TO_BODY: Final = _TO_FRAGMENTS + _ONE_ELEMENT
-"""What stands between the properties and the length of a body that is one fragment."""
+"""The bytes between the properties and the length of a body that is one fragment."""
 _TAIL = _NIL + _BINARY + _U32.pack(MSG_ID_BYTES)
 _TAIL_WITHOUT_ID = _NIL + _BINARY + _U32.pack(0)
 _PERSISTENT, _TRANSIENT = _atom("true"), _atom("false")
 
 LENGTH_BYTES: Final = 4
-"""Of a length, which stands before the bytes whose length it is."""
+"""The size of a length, which precedes the bytes that it counts."""
 
 # From the start of a constant to the start of the bytes whose length follows it.
 _ELEMENT_START = len(_ONE_ELEMENT) + 4
@@ -92,7 +92,7 @@ class _Constants(NamedTuple):
     to_fragments: bytes
     fragments_start: int
     ends: dict[bytes, bool]
-    """What stands behind the msg_id, and whether it says that the message is persistent."""
+    """What follows the msg_id, and whether the message is persistent then."""
     ends_without_id: dict[bytes, bool]
     """The same with the empty id that messages of quorum queues have."""
 
@@ -130,12 +130,12 @@ def _in_utf8(constant: bytes) -> bytes:
 
 _BY_ATOM_TAG: Final = {b"d": _Constants.of(bytes), b"w": _Constants.of(_in_utf8)}
 _ATOM_TAG: Final = slice(3, 4)
-"""Of a term's first atom: behind the version and the tuple's head."""
+"""The tag of a term's first atom: after the version and the tuple's head."""
 
 
 @attrs.frozen
 class Template:
-    """An encoded message but for its body and its id.
+    """An encoded message without its body and its id.
 
     With a body of one fragment it is ``head + u32 size + body + tail + msg_id + end``, without one
     ``empty_head + tail + msg_id + end``; of an envelope of contents ``head + content + tail + msg_id + end``.
@@ -149,17 +149,17 @@ class Template:
 
 @attrs.frozen(slots=False, cache_hash=True)  # slots would leave no room for the cached template
 class Envelope:
-    """All of a message but its body and its id; hashable, so that many messages can share one."""
+    """All of a message except its body and its id; hashable, so that many messages can share one."""
 
     vhost: bytes
     exchange: bytes
     routing_keys: tuple[bytes, ...]
-    """The message's own first, then those of its headers CC and BCC; at least one."""
+    """The message's own key first, then the keys of its headers CC and BCC; at least one."""
     properties: bytes
     """AMQP's basic properties, encoded (:func:`warren.queue_index.properties.encode_properties`)."""
     persistent: bool
     of_contents: bool = False
-    """Whether each message has its own properties: what is handed over as bodies are contents then."""
+    """Whether each message has its own properties: contents are passed then instead of bodies."""
 
     @functools.cached_property
     def template(self) -> Template:
@@ -181,7 +181,7 @@ class Envelope:
         return envelope, content[body_at_in(content) :]
 
     def bodies_bytes(self, given: Sequence[bytes]) -> int:
-        """The bytes of bodies that were handed over with it, or of those in contents."""
+        """Return the total size of the bodies; ``given``: the bodies that go with the envelope, or contents."""
         if self.of_contents:
             return sum(max(len(content) - body_at_in(content), 0) for content in given)
         return sum(map(len, given))
@@ -199,12 +199,12 @@ class Message:
     properties: Properties
     body: bytes
     persistent: bool
-    """As the publisher said it, whatever the queue."""
+    """As the publisher set it, whatever the queue."""
     counted_bytes: int | None = None
-    """What the broker says the body has, where that is not its length: of AMQP 1.0."""
+    """The size of the body according to the broker, if that is not its length: with AMQP 1.0."""
     encoded_properties: bytes | None = attrs.field(default=None, eq=False)
-    """The properties as they stand in what was decoded, if they stand there as bytes; in a container, if it says
-    nothing else of them."""
+    """The properties as they stand in the decoded term, if it has them as bytes; in a container, if nothing else in it
+    changes them."""
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +253,7 @@ def _encoded(
 
 
 CONTENT_OVERHEAD_BYTES: Final = 4 + len(TO_BODY) + 4
-"""What a content takes beside its properties and its body."""
+"""The size of a content without its properties and its body."""
 
 
 def content_of(properties: bytes, body: bytes) -> bytes:
@@ -269,7 +269,7 @@ def properties_in(content: bytes) -> bytes:
 
 
 def body_at_in(content: bytes) -> int:
-    """Where in a content the body begins, which goes to the end; behind the end of one whose body is empty."""
+    """Return the offset at which the body begins in a content. It runs to the end, and may be empty."""
     return CONTENT_OVERHEAD_BYTES + int(_U32.unpack_from(content)[0])
 
 
@@ -317,7 +317,7 @@ class _Plain(NamedTuple):
 
 
 def decode_message(term: bytes) -> Message:
-    """The message that ``term`` holds; raises :class:`MessageError` for whatever is none."""
+    """Return the message that ``term`` holds; raise :class:`MessageError` if it is not a message."""
     plain = _locate(term)
     if plain is None:
         return _General.of(term).message()
@@ -336,10 +336,10 @@ def decode_message(term: bytes) -> Message:
 
 
 def given_in(term: bytes) -> tuple[Envelope, bytes]:
-    """An envelope, and what is handed over with it, of which the same message comes, but for its id.
+    """Return an envelope and a body or content that together make the same message, but for its id.
 
     Messages of the plain shape that differ in properties and bodies only have equal envelopes. Raises
-    :class:`MessageError` for whatever is no message.
+    :class:`MessageError` if ``term`` is not a message.
     """
     plain = _locate(term)
     if plain is None:
@@ -360,9 +360,9 @@ def given_in(term: bytes) -> tuple[Envelope, bytes]:
 
 
 def locate_body(term: bytes) -> tuple[int, int, int] | None:
-    """Offset and length of the body, and the offset of the msg_id, in a term of the plain shape; else ``None``.
+    """Return offset and length of the body, and the offset of the msg_id, in a term of the plain shape, or ``None``.
 
-    ``None`` too where there is no msg_id.
+    Also ``None`` if there is no msg_id.
     """
     located = locate_parts(term)
     if located is None or not located.msg_id_bytes:
@@ -371,8 +371,8 @@ def locate_body(term: bytes) -> tuple[int, int, int] | None:
 
 
 def addresses_of(term: bytes) -> bytes | None:
-    """What a term of the plain shape begins with, up to the length of its properties: where it was sent. A term that
-    begins so too has its properties at the same place (:func:`locate_content`). ``None``: another shape."""
+    """Return the beginning of a term of the plain shape, up to the length of its properties: its addresses. Terms with
+    the same beginning have their properties at the same place (:func:`locate_content`). ``None``: another shape."""
     plain = _locate(term)
     return None if plain is None else term[: plain.properties - LENGTH_BYTES]
 
@@ -401,7 +401,7 @@ def locate_parts(term: bytes) -> Parts | None:
 
 
 class Addresses(NamedTuple):
-    """A term of the plain shape but for its id: where it was sent, with what, and where its body stands."""
+    """The parts of a plain term, without its id: its addresses, its properties, and where its body is."""
 
     exchange: bytes
     routing_key: bytes
@@ -425,9 +425,9 @@ def locate_addresses(term: bytes) -> Addresses | None:
 
 
 def message_facts(term: bytes) -> tuple[bytes, bool]:
-    """The msg_id (empty: it has none) and whether it is persistent, without decoding where the end says it.
+    """Return the msg_id (empty if missing) and whether the message is persistent; decode only if the end does not show.
 
-    Raises :class:`MessageError` for whatever is no message.
+    Raises :class:`MessageError` if ``term`` is not a message.
     """
     constants = _BY_ATOM_TAG.get(term[_ATOM_TAG])
     if constants is not None and term.startswith(constants.to_vhost):
@@ -450,9 +450,9 @@ def properties_size(term: bytes) -> int:
 
 
 def _locate(term: bytes) -> _Plain | None:
-    """The parts of ``term``, or ``None`` where its shape is not the plain one.
+    """The parts of ``term``, or ``None`` if it is not of the plain shape.
 
-    No length is compared with what is there: one that leads astray finds no constant behind it.
+    Lengths are not checked against the data: a wrong one leads to a place without the expected constant.
     """
     constants = _BY_ATOM_TAG.get(term[_ATOM_TAG])
     if constants is None:
@@ -480,7 +480,7 @@ def _locate(term: bytes) -> _Plain | None:
 
 
 class Content(NamedTuple):
-    """Where what stands behind a plain term's addresses begins and ends; and whether the message is persistent."""
+    """Where the parts after a plain term's addresses begin and end; and whether the message is persistent."""
 
     properties_end: int
     body: int
@@ -528,11 +528,11 @@ class _General:
     msg_id: bytes
     persistent: bool
     container: Container | None = None
-    """What the message was read from, where it stands in one."""
+    """The container that the message was read from, if any."""
 
     @classmethod
     def of(cls, term: bytes) -> _General:
-        """Raises :class:`MessageError` where ``term`` has not the shape of a message."""
+        """Raises :class:`MessageError` if ``term`` has not the shape of a message."""
         try:
             decoded = decode(term, max_depth=_MAX_DEPTH)
         except TermError as error:
@@ -560,7 +560,7 @@ class _General:
                 raise MessageError("a term that is no message")
 
     def message(self) -> Message:
-        """Raises :class:`MessageError` where the properties, however they stand there, cannot be read."""
+        """Raises :class:`MessageError` if the properties, however they stand there, cannot be read."""
         encoded, counted_bytes, encoded_properties = self.encoded, None, None
         if self.container is not None:
             properties, counted_bytes = self.container.properties, self.container.payload_bytes
@@ -591,9 +591,9 @@ def _binaries(elements: list[Term], what: str) -> list[bytes]:
 
 
 def encoded_properties_of(encoded: bytes, message: Message) -> bytes:
-    """The properties as they stand in an encoded message, which is ``message`` decoded: the very bytes, so that nothing
-    of them is lost (the width of a number, a name that comes twice). Where a broker had decoded them they are encoded
-    anew; raises :class:`MessageError` where that cannot be."""
+    """Return the properties as they stand in an encoded message, which is ``message`` decoded: the very bytes, so that
+    nothing is lost (the width of a number, a name that comes twice). If a broker had decoded them, they are encoded
+    again; raises :class:`MessageError` if that is impossible."""
     before, behind = _around_properties(message.vhost, message.exchange, message.routing_keys, message.persistent)
     if encoded.startswith(before):
         start = len(before) + 4
@@ -607,7 +607,7 @@ def encoded_properties_of(encoded: bytes, message: Message) -> bytes:
 def _around_properties(
     vhost: bytes, exchange: bytes, routing_keys: tuple[bytes, ...], persistent: bool
 ) -> tuple[bytes, bytes]:
-    """What stands in front of the properties' length, and behind the properties, in such an encoded message."""
+    """Return what precedes the properties' length, and what follows the properties, in such an encoded message."""
     empty_head = Envelope(vhost, exchange, routing_keys, b"", persistent).template.empty_head
     before, _, behind = empty_head.rpartition(bytes(4))
     return before, behind

@@ -5,13 +5,13 @@ message            metadata                                              payload
 =================  ====================================================  ============================================
 AMQP 0-9-1         the encoded properties, or 100 for each header of     the body
                    decoded ones
-AMQP 1.0, 4.x      100 where it has annotations                          the bare message with its footer
+AMQP 1.0, 4.x      100 if it has annotations                             the bare message with its footer
 AMQP 1.0, 3.13     nothing                                               the bytes of its data
 MQTT               the topic, and the properties that can be long        the payload
 =================  ====================================================  ============================================
 
-The forms are told in :mod:`warren.queue_index.message.message_containers`. A payload is an *iolist*: a binary, a list
-of them, or of lists of them.
+:mod:`warren.queue_index.message.message_containers` describes the forms. A payload is an *iolist*: a binary, or a list
+of binaries and such lists.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _is_data(section: Term) -> bool:
 
 
 def _mqtt_properties_size(properties: Term) -> int:
-    """The bytes of those properties that can be long."""
+    """Return the bytes of the properties that can be long."""
     size = 0
     for name, value in properties.items() if isinstance(properties, dict) else ():
         match name, value:
@@ -83,7 +83,7 @@ def _mqtt_properties_size(properties: Term) -> int:
 
 
 def iolist_size(payload: Term) -> int:
-    """Bytes of an iolist; raises :class:`TermError` for what is none."""
+    """Return the bytes of an iolist; raise :class:`TermError` for anything else."""
     size = 0
     rest: list[Term] = [payload]
     while rest:

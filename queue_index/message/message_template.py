@@ -1,4 +1,4 @@
-"""What messages that differ only in body and id have in common.
+"""The common bytes of messages that differ only in body and id.
 
 Messages of one publisher and one length are such: their bodies and ids lie at the same places. A template is made of
 one of them. It takes the bodies and the ids out of a matrix of encoded messages, a row each, as columns; and it says
@@ -18,7 +18,7 @@ Octets = npt.NDArray[np.uint8]
 
 @attrs.frozen(eq=False, repr=False)
 class MessageTemplate:
-    """The bytes around body and id of one encoded message, and where they are in it."""
+    """The bytes around body and id of one encoded message, and the places of both."""
 
     sample: bytes
     body_at: int

@@ -1,11 +1,11 @@
 """Message ids: 16 bytes, unique for ever, cheap.
 
-A counter, and behind it eight bytes that are drawn once (handed in: random at every start). A batch's ids are made as
-a column.
+A counter, followed by eight bytes that are drawn once (passed in: random at every start). A batch's ids are made as a
+column.
 
-In that order, because a power loss may tear a record of the message store within its id, so that zeros stand for the
-rest, and no checksum tells. Torn, an id of this form is that of no message. Were the counter last, number 300 would be
-read as number 256, and a torn copy would pass for that message.
+The counter is first because a power loss may tear a record of the message store within its id, so that zeros replace
+the rest, without a checksum to detect it. A torn id of this form belongs to no message. Were the counter last, number
+300 would be read as number 256, and a torn copy would pass for that message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MsgIds:
         return self._next.to_bytes(8, "big") + self._drawn  # numbered_id, without its call
 
     def many(self, count: int) -> bytes:
-        """``count`` ids, one behind the other."""
+        """Return ``count`` ids, concatenated."""
         first = self._next + 1
         self._next += count
         if count < _FEW:

@@ -1,12 +1,12 @@
-"""The sizes of payloads that an index says, and what becomes of one that cannot be.
+"""The sizes of payloads according to an index, and the handling of impossible ones.
 
-A size stands beside each position, for the counters of bytes; no message is found by it. Files of an index have no
-checksums, so a damaged size is believed as long as it may be right:
+A size is stored with each position, for the counters of bytes; it is not used to find messages. Files of an index have
+no checksums, so a damaged size is believed as long as it is possible:
 
-* One beyond the message itself, where the index holds it, is replaced by the payload's length.
-* One beyond what a broker takes (``MAX_MESSAGE_BYTES``) is replaced by the length of the payload in the store.
-* Any other one shows where what was counted does not fit: when delta says less than nothing, or something of no
-  messages (:func:`follow_files`). Then the counters follow the files, and the queue's owner is told, once.
+* A size beyond the message itself, if the index holds it, is replaced by the payload's length.
+* A size beyond what a broker takes (``MAX_MESSAGE_BYTES``) is replaced by the length of the payload in the store.
+* Any other one shows when the counts do not fit: when the bytes in delta fall below zero, or remain without messages
+  (:func:`follow_files`). Then the counters follow the files, and the queue's owner is notified, once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def payload_bytes(term: bytes) -> int:
-    """The payload's length in an encoded message; of bytes that are none, theirs."""
+    """Return the payload's length in an encoded message, or the length of ``term`` if it is not a message."""
     if (located := locate_body(term)) is not None:
         return located[1]
     try:
@@ -35,7 +35,7 @@ def payload_bytes(term: bytes) -> int:
 
 
 def ask_store(s: QueueState, run: Run) -> None:
-    """Have a run's messages, which lie in the store, sizes that can be: those of the payloads there."""
+    """Replace impossible sizes of a run's messages, which lie in the store, by the sizes of the payloads there."""
     sizes, batch = [run.batch.size(index) for index in range(run.low, run.high)], run.batch
     wrong = [place for place, size in enumerate(sizes) if size > MAX_MESSAGE_BYTES]
     if not wrong:
@@ -44,7 +44,7 @@ def ask_store(s: QueueState, run: Run) -> None:
         at = 16 * (run.low + place)
         try:
             (term,) = s.store(run).store.read_many([bytes(batch.ids[at : at + 16])])
-        except WarrenError:  # who fetches it is told
+        except WarrenError:  # a fetch raises it
             term = b""
         sizes[place] = payload_bytes(term) if term else 0
     all_sizes = [batch.size(index) for index in range(batch.count)]
@@ -53,7 +53,7 @@ def ask_store(s: QueueState, run: Run) -> None:
 
 
 def follow_files(s: QueueState) -> None:
-    """Have the counters of bytes fit what came out of delta, where that was more than was counted, or the last."""
+    """Correct the counters of bytes if more came out of delta than was counted, or if it is empty and they are not."""
     left = s.delta_persistent_bytes
     s.bytes -= left
     s.persistent_bytes -= left

@@ -1,9 +1,8 @@
 """Properties of many messages, decoded as columns.
 
 Messages of one publisher mostly have the same properties and headers, of the same types and about the same lengths, and
-differ in the values. Those whose properties have one length are the rows of a matrix: where the first one has no value
-all of them must have its bytes, and each value is a column then. Messages that are like few others are decoded one by
-one.
+differ in the values. Properties of equal length are the rows of a matrix: outside of the values all must have the bytes
+of the first one, and each value is a column then. Messages that are like few others are decoded one by one.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class _Place:
 
 
 def decode_many(encoded: Sequence[bytes]) -> list[Properties]:
-    """:func:`~warren.queue_index.properties.decode_properties` of each, and raises where that does."""
+    """Apply :func:`~warren.queue_index.properties.decode_properties` to each; raise the same errors."""
     if len(encoded) < _WORTH_COLUMNS:
         return list(map(decode_properties, encoded))
     flags = {data[:2] for data in encoded}
@@ -115,9 +114,9 @@ def _decode_alike(
 def _columns(
     encoded: Sequence[bytes], names: Sequence[str]
 ) -> tuple[list[Iterable[Any]], npt.NDArray[np.bool_] | None]:
-    """The columns of those that are like the first one, and which they are (``None``: all); none where they are few.
+    """Return the columns of the messages that are like the first one, and a mask of them (``None``: all); empty if few.
 
-    A value that all have comes without end.
+    The column of a value that is common to all is infinite.
     """
     first = encoded[0]
     known = decode_properties(first)
@@ -156,7 +155,7 @@ def _put(into: list[dict[str, Any]], name: str, column: Iterable[Any]) -> None:
 
 
 def _places(data: bytes) -> tuple[list[_Place], list[_Place]]:
-    """Where properties that can be decoded have their values: of headers, and the others but for octets."""
+    """Return where decodable properties have their values: the headers, and the others except octets."""
     headers: list[_Place] = []
     others: list[_Place] = []
     at = 2

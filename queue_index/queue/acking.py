@@ -1,9 +1,9 @@
 """Acking and requeueing: what becomes of delivered messages.
 
-An ack does away with a message: an index record if its position is on disk, a removal if its payload is in a store. A
+An ack removes a message: an index record if its position is on disk, a removal if its payload is in a store. A
 requeue brings messages back to their old places, so that no order is lost: those below Q3's first into Q4 (as alphas,
-read back), those below delta's start into Q3 (as betas), the rest into delta (written). What was taken from Q2 or Q1,
-and still has a message of these before it, comes back there.
+read back), those below delta's start into Q3 (as betas), the rest into delta (written). A message that was taken from
+Q2 or Q1 comes back there if the list still has an earlier message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def tag_ranges(tags: Tags) -> list[range]:
 
 
 def singly(tags: Tags) -> list[int | range]:
-    """The same tags, those one by one that are not neighbours."""
+    """Return the same tags, with ranges of step 1 whole and other ranges split into single tags."""
     return [one for tag in tags for one in ((tag,) if isinstance(tag, int) or tag.step == 1 else tag)]
 
 
@@ -96,7 +96,7 @@ def requeue(s: QueueState, tags: Tags, *, with_ids: bool = False) -> list[bytes]
 
 
 def _requeue_behind_delta(s: QueueState, runs: list[Run]) -> list[Run]:
-    """Bring those back that stand behind the first of Q2, or of Q1; returns the others."""
+    """Bring back the messages that come after the first of Q2, or of Q1; return the others."""
     rest, late = _below(runs, s.q1.first_seq_id if s.q1 else None)
     s.q1.merge([_requeued_alpha(s, run) for run in late])
     rest, late = _below(rest, s.q2.first_seq_id if s.q2 else None)
@@ -105,7 +105,7 @@ def _requeue_behind_delta(s: QueueState, runs: list[Run]) -> list[Run]:
 
 
 def _note_requeued(s: QueueState, runs: list[Run]) -> None:
-    """What was taken before it was its turn, and comes back, was delivered; and nothing else tells so."""
+    """Count messages that were taken out of turn, and come back, as delivered; nothing else records it."""
     if runs:
         s.next_deliver_seq_id = max(s.next_deliver_seq_id, runs[-1].end)
 
@@ -118,7 +118,7 @@ def _requeued_alpha(s: QueueState, run: Run) -> Run:
 
 def _requeued_beta(s: QueueState, run: Run) -> Run:
     before = run.in_ram
-    paged = run.embedded and not before  # its payload comes back with it: that is where an embedded beta's is
+    paged = run.embedded and not before  # its payload is read back, because an embedded beta's payload is in RAM
     beta = run.with_terms(s.read_terms(run)) if paged else drop_payloads(s, run)
     s.count(beta, before=before, after=beta.in_ram, ready=1, unacked=-1)
     return beta
@@ -142,7 +142,7 @@ def _below(runs: list[Run], limit: int | None) -> tuple[list[Run], list[Run]]:
 
 
 def _sorted(tags: Tags) -> list[int | range]:
-    """Tags in seq_id order; ranges stay whole where they can."""
+    """Return tags in seq_id order; ranges stay whole if possible."""
     parts = tag_ranges(singly(tags))
     if all(left.stop <= right.start for left, right in pairwise(parts)):
         return list(parts)

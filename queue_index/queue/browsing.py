@@ -1,9 +1,9 @@
 """Browsing: looking at every message, ready and pending, without taking any.
 
 The queue's lists and the pending acks are merged by seq_id. Delta is read part by part as the browser gets there,
-and nothing of it stays in RAM. The queue must not change while it is browsed; but a browser may begin behind the last
-message that it saw, and what lies before is then neither read nor walked through: page by page, a queue costs what it
-costs in one go.
+and nothing of it stays in RAM. The queue must not change while it is browsed; but a browser may begin after the last
+message that it saw, and the messages before it are then neither read nor walked through: browsing a queue page by page
+costs as much as in one go.
 
 :func:`ids_at` looks at positions: whether messages that were here once are here still.
 """
@@ -26,7 +26,7 @@ from warren.queue_index.queue.run import Run
 from warren.queue_index.queue.state import QueueState
 
 _CHUNK: Final = 256  # payloads read from a store at a time,
-_CHUNK_BYTES: Final = 1 << 20  # and no more than so many bytes of them, but for one
+_CHUNK_BYTES: Final = 1 << 20  # and at most this many bytes, unless a single one is larger
 _STRETCH: Final = 2048  # positions read from delta at a time
 
 
@@ -97,7 +97,7 @@ def _runs(s: QueueState, first: int, limit: int) -> Iterator[tuple[Run, bool]]:
 
 
 def ids_at(s: QueueState, seq_ids: Sequence[int]) -> list[bytes | None]:
-    """The msg_ids of the messages at positions, which ascend, ready or pending; ``None`` where there is none."""
+    """Return the msg_ids of the messages at ascending positions, ready or pending; ``None`` for missing ones."""
     found: list[bytes | None] = [None] * len(seq_ids)
     for run in _runs_at(s, seq_ids) if seq_ids else ():
         ids, before = run.batch.ids, 16 * (run.low - run.start)
@@ -109,7 +109,7 @@ def ids_at(s: QueueState, seq_ids: Sequence[int]) -> list[bytes | None]:
 
 
 def _runs_at(s: QueueState, seq_ids: Sequence[int]) -> Iterator[Run]:
-    """Whatever has one of these positions. Of delta a segment is read once, and only where one of them is in it."""
+    """Yield the runs that have one of the positions. A segment of delta is read once, and only if one is in it."""
     first, last = seq_ids[0], seq_ids[-1]
     for held in (s.ram_pending, s.disk_pending, s.index_pending):
         yield from held.within(first, last + 1) if len(held) else ()

@@ -14,7 +14,7 @@ import attrs
 
 
 class Credit(Protocol):
-    """What a sender asks of its credit towards one receiver."""
+    """A sender's view of its credit towards one receiver."""
 
     @property
     def blocked(self) -> bool:
@@ -22,13 +22,13 @@ class Credit(Protocol):
 
     @property
     def credit(self) -> int:
-        """What is left; below 0 where more was written than it allowed."""
+        """What is left; below 0 if more was written than it allowed."""
 
     def spend(self, count: int) -> None:
-        """Hand ``count`` messages over."""
+        """Spend credit for ``count`` messages."""
 
     def receive_grant(self) -> bool:
-        """Let one grant arrive; returns whether there was one."""
+        """Deliver one grant, if there is one; return whether there was."""
 
 
 @attrs.define
@@ -53,7 +53,7 @@ class CreditFlow:
             self._grants += 1
 
     def receive_grant(self) -> bool:
-        """Let one grant arrive; returns whether there was one."""
+        """Deliver one grant, if there is one; return whether there was."""
         if not self._grants:
             return False
         self._grants -= 1
@@ -63,12 +63,12 @@ class CreditFlow:
         return True
 
     def settle(self) -> None:
-        """Let every grant arrive."""
+        """Deliver all grants."""
         while self.receive_grant():
             pass
 
     def restart(self) -> None:
-        """A new sender at the same receiver: fresh credit; the receiver goes on counting where it was."""
+        """Start a new sender at the same receiver: fresh credit; the receiver's count goes on."""
         self.credit = self.initial
         self.blocked = False
         self._grants = 0

@@ -1,8 +1,8 @@
-"""Delta: the messages of which nothing is in RAM, as one term.
+"""Delta: the messages without any part in RAM, as one term.
 
-``start … end-1`` is where they stand, ``count`` how many of these positions are taken (the others are acked, pending or
-were lost), ``transient`` how many of them are transient. It is *blank* when nothing is left between start and end; the
-bounds are ``None`` until the first message comes.
+``start … end-1`` is the range of their positions, ``count`` how many of the positions are taken (the others are acked,
+pending or were lost), ``transient`` how many of the messages are transient. It is *blank* when nothing is left between
+start and end; the bounds are ``None`` until the first message comes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Delta:
         return self.start, self.end
 
     def expand(self, start: int, count: int, *, transient: bool) -> None:
-        """Take in the messages ``start … start+count-1``: before, behind or between those that are here."""
+        """Add the messages ``start … start+count-1``: before, after or between the present ones."""
         end = start + count
         if self.start is None or self.end is None or self.blank:
             self.start, self.end, self.count, self.transient = start, end, 0, 0
@@ -45,7 +45,7 @@ class Delta:
         self.count = self.transient = 0
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where more messages are counted than there are positions.
+        """Raise ``RuntimeError`` if more messages are counted than there are positions.
 
         ``transient`` may fall below 0: a lazy queue that is not durable adds persistent messages as such and takes them
         out as transient ones.

@@ -1,8 +1,8 @@
 """Fetching: messages leave at the head.
 
-From Q4; if it is empty from Q3, whose last message brings in what comes behind it: Q1 where delta is empty, else a load
-from delta. A message is *redelivered* where its seq_id is below next_deliver_seq_id when it is taken (or where the
-index has a deliver record of its own, unless these are written with the publish).
+From Q4; if it is empty from Q3, whose last message brings in the next part: Q1 if delta is empty, else a load from
+delta. A message is *redelivered* if its seq_id is below next_deliver_seq_id when it is taken (or if the index has a
+deliver record of its own, unless these are written with the publish).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class MessageProperties:
 
 @attrs.frozen
 class Fetched:
-    """Messages that were fetched together: seq_ids at equal distances (1, but where several consumers got them in
-    turns), all redelivered or none."""
+    """Messages that were fetched together: seq_ids at equal distances (1, unless several consumers took turns), all
+    redelivered or none."""
 
     seq_ids: range
     redelivered: bool
@@ -58,7 +58,7 @@ class Fetched:
 
     @property
     def ids(self) -> bytes:
-        """The messages' ids, 16 bytes each, one behind the other."""
+        """The messages' ids, 16 bytes each, concatenated."""
         run = self._run
         return bytes(run.batch.ids[16 * run.low : 16 * run.high])
 
@@ -69,7 +69,7 @@ class Fetched:
 
     @property
     def unencoded(self) -> UnencodedTerms | None:
-        """The messages as one publisher handed them over, where they still are so."""
+        """The messages as one publisher passed them, if they are still unencoded."""
         run = self._run
         terms = run.batch.terms
         if self._terms is not None or not isinstance(terms, UnencodedTerms):
@@ -81,7 +81,7 @@ class Fetched:
         return self._run.batch.term(self._run.low + index) if self._terms is None else self._terms[index]
 
     def properties(self, index: int) -> bytes | None:
-        """The encoded properties of the ``index``-th message; ``None`` where they do not stand in it as bytes."""
+        """The encoded properties of the ``index``-th message; ``None`` if it does not contain them as bytes."""
         run = self._run
         terms = run.batch.terms
         if self._terms is None and isinstance(terms, UnencodedTerms):
@@ -95,7 +95,7 @@ class Fetched:
         return self._run.bytes + sum(len(self.properties(index) or b"") for index in range(self.count))
 
     def encoded_properties(self) -> list[bytes]:
-        """The messages' encoded properties. Raises :class:`~warren.storage.errors.MessageError` where one is
+        """Return the messages' encoded properties. Raises :class:`~warren.storage.errors.MessageError` if one is
         unreadable."""
         return properties_of(self._run, self._terms)
 
@@ -106,7 +106,7 @@ class Fetched:
         return Fetched(self.seq_ids[offset : offset + count], self.redelivered, run, terms)
 
     def every(self, offset: int, step: int, count: int) -> Fetched:
-        """``count`` of the messages by themselves: the ``offset``-th, and each that stands ``step`` behind."""
+        """Return ``count`` of the messages: the ``offset``-th, and every ``step``-th after it."""
         rows = range(offset, offset + (count - 1) * step + 1, step)
         terms = None if self._terms is None else self._terms[rows.start : rows.stop : step]
         run = self._run.every(rows, with_terms=self._terms is None)
@@ -121,7 +121,7 @@ class Fetched:
         return self._run.batch.expiry(self._run.low + index)
 
     def bodies(self) -> list[bytes]:
-        """The payloads alone; the cheap way. Raises :class:`~warren.storage.errors.MessageError` where one is
+        """Return the payloads alone; the cheap way. Raises :class:`~warren.storage.errors.MessageError` if one is
         unreadable."""
         bodies = self.readable_bodies()
         if self.unencoded is not None:
@@ -129,7 +129,7 @@ class Fetched:
         return [decode_message(self.term(index)).body if body is None else body for index, body in enumerate(bodies)]
 
     def readable_bodies(self) -> Sequence[bytes | None]:
-        """The payloads; ``None`` in place of one whose bytes on disk are no message."""
+        """The payloads; ``None`` in place of one whose bytes on disk are not a message."""
         return bodies_of(self._run, self._terms)
 
     def messages(self) -> list[Message]:
@@ -200,7 +200,7 @@ class _FetchedAlone(Fetched):
 
 
 def fetched_alone(envelope: Envelope, bodies: Sequence[bytes]) -> Fetched:
-    """Messages that were never in a queue, as if fetched; ``bodies``: their contents, if the envelope says so."""
+    """Messages that were never in a queue, as if fetched; ``bodies`` are contents if ``envelope.of_contents``."""
     return _FetchedAlone(envelope, bodies)
 
 
@@ -330,7 +330,7 @@ def by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:
 
 
 def leave(s: QueueState, run: Run, *, ack_required: bool) -> None:
-    """A run goes to a consumer: into the pending acks, where it may grow, or away at once."""
+    """Hand a run to a consumer: add it to the pending acks (it may grow there), or forget it at once."""
     if ack_required:
         s.mark_delivered([run])
         s.count(run, before=run.in_ram, after=run.in_ram, ready=-1, unacked=1)
@@ -360,7 +360,7 @@ def collect_while(s: QueueState, predicate: Predicate) -> tuple[list[Run], Messa
 
 
 def _head(s: QueueState) -> Run | None:
-    """The run at the head, left where it is."""
+    """Return the run at the head, and leave it there."""
     if s.mode == "lazy" and not s.q3:
         load_from_delta(s, room_for_load(s))
     queue = s.q4 or s.q3
@@ -381,7 +381,7 @@ def _prefix(run: Run, predicate: Predicate) -> int:
 def _put_back(s: QueueState, run: Run) -> None:
     """Return one message that was taken to the head.
 
-    To Q4 if its payload is in RAM or Q4 holds any (then it is read), else to Q3; lazy: to Q3, or, where that is empty,
+    To Q4 if its payload is in RAM or Q4 holds any (then it is read), else to Q3; lazy: to Q3, or, if that is empty,
     to delta.
     """
     if s.mode == "lazy":

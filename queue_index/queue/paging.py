@@ -4,10 +4,10 @@
 and at most a bound at a time, so that a queue stays responsive; what the bound cut off is done soon after
 (``waiting_bump``). *Loading* is the way back: one part of delta, at most to the end of its segment, into Q3.
 
-Embedded payloads stay in RAM as betas. So with ``page_inside_segments`` betas also go to delta where payloads in RAM
-are more than the target, and a load brings no more than the target has room for, or ``delta_read_min``: so many may be
-too much before an operation pushes them out again. At target 0 everything goes but Q3's oldest message. Without that
-setting, what is left of Q3's first segment stays, as in RabbitMQ 3.10.
+Embedded payloads stay in RAM as betas. So with ``page_inside_segments`` betas also go to delta if payloads in RAM
+exceed the target, and a load brings no more than the target has room for, or ``delta_read_min``: an excess of this size
+is tolerated before an operation pushes them out again. At target 0 everything goes but Q3's oldest message. Without
+that setting, what is left of Q3's first segment stays, as in RabbitMQ 3.10.
 
 The work is done in runs: a run is cut where the quota, the target, the credit or a boundary ends it.
 """
@@ -22,7 +22,7 @@ from warren.queue_index.queue.state import QueueState
 from warren.storage.errors import DataError
 
 _WALKABLE_SEGMENTS = 1024
-"""A gap of more segments than this is no queue's own doing."""
+"""A larger gap cannot come from the queue itself."""
 
 
 def excess(current: int, permitted: int | None) -> int:
@@ -44,7 +44,7 @@ def reduce_after_operation(s: QueueState, *, publishing: bool) -> None:
 def reduce_memory_use(s: QueueState, *, slack: int = 0) -> None:
     """Page until the queue is within its target, or the bound or a store's credit ends it.
 
-    ``slack``: so many payloads too many are not worth being pushed to delta (with ``page_inside_segments``).
+    ``slack``: an excess of payloads up to this is not pushed to delta (with ``page_inside_segments``).
     """
     if s.target_ram_count is None:
         return
@@ -84,7 +84,7 @@ def _reduce_lazy(s: QueueState, slack: int) -> None:
 
 
 def _flush(s: QueueState, slack: int) -> None:
-    """A reduction ends in a flush; where every operation reduces, only if much is unflushed: payloads, perhaps."""
+    """End a reduction with a flush; if every operation reduces, only if much is unflushed, perhaps with payloads."""
     if not s.settings.reduce_after_every_operation:
         s.index.flush_if_room()
     elif s.index.dirty_count > slack:
@@ -167,9 +167,9 @@ def _push_betas_to_delta(s: QueueState, quota: int) -> None:
 
 
 def _push_payloads_to_delta(s: QueueState, bound: int, slack: int) -> bool:
-    """Push betas that have their payloads in RAM, while these are too many; returns whether there are more.
+    """Push betas that have their payloads in RAM, while there are too many; return whether there are more.
 
-    Q2 from its head, for it is the last to be wanted; then Q3 from its tail, but not its oldest message.
+    Q2 from its head, because that is needed last; then Q3 from its tail, but not its oldest message.
     """
     if excess(s.ram_msg_count, s.target_ram_count) <= slack:
         return False
@@ -196,7 +196,7 @@ def _push_head_to_delta(s: QueueState, quota: int) -> int:
 
 
 def _end_batch(s: QueueState) -> None:
-    """Write the batch that waits. An empty one may flush the index; where every operation reduces, the end does."""
+    """Write the batch that waits. If none waits, this may flush; if every operation reduces, leave that to the end."""
     if s.index.batch_waits or not s.settings.reduce_after_every_operation:
         s.end_batch()
 
@@ -222,7 +222,7 @@ def _into_delta(s: QueueState, run: Run, *, descending: bool) -> None:
 def room_for_load(s: QueueState) -> int | None:
     """How many messages a load may bring; ``None``: any number.
 
-    At target 0 and in lazy mode all count; else those that bring their payloads, for positions may be a segment's.
+    At target 0 and in lazy mode all messages count; else only those with payloads: positions may fill a segment.
     """
     settings, target = s.settings, s.target_ram_count
     if target is None or not settings.page_inside_segments:
@@ -288,7 +288,7 @@ def settle_bytes(s: QueueState) -> None:
 
 
 def has_delta(s: QueueState) -> bool:
-    """Whether messages are left in delta, after some of it left. Where none is, Q2 joins Q3."""
+    """Whether messages are left in delta, after some of it left. If not, Q2 joins Q3."""
     if not s.delta.count:
         recover_more(s)
     if s.delta.count:
@@ -313,10 +313,10 @@ def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:
 
 
 def behind_gap(s: QueueState, start: int, end: int) -> int:
-    """Where to go on reading behind a part of delta, in a load or in a fold: right there.
+    """Return where to go on reading after a part of delta, in a load or in a fold: directly after it.
 
-    A segment that a flush has dropped, since everything in it was acked, is so read again, found to be without messages
-    and listed until the next flush, as RabbitMQ does it. But damaged numbers can leave a gap that nobody could walk
+    A segment that a flush has dropped, because everything in it was acked, is so read again, found to be without
+    messages and listed until the next flush, as in RabbitMQ. But damaged numbers can leave a gap too large to walk
     through: then at the next segment that is known.
     """
     index = s.index
@@ -340,7 +340,7 @@ def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
 
 
 def parts_not_pending(s: QueueState, run: Run) -> list[Run]:
-    """The parts of a run of which no ack is pending."""
+    """Return the parts of a run that have no pending ack."""
     taken = [
         (max(piece.start, run.start), min(piece.end, run.end))
         for pending in (s.ram_pending, s.disk_pending, s.index_pending)

@@ -1,12 +1,12 @@
 """Pending acks: messages that were delivered and neither acked nor requeued yet.
 
-Three of these stand in a queue: *ram* (payload in RAM, store-bound), *index* (payload in RAM, embedded) and *disk*
+A queue has three such sets: *ram* (payload in RAM, store-bound), *index* (payload in RAM, embedded) and *disk*
 (payload dropped: it is in the store or in the index). Each holds runs by their first seq_id, so that an ack of a
 thousand messages is one cut. One that never held a run costs next to nothing.
 
-Where few messages are acked in the middle of a run, or every n-th of it because several consumers got them in
-turns, the run stays whole with its *holes*: a byte for each message, 1 where it is not held any more. When a quarter of
-the payloads of such a run is left to be held, it lets go of the others.
+If few messages are acked in the middle of a run, or every n-th of it because several consumers got them in turns, the
+run stays whole with its *holes*: a byte for each message, 1 if it is no longer held. Once a quarter or less of such a
+run's payloads is still held, it drops the others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from warren.queue_index.queue.run import SMALL_BATCH, Run
 
 _HELD, _HOLE = b"\0", b"\1"
 _KEPT: Final = 4
-"""A run with holes has at most so many times the payloads that it needs."""
+"""A run with holes has at most this many times the payloads that it needs."""
 _NO_RUNS: Final[SortedDict[int, Run]] = SortedDict()
-"""In place of an empty one, which takes 1 KB; all share it, and nobody puts anything in."""
+"""Used for every empty list, which would take 1 KB each; shared, and never changed."""
 
 
 class _Holed(Run):
@@ -102,14 +102,14 @@ class PendingAcks:
         return [part for run in runs for part in _held(run, start, end)]
 
     def since(self, seq_id: int) -> Iterator[Run]:
-        """Windows on what is held from ``seq_id`` on, in seq_id order; what comes before costs next to nothing."""
+        """Yield windows on what is held from ``seq_id`` on, in seq_id order; earlier messages cost next to nothing."""
         before = self._before(seq_id + 1)
         for key in self._runs.irange(seq_id if before is None or before.end <= seq_id else before.start):
             run = self._runs[key]
             yield from _held(run, seq_id, run.end)
 
     def remove(self, start: int, end: int, step: int = 1) -> list[Run]:
-        """Give up what is held of ``start … end-1``, or of every ``step``-th of these, in seq_id order."""
+        """Remove what is held of ``start … end-1``, or every ``step``-th of it, and return it in seq_id order."""
         removed: list[Run] = []
         run = self._before(start + 1)
         if run is not None and run.end > start:
@@ -185,7 +185,7 @@ class PendingAcks:
             self._runs.update({part.start: part.settle() for part in _held(holed, holed.start, holed.end)})
 
     def _mark(self, run: Run, seq_ids: range) -> list[Run]:
-        """Give up what is held of these messages of a run, as holes in it."""
+        """Remove the held messages among ``seq_ids`` from a run, leaving holes in it."""
         if not isinstance(run, _Holed):
             run = self._runs[run.start] = _Holed(run, bytearray(run.count), run.count)
         marks, step = run.marks, seq_ids.step

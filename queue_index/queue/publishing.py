@@ -1,9 +1,9 @@
 """Publishing: a message enters the queue.
 
-Into Q4 where Q3 is empty, else into Q1; in lazy mode to disk and into delta. A persistent message is written at once,
-payload and position, and the payload goes into the index record where it is small.
+Into Q4 if Q3 is empty, else into Q1; in lazy mode to disk and into delta. A persistent message is written at once,
+payload and position; a small payload goes into the index record.
 
-A batch stays what it came as, an envelope and bodies. It is encoded where it is written
+A batch stays an envelope and bodies. It is encoded when it is written
 (:mod:`warren.queue_index.index.record_matrix`), and not kept that way: in RAM a message takes little more room than its
 body, which its publisher has anyway.
 """
@@ -135,13 +135,13 @@ def publish_many(
 ) -> range:
     """A batch of messages with one envelope; returns their seq_ids.
 
-    Raises :class:`MessageError`, before anything is done, for what can be no messages.
+    Raises :class:`MessageError`, before anything is done, for invalid messages.
     """
     import numpy as np
 
     if len(msg_ids) != MSG_ID_BYTES * len(bodies):
         raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
-    if not set(map(type, bodies)) <= {bytes}:  # they are kept as they are: nobody may change them
+    if not set(map(type, bodies)) <= {bytes}:  # they are kept as they are, and must be immutable
         raise MessageError("a body that is not of type bytes")
     if not envelope.routing_keys:
         raise MessageError("a message without a routing key")
@@ -171,7 +171,7 @@ def publish_many(
 def _measure(
     s: QueueState, envelope: Envelope, bodies: Sequence[bytes]
 ) -> tuple[int | list[int], bool | npt.NDArray[np.bool_]]:
-    """The bodies' sizes, and which of the messages go into the index; one for all, or one each."""
+    """Return the bodies' sizes, and which of the messages go into the index; one for all, or one each."""
     import numpy as np
 
     limit, lengths = s.settings.queue_index_embed_msgs_below, list(map(len, bodies))
@@ -188,7 +188,7 @@ def _measure(
 
 
 def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool, written: bool = False) -> None:
-    """Write a run where it has to be written, and put it in its place. ``written``: ahead, by :func:`write_ahead`."""
+    """Write a run if it has to be written, and add it to its queue. ``written``: ahead, by :func:`write_ahead`."""
     s.next_seq_id += run.count
     lazy = s.mode == "lazy"
     if lazy or run.persistent:

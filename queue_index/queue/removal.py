@@ -1,11 +1,11 @@
-"""Taking: messages leave from wherever they stand, and all others stay as they are.
+"""Taking: messages leave from any position, and all others stay as they are.
 
-From Q1 … Q4 they are cut out of their runs; from delta they are read by their positions, which their neighbours are
-passed over for. On disk that is what any delivery is: a deliver record, later an ack, in whatever order. What is wanted
-is said by seq_id and msg_id: a message that is gone, or pending, or that another one has the number of, is not taken.
+From Q1 … Q4 they are cut out of their runs; from delta they are read by their positions, and their neighbours are
+skipped. On disk this is like any delivery: a deliver record, later an ack, in whatever order. Messages are requested
+by seq_id and msg_id: one that is gone or pending, or whose number now belongs to another message, is not taken.
 
-A list that is empty afterwards is filled, or passed over, as it is when the last message leaves at the head. Messages
-that stood before the one that was taken have not been delivered by that: ``QueueState.note_taken``.
+A list that is empty afterwards is filled, or skipped, as when the last message leaves at the head. Taking a message
+does not count earlier messages as delivered: ``QueueState.note_taken``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Wanted = Mapping[int, bytes]
 """The msg_id of each message, by its seq_id."""
 
 _NEAR: Final = 256
-"""Positions of delta that are no further apart are read together."""
+"""Positions of delta that are at most this far apart are read together."""
 
 
 def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
-    """Deliver messages, acks required, in order; those of them that are ready."""
+    """Deliver the messages that are ready, acks required, in order."""
     runs = _cut_out(s, wanted)
     terms = _read(s, runs)
     fetched: list[Fetched] = []
@@ -51,7 +51,7 @@ def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
 
 
 def remove(s: QueueState, wanted: Wanted) -> list[range]:
-    """Delete messages, unread; returns the seq_ids of those of them that were ready."""
+    """Delete messages, unread; return the seq_ids of the ready ones among them."""
     runs = _cut_out(s, wanted)
     s.forget(runs, descending=False)
     for run in runs:
@@ -98,7 +98,7 @@ def _as_wanted(run: Run, wanted: Wanted) -> Iterator[Run]:
 
 
 def _in_delta(s: QueueState, ranges: Sequence[range]) -> Iterator[Run]:
-    """What of these seq_ids stands in delta, as runs in order."""
+    """Yield the runs in delta for ``ranges`` of seq_ids, in order."""
     if s.delta.blank:
         return
     for together in _stretches(s, ranges, *s.delta.bounds):
@@ -130,7 +130,7 @@ def _stretches(s: QueueState, ranges: Sequence[range], start: int, end: int) -> 
 
 
 def _read(s: QueueState, runs: Sequence[Run]) -> list[Terms | None]:
-    """The payloads of those runs that are not in RAM: one read of each store."""
+    """Read the payloads of the runs that are not in RAM: one read of each store."""
     found: list[Terms | None] = [None] * len(runs)
     for persistent in (True, False):
         places = [at for at, run in enumerate(runs) if not run.in_ram and run.persistent is persistent]
@@ -145,7 +145,7 @@ def _read(s: QueueState, runs: Sequence[Run]) -> list[Terms | None]:
 
 
 def _close_gaps(s: QueueState) -> None:
-    """Let the list that comes next stand in for one that has become empty."""
+    """Replace a list that has become empty by the next one."""
     if not s.delta.blank and not s.delta.count:
         has_delta(s)
     if s.mode == "lazy" or s.q3:

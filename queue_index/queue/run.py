@@ -1,8 +1,8 @@
 """Runs: sequences of consecutive messages of one kind, with columns instead of an object a message.
 
 A :class:`Batch` holds the columns of messages that came together (published in one call, loaded from one segment). It
-never changes, but for the open batch at a queue's tail that single publishes join. A :class:`Run` is a window on a
-batch: seq_ids ``start … start+count-1``, all of one kind. Cutting a run in two is two windows on the same columns.
+never changes, except the open batch at a queue's tail, which single publishes join. A :class:`Run` is a window on a
+batch: seq_ids ``start … start+count-1``, all of one kind. Cutting a run in two makes two windows on the same columns.
 
 *Kind* (``flags``) says what of a message lies where:
 
@@ -20,7 +20,7 @@ An alpha is IN_RAM and was never moved; a beta is not INDEXED; a gamma is. A run
 A window keeps its whole batch alive, so a small remainder of a large batch is copied out (:meth:`Run.settle`): a batch
 is never more than four times as large as what the windows cut from it still need.
 
-Where several consumers get messages in turns, each gets every n-th of a run: an :class:`EveryNth` run.
+If several consumers take turns, each gets every n-th message of a run: an :class:`EveryNth` run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PackedTerms:
         return np.asarray(offsets, np.int64)
 
     def pieces(self, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
-        """``size`` bytes at each of some places of the buffer; of one that is too far behind, those at its end."""
+        """Return ``size`` bytes at each place of the buffer; for a place too close to the end, the last bytes."""
         import numpy as np
 
         from warren.storage.strided import gather
@@ -141,7 +141,7 @@ class PackedTerms:
 
 @attrs.frozen(eq=False, repr=False)
 class UnencodedTerms:
-    """Messages as they came from one publisher, encoded when somebody asks."""
+    """Messages as they came from one publisher, encoded on demand."""
 
     envelope: Envelope
     ids: bytes
@@ -212,11 +212,11 @@ class Batch:
     expiries: int | list[int]
     terms: BatchTerms | None
     body_place: tuple[int, int] | None = None
-    """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""
+    """The body's place in every term, and its size; ``(-1, 0)``: the places differ. Computed when needed."""
 
     @property
     def is_large(self) -> bool:
-        """Whether its bodies are worth being let go of one by one."""
+        """Whether its bodies are large enough to be released one by one."""
         sizes = self.sizes
         return (sizes * self.count if isinstance(sizes, int) else sum(sizes)) > _LARGE_BATCH_BYTES
 
@@ -251,7 +251,7 @@ class Batch:
         return self._columns(slice(low, high), bytes(self.ids[low * 16 : high * 16]), terms)
 
     def every(self, rows: slice, *, with_terms: bool) -> Batch:
-        """Some of the messages; where these lie in one buffer they share it."""
+        """Return some of the messages; if they lie in one buffer they share it."""
         import numpy as np
 
         ids = np.frombuffer(self.ids, "V16", self.count)[rows].tobytes()
@@ -276,7 +276,7 @@ class Batch:
         )
 
     def join(self, other: Batch) -> None:
-        """Let other messages join; for the open batch only, whose columns are lists."""
+        """Append other messages; for the open batch only, whose columns are lists."""
         if not (isinstance(self.ids, bytearray) and isinstance(self.sizes, list) and isinstance(self.expiries, list)):
             raise RuntimeError("a sealed batch was appended to")  # noqa: TRY004 - a bug, whatever shows it
         count = other.count
@@ -310,7 +310,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """The seq_id behind the last one."""
+        """The seq_id after the last one."""
         return self.start + self.count
 
     @property
@@ -366,7 +366,7 @@ class Run:
         return EveryNth(self.start + rows.start, batch, len(rows), self.flags, rows.step)
 
     def emptied(self, gone: bytearray) -> Run:
-        """The same messages, without the payloads of those that are ``gone``: 1, a byte for each."""
+        """Return the same messages, without the payloads marked 1 in ``gone``, which has a byte for each."""
         low, high, terms = self.low, self.high, self.batch.terms
         batch = self.batch.copy(low, high, terms=None)
         if isinstance(terms, UnencodedTerms):
@@ -391,7 +391,7 @@ class Run:
         return self.window(self.count, count)
 
     def settle(self) -> Run:
-        """Copy the window out of a batch of which it needs less than half."""
+        """Copy the window out of its batch if it needs less than half of that."""
         if self.count * 2 < self.batch.count and self.worth_copying:
             terms = self.batch.part_of_terms(self.low, self.high) if self.in_ram else None
             self.batch = self.batch.copy(self.low, self.high, terms=terms)
@@ -400,7 +400,7 @@ class Run:
 
     @property
     def worth_copying(self) -> bool:
-        """Whether a part of it is to be copied out of its batch, where it needs little of that."""
+        """Whether a small part of it is to be copied out of its batch."""
         return self.batch.count > SMALL_BATCH or (self.in_ram and self.batch.is_large)
 
     def paged(self, flags: int) -> Run:
@@ -414,7 +414,7 @@ class Run:
         return Run(self.start, batch, 0, self.count, self.flags | IN_RAM)
 
     def continues(self, other: Run) -> bool:
-        """Whether ``other`` goes on in the same batch where this run ends, as the same kind."""
+        """Whether ``other`` starts in the same batch where this run ends, and is of the same kind."""
         return (
             other.batch is self.batch
             and other.low == self.high
@@ -424,9 +424,9 @@ class Run:
 
 
 class EveryNth(Run):
-    """Messages whose seq_ids stand ``step`` apart, with a batch of their own: as they went to one consumer of several.
+    """Messages whose seq_ids are ``step`` apart, with a batch of their own, as delivered to one consumer of several.
 
-    For who hands out, and for an ack. No list of the queue holds one.
+    For deliveries and acks. No list of the queue holds one.
     """
 
     __slots__ = ("step",)

@@ -15,7 +15,7 @@ from typing import Final, cast
 from warren.queue_index.queue.run import Run
 
 _NO_RUNS: Final = cast(deque[Run], ())
-"""In place of an empty deque, which takes 600 bytes; to be looked at only, and a tuple because that sees to it."""
+"""Used for every empty deque, which would take 600 bytes each; a tuple, so that it cannot be changed."""
 
 
 def _end_of(run: Run) -> int:
@@ -57,7 +57,7 @@ class RunQueue:
         return self._runs[-1].end - 1
 
     def since(self, seq_id: int) -> Iterator[Run]:
-        """Windows on the messages from ``seq_id`` on; what comes before costs next to nothing."""
+        """Yield windows on the messages from ``seq_id`` on; earlier ones cost next to nothing."""
         runs = self._runs
         for index in range(bisect_right(runs, seq_id, key=_end_of), len(runs)):
             run = runs[index]
@@ -73,7 +73,7 @@ class RunQueue:
         return self._runs[-1]
 
     def append(self, run: Run) -> None:
-        """Put a run behind the last one."""
+        """Put a run after the last one."""
         self._count += run.count
         runs = self._runs
         if runs and runs[-1].continues(run):
@@ -123,7 +123,7 @@ class RunQueue:
         return run
 
     def within(self, ranges: Sequence[range]) -> list[Run]:
-        """Windows on what is held of these seq_ids: ascending ranges, neighbours joined."""
+        """Return windows on what is held of ``ranges`` of seq_ids: ascending, neighbours joined."""
         runs, found = self._runs, list[Run]()
         for part in ranges:
             for index in range(bisect_right(runs, part.start, key=_end_of), len(runs)):
@@ -134,7 +134,7 @@ class RunQueue:
         return found
 
     def remove(self, ranges: Sequence[range]) -> None:
-        """Give up what is held of these seq_ids, as :meth:`within` shows it. Nothing else moves."""
+        """Remove what :meth:`within` returns for ``ranges``. Nothing else moves."""
         if not ranges or not self._runs:
             return
         runs, kept, at = self._runs, list[Run](), 0
@@ -161,12 +161,12 @@ class RunQueue:
         runs.rotate(first)
 
     def extend(self, other: RunQueue) -> None:
-        """Put all of another queue behind this one."""
+        """Put all of another queue after this one."""
         for run in other:
             self.append(run)
 
     def merge(self, incoming: list[Run]) -> None:
-        """Put runs, in seq_id order, each in its place between those that are here."""
+        """Insert runs, in seq_id order, each at its place."""
         if not incoming:
             return
         old, self._runs, self._count = self._runs, _NO_RUNS, 0
@@ -183,7 +183,7 @@ class RunQueue:
             self._runs = _NO_RUNS
 
     def check_invariants(self, segment_entry_count: int) -> None:
-        """Raise ``RuntimeError`` where runs are empty, out of order, overlapping or across a segment boundary."""
+        """Raise ``RuntimeError`` if runs are empty, out of order, overlapping or across a segment boundary."""
         position = -1
         total = 0
         for run in self._runs:

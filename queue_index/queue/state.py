@@ -82,9 +82,8 @@ class QueueState:
     persistent_count: int = 0
     persistent_bytes: int = 0
     forgotten: tuple[int, int] = (0, 0)
-    """Of the persistent messages counted, those that :func:`warren.queue_index.queue.acking.purge_acks` did away with,
-    and
-    their bytes."""
+    """The counted persistent messages that :func:`warren.queue_index.queue.acking.purge_acks` removed, and their
+    bytes."""
     ram_msg_count: int = 0
     ram_bytes: int = 0
     ram_msg_count_prev: int = 0
@@ -116,7 +115,7 @@ class QueueState:
 
     @property
     def pageable_ack_count(self) -> int:
-        """Of these, those that may be paged."""
+        """How many pending acks in RAM may be paged."""
         return self.ram_ack_count if self.settings.page_embedded_acks else len(self.ram_pending)
 
     @property
@@ -205,7 +204,7 @@ class QueueState:
         return held.pop_largest(count)
 
     def take_pending(self, seq_ids: range) -> list[Run]:
-        """Give up the pending acks of these seq_ids, ascending ones, in order."""
+        """Remove and return the pending acks of ascending ``seq_ids``, in order."""
         pieces = [
             run
             for pending in (self.ram_pending, self.disk_pending, self.index_pending)
@@ -218,8 +217,8 @@ class QueueState:
 
     @property
     def next_deliver_after_stop(self) -> int:
-        """``next_deliver_seq_id`` as a clean stop leaves it. Where the index does not tell what was delivered, all
-        up to what was taken from the middle counts as that."""
+        """``next_deliver_seq_id`` as a clean stop leaves it. If the index does not record deliveries, everything up to
+        the last message taken from the middle counts as delivered."""
         return max(self.next_deliver_seq_id, self.taken_to if self.settings.deliver_with_publish else 0)
 
     # ── payloads and positions, to disk and back ─────────────────────────────────────────────────────────────────
@@ -234,14 +233,14 @@ class QueueState:
         return self.store(run).store.read_many(run.msg_ids())
 
     def write_payloads(self, run: Run) -> None:
-        """Write a run's payloads to their store, unless they are there or live in the index."""
+        """Write a run's payloads to their store, unless they are in it or in the index."""
         if not run.flags & (IN_STORE | EMBEDDED):
             self.store(run).write(run.msg_ids(), run.terms_to_write())
             run.flags |= IN_STORE
             self.disk_write_count += run.count
 
     def note_indexed(self, run: Run) -> None:
-        """A run's positions were handed to the index."""
+        """Note that a run's positions were passed to the index."""
         run.flags |= INDEXED
         if run.flags & EMBEDDED:
             self.disk_write_count += run.count
@@ -272,7 +271,7 @@ class QueueState:
             run.flags |= DELIVERED
 
     def forget(self, runs: list[Run], *, descending: bool) -> None:
-        """Ack on disk: the index's record for positions that are there, a removal for payloads in a store."""
+        """Ack on disk: write the index's records for positions on disk, and remove payloads from the store."""
         indexed = [run for run in runs if run.flags & INDEXED]
         if indexed:
             self.mark_delivered(indexed)
@@ -307,7 +306,7 @@ class QueueState:
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the state contradicts itself."""
+        """Raise ``RuntimeError`` if the state contradicts itself."""
         delta, problems = self.delta, []
         delta.check_invariants()
         if self.mode == "default":

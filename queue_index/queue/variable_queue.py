@@ -1,7 +1,7 @@
 """VariableQueue: a RabbitMQ classic queue (v1) as one plain object.
 
 The facade over :mod:`warren.queue_index.queue.state`. It is deterministic and single-threaded: the files, the body
-stores, the clock and the credit are handed in. What the operations do is told where it is done:
+stores, the clock and the credit are passed in. The modules that implement the operations describe them:
 :mod:`~warren.queue_index.queue.publishing`, :mod:`~warren.queue_index.queue.fetching`,
 :mod:`~warren.queue_index.queue.acking`, :mod:`~warren.queue_index.queue.removal`,
 :mod:`~warren.queue_index.queue.browsing`, :mod:`~warren.queue_index.queue.paging`.
@@ -9,12 +9,12 @@ stores, the clock and the credit are handed in. What the operations do is told w
 How a message moves::
 
     publish ─► Q1 ─► Q2 ─► delta ─► Q3 ─► Q4 ─► fetch ─► pending ack ─► ack
-                            (each may be skipped while what comes behind it is empty)
+                            (each may be skipped while the parts after it are empty)
 
-Crash: everything is on disk that was written out (:meth:`VariableQueue.sync` makes it safe);
+Crash: everything written out is on disk (:meth:`VariableQueue.sync` makes it safe);
 :meth:`VariableQueue.recover` brings it back in order. An operation that raises anything but
-:class:`~warren.storage.errors.WarrenError` for its arguments leaves a state that must not be used again: open the queue
-anew from its files.
+:class:`~warren.storage.errors.WarrenError` for its arguments leaves a state that must not be used again: reopen the
+queue from its files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _no_grant() -> None:
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class QueueFiles:
-    """What a queue is made of: where its index lies, and what it is handed."""
+    """What a queue is made of: where its index lies, and what it uses."""
 
     files: FileSystem
     path: str
@@ -64,9 +64,9 @@ class QueueFiles:
     sync: bool = True
     """Whether what is called safe survives a power loss, or only the process."""
     wait_for_grant: Callable[[], None] = _no_grant
-    """Called where a change of mode has to wait for a store's credit; must let one grant arrive."""
+    """Called if a change of mode has to wait for a store's credit; must deliver one grant."""
     on_damage: Callable[[DataError], object] | None = None
-    """Told where sizes of messages are not what was counted."""
+    """Called if sizes of messages differ from what was counted."""
 
     def new_index(self) -> QueueIndex:
         return QueueIndex(self.files, self.path, self.settings, vhost=self.vhost, queue=self.queue, sync=self.sync)
@@ -126,10 +126,10 @@ class VariableQueue:
         """A queue from its files.
 
         ``terms``: its recovery terms; ``None`` after a crash. ``store_recovered``: the persistent store was stopped
-        cleanly too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be
-        fetched; :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the
-        stored bodies that messages refer to; ``losses``, what is dropped. Raises :class:`DataError` for files that no
-        crash leaves. Whatever is raised, no file stays open.
+        cleanly too, so the index need not be scanned. ``step_by_step``: return as soon as the first message can be
+        fetched; :meth:`recover_step` scans the rest. ``on_references`` receives, during the scan, the ids of the
+        stored bodies that messages refer to; ``losses`` records what is dropped. Raises :class:`DataError` for files
+        that no crash leaves. If it raises, no file stays open.
         """
         state = parts.new_state(parts.new_index())
         queue = cls(parts, state)
@@ -219,7 +219,7 @@ class VariableQueue:
         return recovering.recover_step(self._state)
 
     def close(self, persistent_ref: bytes | None = None) -> RecoveryTerms:
-        """Stop cleanly: pending acks are given up (their messages come back), everything is written.
+        """Stop cleanly: drop pending acks (their messages come back), write everything.
 
         ``persistent_ref``: how the store knows this queue; a random id of 16 bytes for a durable queue.
         """
@@ -240,7 +240,7 @@ class VariableQueue:
         self._state.index.abandon()
 
     def refuse(self, error: StorageError) -> None:
-        """Write nothing any more: the files are somebody else's."""
+        """Refuse all further writes: the files belong to another owner."""
         self._state.index.refuse(error)
 
     def delete(self) -> int:
@@ -310,7 +310,7 @@ class VariableQueue:
     def write_ahead(self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> bool:
         """Make some small messages safe before they are published; ``False``: that cannot be, publish them.
 
-        The next call but for others like it is :meth:`enter_written`. Raises what :meth:`sync_index` raises.
+        The next call, except for more of this method, must be :meth:`enter_written`. Raises as :meth:`sync_index` does.
         """
         return publishing.write_ahead(self._state, envelope, msg_ids, bodies)
 
@@ -321,7 +321,7 @@ class VariableQueue:
         return seq_ids
 
     def note_passed(self, count: int) -> None:
-        """So many messages came, were delivered and acked, and were never here: the rates count them."""
+        """Add to the rates ``count`` messages that came, were delivered and acked, and never entered the queue."""
         rates = self._state.rates
         rates.in_count += count
         rates.out_count += count
@@ -350,7 +350,7 @@ class VariableQueue:
         return fetched
 
     def peek(self, count: int) -> Fetched | None:
-        """At most ``count`` messages at the head, left where they are; ``None`` where they are not in RAM."""
+        """Return at most ``count`` messages at the head and leave them there; ``None`` if they are not in RAM."""
         return fetching.peek(self._state, count)
 
     def drop(self, *, ack_required: bool = False) -> tuple[int, bytes] | None:
@@ -405,7 +405,7 @@ class VariableQueue:
         return fetching.fetch_while(self._state, predicate)
 
     def ack(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
-        """Ack delivered messages in one call; ``with_ids``: returns the msg_ids of those that were pending."""
+        """Ack delivered messages in one call; ``with_ids``: return the msg_ids of the messages that were pending."""
         runs = acking.ack(self._state, tags)
         paging.reduce_after_operation(self._state, publishing=False)
         return acking.ids_of(runs) if with_ids else []
@@ -447,9 +447,9 @@ class VariableQueue:
         return browsing.first_of_last(self._state, count)
 
     def ids_at(self, seq_ids: Sequence[int]) -> list[bytes | None]:
-        """The msg_ids of the messages under these seq_ids, which ascend, ready or pending; ``None`` where none is.
+        """Return the msg_ids of the messages under ascending seq_ids, ready or pending; ``None`` for missing ones.
 
-        Scans on, where a crash has left a position unscanned.
+        Continues the scan if a crash has left a position unscanned.
         """
         from warren.queue_index.queue import browsing  # as above
 
@@ -494,7 +494,7 @@ class VariableQueue:
         return duration
 
     def update_rates(self) -> None:
-        """Calculate the rates anew."""
+        """Recalculate the rates."""
         self._state.rates.update(self._state.clock(), self._state.settings)
 
     def resume(self) -> None:
@@ -547,9 +547,9 @@ class VariableQueue:
         self._state.index.flush()
 
     def rest(self) -> None:
-        """Go to rest, as a queue that nobody uses: the journal into the segments, and all that can be made anew away.
+        """Prepare an idle queue for rest: move the journal into the segments and drop what can be rebuilt.
 
-        Given up are the journal's file handle and memory that only saves time; both come back with the next use.
+        This closes the journal's file and frees caches; both come back with the next use.
         """
         self._state.index.flush()
         self._state.release()
@@ -618,5 +618,5 @@ class VariableQueue:
         }
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the queue contradicts itself."""
+        """Raise ``RuntimeError`` if the queue contradicts itself."""
         self._state.check_invariants()

@@ -1,21 +1,21 @@
 """A ConsumeQueue: where the messages of one queue of a topic lie in the CommitLog, 20 bytes each, in order.
 
-It owns the mapped files of ``consumequeue/<topic>/<queue id>/`` and three numbers that no file tells:
+It owns the mapped files of ``consumequeue/<topic>/<queue id>/`` and three numbers that are not stored in any file:
 
-- ``end_byte``, the logical byte behind the last entry, found by :meth:`ConsumeQueue.recover`. Bytes behind it may be
-  old entries: cutting moves the end, it wipes nothing.
-- ``max_physical_offset``, the byte of the CommitLog behind the last message that has an entry (-1 without any). What
+- ``end_byte``, the logical byte after the last entry, found by :meth:`ConsumeQueue.recover`. Bytes after it may be
+  old entries: cutting moves the end and wipes nothing.
+- ``max_physical_offset``, the byte of the CommitLog after the last message that has an entry (-1 without any). What
   lies below it is never put again, so a dispatch may begin too early and puts nothing twice.
 - the queue's first offset, ``min_offset``: the first file's first entry of a message that the CommitLog still has.
 
 Invariants: entries are put in the order of the CommitLog; between the first file's base and the end there is no gap.
 
-What a crash leaves: entries that were not flushed are missing, torn or zeros, those behind them may be there; the file
-that was made last may be all zeros. ``recover`` ends at the first zeros, as RocketMQ's does. What it cannot see, a torn
-entry that looks good or an old one behind the end that comes to light when the end moves over it, :meth:`settle` takes
-out: called with a physical offset up to which all is flushed, it leaves what can be trusted and nothing else.
+What a crash leaves: entries that were not flushed are missing, torn or zeros, while later ones may be present; the
+newest file may be all zeros. ``recover`` ends at the first zeros, as RocketMQ's does. It cannot detect a torn entry
+that looks good, or an old entry after the end that the end later moves over. :meth:`settle` removes these: called with
+a physical offset up to which everything is flushed, it keeps only entries that can be trusted.
 
-Where RocketMQ's behaviour is meant, the method says so; it is kept where it is odd. One thread writes, any may read.
+Methods that follow RocketMQ's behaviour say so; odd behaviour is kept. One thread writes, any may read.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class ConsumeQueue:
     ) -> ConsumeQueue:
         """The queue in ``directory``, taken for full until :meth:`recover`.
 
-        Raises :class:`DataError` where a file is not ``file_size`` bytes long. ``lengthen``: but for shorter ones,
-        which a crash may leave; they get their zeros here.
+        Raises :class:`DataError` if a file is not ``file_size`` bytes long. ``lengthen``: instead extend shorter files,
+        which a crash may leave, with zeros.
         """
         if file_size <= 0 or file_size % ENTRY_BYTES:
             raise RuntimeError(f"a file of {file_size} bytes is no whole number of entries")
@@ -100,7 +100,7 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """The queue offset of the first message that is there."""
+        """The queue offset of the first existing message."""
         return min(self._min_byte, self.end_byte) // ENTRY_BYTES
 
     @property
@@ -111,9 +111,9 @@ class ConsumeQueue:
     # Recovery
 
     def recover(self) -> None:
-        """Find the end as RocketMQ does: the first entry of the last three files that is none.
+        """Find the end as RocketMQ does: the first invalid entry in the last three files.
 
-        Files that begin behind it are deleted.
+        Files that begin after it are deleted.
         """
         if not self.mapped.bases:
             return
@@ -123,20 +123,20 @@ class ConsumeQueue:
                 self.mapped.delete(base)
 
     def entries_behind(self) -> int:
-        """How many entries stand close behind the end that :meth:`recover` found; a clean stop leaves none."""
+        """Return how many entries stand close after the end that :meth:`recover` found; a clean stop leaves 0."""
         return entries_behind(self.mapped, self.end_byte)
 
     def truncate(self, physical_end: int) -> None:
-        """Cut off, as RocketMQ does, the entries of messages at or behind ``physical_end``, the CommitLog's end.
+        """Cut off, as RocketMQ does, the entries of messages at or after ``physical_end``, the CommitLog's end.
 
         The first entry of the file that then holds the end stays whatever it is.
         """
         self._take(cut(self.mapped, physical_end, keep_first=True) or End(0, physical_end))
 
     def settle(self, physical_end: int) -> None:
-        """warren's own: leave the entries of messages below ``physical_end``, no file without one, and zeros behind.
+        """warren's own: keep the entries of messages below ``physical_end``, delete empty files, zero what follows.
 
-        To be called after :meth:`recover`, before what lies at ``physical_end`` and behind it is dispatched anew.
+        Call it after :meth:`recover`, before dispatching the messages from ``physical_end`` on again.
         """
         end = cut(self.mapped, physical_end, keep_first=False, stop_byte=self.end_byte)
         if end is None or is_filler(*self._entry_at(end.byte // ENTRY_BYTES - 1)):
@@ -150,9 +150,9 @@ class ConsumeQueue:
         self.flush()
 
     def correct_min_offset(self, commit_log_min: int) -> None:
-        """Take the first entry of the first file that lies at ``commit_log_min`` or behind it for the queue's first.
+        """Make the first entry of the first file whose message is at or after ``commit_log_min`` the queue's first.
 
-        As RocketMQ: where that file has none, the first offset stays what it was.
+        As in RocketMQ, the first offset stays unchanged if that file has no such entry.
         """
         if not self.mapped.bases:
             return
@@ -165,7 +165,7 @@ class ConsumeQueue:
             at += len(entries) * ENTRY_BYTES
 
     def delete_all(self) -> None:
-        """Delete every file: a queue that never had a message. RocketMQ does so where there is no CommitLog."""
+        """Delete every file, as if the queue never had a message. RocketMQ does so without a CommitLog."""
         for base in self.mapped.bases:
             self.mapped.delete(base)
         self._take(End(0, -1))
@@ -179,13 +179,13 @@ class ConsumeQueue:
     # Putting
 
     def put_many(self, queue_offsets: Longs, physical_offsets: Longs, sizes: Ints, tags_codes: Longs) -> None:
-        """Put the entries of these messages, in dispatch order.
+        """Put the entries of messages, in dispatch order.
 
         As RocketMQ: what ends at or below ``max_physical_offset`` was put before and is left out, and so is a message
         (but that with queue offset 0) whose place is below the end; one whose place is above it comes to the end all
         the same. In a queue without files the first message says where it begins; filler stands ahead of it.
 
-        After an error a first part of them may have been put; to put all of them again is right.
+        After an error a first part of them may have been put; it is safe to put all of them again.
         """
         stops, makes_file = physical_stops(physical_offsets, sizes), False
         if not self._continue(queue_offsets, stops):
@@ -205,7 +205,7 @@ class ConsumeQueue:
             self._add_at_end()
 
     def _add_at_end(self) -> None:
-        """Make the file behind a full last one, for a message that then is left out, as RocketMQ does."""
+        """Make the file after a full last one, for a message that then is left out, as RocketMQ does."""
         if self.mapped.holding(self.end_byte) is None:
             self.mapped.add(self.end_byte)
 
@@ -214,7 +214,7 @@ class ConsumeQueue:
         return bool(self.mapped.bases) and not self._is_unbegun
 
     def _continue(self, queue_offsets: Longs, stops: Longs) -> bool:
-        """Whether these follow what is there, and each other; so it nearly always is."""
+        """Whether the messages follow the present ones, and each other; this is nearly always so."""
         count = len(stops)
         return (
             count > 0
@@ -225,8 +225,8 @@ class ConsumeQueue:
         )
 
     def _new(self, queue_offsets: Longs, stops: Longs) -> tuple[Longs, bool]:
-        """Positions of those that are to be put; and whether one that is not found the last file full, and none put
-        behind it fills that."""
+        """Return the positions of the messages to put, and whether a skipped message found the last file full and
+        no later message starts the next file."""
         ahead = np.flatnonzero(stops > self.max_physical_offset)
         queue_offsets, stops = queue_offsets[ahead], stops[ahead]
         if self._continue(queue_offsets, stops):
@@ -263,7 +263,7 @@ class ConsumeQueue:
         self._append(byte - ahead, FILLER * (ahead // ENTRY_BYTES) + data, stops)
 
     def _append(self, byte: int, data: bytes, stops: Longs) -> None:
-        """Write entries from the logical ``byte`` on, making files as they fill; the last are those of ``stops``."""
+        """Write entries from the logical ``byte`` on, making files as they fill; ``stops`` belong to the last ones."""
         file_size = self.mapped.file_size
         left = memoryview(data)
         while left:
@@ -280,9 +280,9 @@ class ConsumeQueue:
     # Reading
 
     def entries(self, queue_offset: int, count: int) -> Entries:
-        """Up to ``count`` entries from ``queue_offset`` on; fewer only at the end of the queue.
+        """Return up to ``count`` entries from ``queue_offset`` on; fewer only at the end of the queue.
 
-        None where there is no file: below the first one, and so far from all of them.
+        Returns no entries if no file holds the offset: below the first file.
         """
         at = queue_offset * ENTRY_BYTES
         stop = min(at + count * ENTRY_BYTES, self.end_byte)
@@ -295,8 +295,8 @@ class ConsumeQueue:
     def offset_by_time(self, timestamp_ms: int, store_timestamp_of: StoreTimestampOf, commit_log_min: int) -> int:
         """The queue offset of the message stored nearest to a time, as RocketMQ finds it: in one file only.
 
-        That is the first file last written at that time or later, or else the last. 0 where there is no file, or a
-        message cannot be read; the number before the file's first (at least 0) where all of its messages are gone.
+        That is the first file last written at that time or later, or else the last. 0 without files, or if a message
+        cannot be read; the number before the file's first (at least 0) if all of its messages are gone.
         """
         bases, modified_ms = self.mapped.bases, self.mapped.files.modified_ms
         base = next((base for base in bases if modified_ms(self.mapped.path(base)) >= timestamp_ms), None)
@@ -319,8 +319,8 @@ class ConsumeQueue:
     def first_offset_at(self, timestamp_ms: int, store_timestamp_of: StoreTimestampOf, commit_log_min: int) -> int:
         """The queue offset of the first message stored at a time or later, ``max_offset`` without any; all files.
 
-        Times ascend in a queue, but for a clock that was set back: then it is one of the places where it passed that
-        time. Raises :class:`DataError` where an entry points at a message that cannot be read.
+        Times ascend in a queue, unless a clock was set back: then the result is one of the places that pass the time.
+        Raises :class:`DataError` if an entry points at a message that cannot be read.
         """
 
         def stored_ms_of(queue_offset: int) -> int:
@@ -337,8 +337,8 @@ class ConsumeQueue:
     def first_offset(self, commit_log_min: int) -> int:
         """The first queue offset whose message the CommitLog has, ``max_offset`` without any.
 
-        warren's own: ``min_offset`` may be lower. RocketMQ leaves it where it was when a queue's last message expires,
-        and takes filler for a message where the CommitLog begins with byte 0.
+        warren's own: ``min_offset`` may be lower. RocketMQ does not move it when a queue's last message expires, and
+        takes filler for a message if the CommitLog begins with byte 0.
         """
 
         def place_of(queue_offset: int) -> int:
@@ -349,7 +349,7 @@ class ConsumeQueue:
         return low + bisect_left(range(low, max(low, self.max_offset)), commit_log_min, key=place_of)
 
     def _entry_at(self, queue_offset: int) -> tuple[int, int]:
-        """Physical offset and size of the message at a queue offset that is there."""
+        """Physical offset and size of the message at an existing queue offset."""
         self._base_of(queue_offset)
         physical_offset, size, _ = decode_entry(read(self.mapped, queue_offset * ENTRY_BYTES, ENTRY_BYTES))
         return physical_offset, size
@@ -385,7 +385,7 @@ class ConsumeQueue:
     def expire(self, commit_log_min: int) -> list[str]:
         """Delete, as RocketMQ does, the first files while their last messages lie below ``commit_log_min``.
 
-        The last file stays. Returns the paths of those that went; the queue's first offset moves along.
+        The last file stays. Returns the paths of the deleted files; the queue's first offset moves along.
         """
         gone = []
         for base in self.mapped.bases[:-1]:
@@ -402,7 +402,7 @@ class ConsumeQueue:
         self.mapped.close()
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the queue contradicts itself."""
+        """Raise ``RuntimeError`` if the queue contradicts itself."""
         bases = self.mapped.bases
         if self.end_byte % ENTRY_BYTES or self._min_byte % ENTRY_BYTES or self._min_byte < 0:
             raise RuntimeError(f"{self.mapped.directory}: {self._min_byte} and {self.end_byte} are no entries' places")

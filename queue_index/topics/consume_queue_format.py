@@ -28,7 +28,7 @@ _ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = CONSUME_QUEUE_ENTRY_BYTES
 
 MAX_QUEUE_OFFSET: Final = (2**63 - 1) // ENTRY_BYTES - 1
-"""The entry of a message beyond it would have no place that 64 bits can tell."""
+"""The position of an entry beyond it would not fit into 64 bits."""
 
 FILLER_SIZE: Final = 0x7FFFFFFF
 _LEAST_HASH: Final = -(1 << 31)
@@ -57,7 +57,7 @@ def decode_entry(data: bytes) -> tuple[int, int, int]:
 
 
 def encode(physical_offsets: Longs, sizes: Ints, tags_codes: Longs) -> bytes:
-    """Entries, of which these are the columns."""
+    """Encode entries from their columns."""
     entries = np.empty(len(physical_offsets), ENTRY)
     entries["physical_offset"] = physical_offsets
     entries["size"] = sizes
@@ -66,7 +66,7 @@ def encode(physical_offsets: Longs, sizes: Ints, tags_codes: Longs) -> bytes:
 
 
 def are_good(entries: Entries) -> Bools:
-    """Which entries recovery takes for entries; zeros, for one, it does not."""
+    """Return which entries recovery accepts; it rejects zeros, among others."""
     good: Bools = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
     return good
 
@@ -78,7 +78,7 @@ def are_extension_addresses(tags_codes: Longs) -> Bools:
 
 
 def physical_stops(physical_offsets: Longs, sizes: Ints) -> Longs:
-    """The bytes behind the messages; 64 bits wrap around, as Java's do."""
+    """Return the offsets after the messages; 64 bits wrap around, as Java's do."""
     stops: Longs = physical_offsets.astype(np.int64) + sizes.astype(np.int64)
     return stops
 

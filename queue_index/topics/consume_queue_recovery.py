@@ -1,7 +1,7 @@
-"""Where the entries of a ConsumeQueue end: what no file tells, and a start has to find out.
+"""Where the entries of a ConsumeQueue end: this is not stored, and a start has to find it.
 
 Functions over the queue's mapped files; the queue (:mod:`warren.queue_index.topics.consume_queue`) calls them and keeps
-the answer. Files are read some entries at a time: most end early, and a file of zeros shall not be read to its end.
+the answer. Files are read some entries at a time: most end early, and a file of zeros need not be read to its end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from warren.storage.mapped_files import MappedFiles, parse_file_name
 _READ_BYTES: Final = 4096 * ENTRY_BYTES
 
 _RECOVERED_FILES: Final = 3
-"""Recovery looks at the last so many; older ones are taken as they are. RocketMQ's number."""
+"""The number of last files that recovery reads; older ones are trusted. RocketMQ's number."""
 
 
 @attrs.frozen
 class End:
-    """The logical byte behind the last entry, and the physical offset behind the message that it points at."""
+    """The logical byte after the last entry, and the physical offset after the message that it points at."""
 
     byte: int
     physical_offset: int
@@ -40,7 +40,7 @@ class End:
 
 
 def read(mapped: MappedFiles, at: int, size: int) -> bytes:
-    """``size`` bytes at the logical byte ``at``, all in one file; raises :class:`DataError` where it is too short."""
+    """Return ``size`` bytes at the logical byte ``at`` of one file; raise :class:`DataError` if it is too short."""
     data = mapped.read(at, size)
     if len(data) < size:
         base = mapped.holding(at) or 0
@@ -65,7 +65,7 @@ def lengthen_files(files: FileSystem, directory: str, file_size: int) -> None:
 
 
 def recovered_end(mapped: MappedFiles) -> End:
-    """Where the first entry of the last three files is that is none; there are files."""
+    """Return the place of the first invalid entry in the last three files; files must exist."""
     end = End(0, -1)
     for base in mapped.bases[-_RECOVERED_FILES:]:
         end = attrs.evolve(end, byte=base)
@@ -78,7 +78,7 @@ def recovered_end(mapped: MappedFiles) -> End:
 
 
 def entries_behind(mapped: MappedFiles, end_byte: int) -> int:
-    """How many good entries stand behind the end, as far as one read shows."""
+    """Return how many good entries stand after the end, as far as one read shows."""
     data = mapped.read(end_byte, _READ_BYTES)
     return int(are_good(decode(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])).sum())
 
@@ -86,8 +86,8 @@ def entries_behind(mapped: MappedFiles, end_byte: int) -> int:
 def cut(mapped: MappedFiles, physical_end: int, *, keep_first: bool, stop_byte: int | None = None) -> End | None:
     """Delete files from the last backwards until one begins with a message below ``physical_end``.
 
-    The end is then in that one, before the first entry that is none or of a message behind ``physical_end``.
-    ``keep_first``: the first entry of a file is only asked where its message lies. Nothing at or behind ``stop_byte``
+    The end is then in that file, before the first entry that is invalid or whose message is not below ``physical_end``.
+    ``keep_first``: of a file's first entry only the message's offset is checked. Nothing at or after ``stop_byte``
     counts as an entry. ``None``: no file is left.
     """
     for base in reversed(mapped.bases):

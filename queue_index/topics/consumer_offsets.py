@@ -51,9 +51,9 @@ class ConsumerOffsets:
 
     @classmethod
     def load(cls, files: FileSystem, config_directory: str) -> ConsumerOffsets:
-        """Those that are in the file or, where it is missing, empty or damaged, in its ``.bak``; none without both.
+        """Load the offsets from the file or, if it is missing, empty or damaged, from its ``.bak``; empty without both.
 
-        Raises :class:`DataError` where what is there is damaged: to begin anew would deliver everything again.
+        Raises :class:`DataError` if the existing files are damaged: starting over would deliver everything again.
         """
         file = ConfigFile(files, f"{config_directory}/{FILE_NAME}")
         return cls(file, file.load(decode_consumer_offsets) or {})
@@ -93,7 +93,7 @@ class ConsumerOffsets:
         return True
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the table holds what the file cannot."""
+        """Raise ``RuntimeError`` if the table holds what the file cannot."""
         for name, offsets in self.table.items():
             for queue_id, offset in offsets.items():
                 if queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:

@@ -13,8 +13,8 @@ writes it.
     }
 
 The keys of the innermost objects are numbers without quotes (a queue's id; a delay level), so it is no JSON. The
-compact form is the same without line ends and tabs. Read are both, quoted numbers too, and members that nobody knows.
-The order of keys is that of the table.
+compact form is the same without line ends and tabs. Both are read, also with quoted numbers and unknown members. The
+order of keys is that of the table.
 
 In offsets.json, where a consumer that reads everything for itself keeps how far it is, the keys are objects::
 
@@ -40,16 +40,16 @@ from typing import Any, Final
 from warren.storage.errors import WarrenError, shortly, shown
 
 Offsets = dict[int, int]
-"""Of each queue (each delay level), the queue offset of the next message."""
+"""The queue offset of the next message, by queue (or delay level)."""
 
 OffsetTable = dict[str, Offsets]
-"""Those of each ``topic@group``."""
+"""The offsets of each ``topic@group``."""
 
 MessageQueue = tuple[str, str, int]
 """Broker name, topic and queue id."""
 
 LocalOffsetTable = dict[MessageQueue, int]
-"""Of each queue, the queue offset of the next message."""
+"""The queue offset of the next message, by queue."""
 
 QUEUE_IDS: Final = range(-(2**31), 2**31)
 QUEUE_OFFSETS: Final = range(-(2**63), 2**63)

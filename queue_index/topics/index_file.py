@@ -6,7 +6,7 @@ when its index count has reached the number of items that it has room for; it ne
 What is where. A put writes its items at once, all of a batch in one go; header and slots stay in memory until
 :meth:`IndexFile.write` or :meth:`IndexFile.flush` writes them. The header of a full file that is on the disk stands for
 its items and its slots. Of a file that is not full a power loss can leave any of what was written since the last flush:
-recovery goes no further than what was flushed, and makes the slots anew from the items
+recovery goes no further than what was flushed, and rebuilds the slots from the items
 (:mod:`warren.queue_index.topics.index_recovery`). A file without a table in memory (full, or only read) is read in
 place: four bytes for the slot and twenty for each step of the chain.
 
@@ -53,7 +53,7 @@ class IndexFile:
     path: str
     layout: Layout
     header: Header
-    """As of now; the file's bytes may lag behind. Replaced, never changed."""
+    """The current header; the file's bytes may be older. Replaced, never changed."""
     writable: bool
     _table: SlotTable | None = None
     _handle: File | None = None
@@ -63,7 +63,7 @@ class IndexFile:
 
     @classmethod
     def load(cls, files: FileSystem, path: str, layout: Layout, *, writable: bool) -> IndexFile:
-        """One that is there; it is made as long as it must be where it is shorter, if it is ``writable``."""
+        """Load an existing file; if it is ``writable`` and too short, extend it."""
         file = cls(files, path, layout, Header(), writable)
         handle = file.handle()
         file.header = Header.decode(handle.pread(HEADER_BYTES, 0))
@@ -76,7 +76,7 @@ class IndexFile:
 
     @classmethod
     def create(cls, files: FileSystem, path: str, layout: Layout, header: Header) -> IndexFile:
-        """A new one, all zeros but for what ``header`` will say when it is flushed."""
+        """Create a new file, all zeros except for ``header``, which a flush writes."""
         file = cls(files, path, layout, header, writable=True, table=SlotTable.empty(layout))
         with retryable():
             try:
@@ -151,7 +151,7 @@ class IndexFile:
         )
 
     def write_anew(self) -> None:
-        """Let the disk have what is read of the file: after a sync that failed, the system takes it for written."""
+        """Replace the file by a synced copy: after a failed sync, the system takes its pages for written."""
         self.close()
         replace_by_copy(self.files, self.path, self.layout.file_size, self.layout.file_size)
 
@@ -160,8 +160,8 @@ class IndexFile:
     def find(self, key_hash: int, found: list[int], max_num: int, begin: int, end: int) -> None:
         """Add the physical offsets of a key's messages to ``found``, newest first, until it has ``max_num`` of them.
 
-        Those whose store time, as far as the file tells it, is in [``begin``, ``end``]. Raises :class:`DataError` where
-        a chain leads out of the file or to a newer item, which no put ever did.
+        Only messages whose store time, at the file's precision, is in [``begin``, ``end``]. Raises :class:`DataError`
+        if a chain leads out of the file or to a newer item, which no put ever wrote.
         """
         layout = self.layout
         slot = key_hash % layout.slot_count
@@ -205,14 +205,14 @@ class IndexFile:
 
     def _read(self, size: int, offset: int) -> bytes:
         data = (self._handle or self.handle()).pread(size, offset)
-        return data if len(data) == size else data.ljust(size, b"\0")  # a shorter file is zeros behind its end
+        return data if len(data) == size else data.ljust(size, b"\0")  # a shorter file counts as followed by zeros
 
     # ── to the disk ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def write(self) -> None:
-        """Let the file hold the header and the slots that are in memory, for whoever reads or copies it meanwhile.
+        """Write the header and the slots that are in memory to the file, for concurrent readers or copies.
 
-        Nothing is synced; a full file is left to :meth:`flush`, which keeps the order that a power loss asks for.
+        Nothing is synced; a full file is left to :meth:`flush`, which keeps the order that a power loss requires.
         """
         if self.is_full or not self.has_unflushed:
             return
@@ -226,8 +226,8 @@ class IndexFile:
     def flush(self, *, with_slots: bool = True) -> None:
         """Write what is only in memory, and make it survive a power loss.
 
-        ``with_slots=False``: but for the slots, unless the file is full. That is cheap, and enough for
-        :mod:`warren.queue_index.topics.index_recovery`; nobody else can read such a file.
+        ``with_slots=False``: without the slots, unless the file is full. That is cheap, and enough for
+        :mod:`warren.queue_index.topics.index_recovery`, but other programs cannot read such a file.
         """
         table, handle = self._table, self.handle() if self.has_unflushed else None
         if handle is None:
@@ -237,7 +237,7 @@ class IndexFile:
         if table is not None and table.is_dirty and (with_slots or self.is_full):
             table.write(handle)
             if self._unwritten and self.is_full:
-                handle.sync()  # nobody looks through the slots of a full file after a crash
+                handle.sync()  # recovery does not check the slots of a full file
         if self._unwritten:
             with retryable():
                 handle.pwrite(self.header.encode(), 0)
@@ -259,7 +259,7 @@ class IndexFile:
             handle.close()
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where chains, slots and header contradict each other. Reads the whole file."""
+        """Raise ``RuntimeError`` if chains, slots and header contradict each other. Reads the whole file."""
         header, items = self.header, self.items()
         hashes = items["key_hash"].astype(np.int32)
         slots = hashes % np.int32(self.layout.slot_count)

@@ -6,7 +6,7 @@
     16  begin physical offset 8  | 24  end physical offset 8
     32  hash slot count 4        | 36  index count 4
     40  slots, 4 each: the number of the newest item of the slot's chain; 0: none
-    ..  items, 20 each, the first of which (number 0) is never used:
+    ..  items, 20 each; the first (number 0) is never used:
         key hash 4 | physical offset 8 | time difference 4 | previous item of the chain 4 (0: none)
 
 All integers big-endian and signed. The *key hash* is of ``topic#key`` (:func:`warren.storage.java_hash.index_hash`),
@@ -33,7 +33,7 @@ HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ITEM_BYTES: Final = 20
 NAME_DIGITS: Final = 17
-"""Of the name: when the file was made, as yyyyMMddHHmmssSSS. Sorted by name is oldest first."""
+"""The length of a name: its creation time as yyyyMMddHHmmssSSS. Sorted by name, the oldest is first."""
 _MOST_NAME_DIGITS: Final = 18
 
 ITEM: Final = np.dtype(
@@ -52,7 +52,7 @@ Items = npt.NDArray[np.void]
 
 @attrs.frozen
 class Layout:
-    """Where things stand in a file of so many slots and items (RocketMQ's maxHashSlotNum and maxIndexNum)."""
+    """The positions in a file with given numbers of slots and items (RocketMQ's maxHashSlotNum and maxIndexNum)."""
 
     slot_count: int
     item_count: int
@@ -96,7 +96,7 @@ class Header:
 
     @classmethod
     def decode(cls, data: bytes) -> Header:
-        """The header at the beginning of ``data``; what is missing of its bytes is zeros."""
+        """Return the header at the beginning of ``data``; missing bytes count as zeros."""
         begin, end, begin_offset, end_offset, slots, count = _HEADER.unpack(
             data[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
         )
@@ -110,7 +110,7 @@ class Header:
         )
 
     def follow(self) -> Header:
-        """The header of the file that is begun when this one's is full: it begins and ends where this one ends."""
+        """The header of the next file, begun when this one is full: it begins and ends where this one ends."""
         timestamp, physical_offset = max(self.end_timestamp, 0), max(self.end_physical_offset, 0)
         return Header(
             begin_timestamp=timestamp,
@@ -144,7 +144,7 @@ def is_file_name(name: str) -> bool:
 
 
 def name_after(name: str, last: str | None) -> str:
-    """``name``, or where it does not sort behind the ``last`` file's, the next one that does.
+    """Return ``name``, or, if it does not sort after the ``last`` file's, the next one that does.
 
     Two files may be made within a millisecond, and a clock may go backwards.
     """

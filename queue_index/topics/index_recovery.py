@@ -1,17 +1,17 @@
-"""What becomes of the key index after a crash: nothing that is sound is thrown away.
+"""Recovery of the key index after a crash: nothing that is sound is thrown away.
 
 RocketMQ deletes every index file that ends after the checkpoint, which is always the last one, with up to twenty
-million keys in it. Here the index is taken back to what its files surely hold, and whoever has the CommitLog puts the
-rest again, from :attr:`KeyIndex.end_physical_offset` on (and :meth:`KeyIndex.already_put` keys of that message are
-there).
+million keys in it. Here the index is cut back to what its files surely hold. The owner of the CommitLog then puts the
+rest again, from :attr:`KeyIndex.end_physical_offset` on (and the first :meth:`KeyIndex.already_put` keys of that
+message are there).
 
-1. Of the files behind the first one that is not full nothing is kept: they were begun after what that one has lost. So
-   is a last file without items; the next put makes it anew, with the right header.
+1. Files after the first one that is not full are deleted: they were begun after what that one has lost. So is a last
+   file without items; the next put makes it again, with the right header.
 2. The last file's items are read from the first on, as far as its header counts them, up to the first that no put made
-   (it names another one before it than the slots had by then, or goes back in the CommitLog), or that lies behind the
+   (it names another one before it than the slots had by then, or goes back in the CommitLog), or that lies after the
    CommitLog's end.
-3. Its slots and header are made anew from the items read. If there are none, the file is deleted, and the one before is
-   the last.
+3. Its slots and header are rebuilt from the items read. If there are no items, the file is deleted, and the previous
+   one is the last.
 
 Full files before it are trusted: the header of a full file is written when all else is on the disk.
 """
@@ -32,7 +32,7 @@ from warren.queue_index.topics.slot_table import Numbers, SlotTable
 _ITEMS_AT_A_TIME: Final = 1 << 16
 
 StoreTimestampOf = Callable[[int], int | None]
-"""The store timestamp of the message at a physical offset; ``None`` where it cannot be read."""
+"""The store timestamp of the message at a physical offset; ``None`` if it cannot be read."""
 
 
 def recover(index: KeyIndex, commit_log_end: int, store_timestamp_of: StoreTimestampOf) -> None:
@@ -79,7 +79,7 @@ def _read_anew(file: IndexFile, commit_log_end: int, store_timestamp_of: StoreTi
 
 
 def _put_good(table: SlotTable, items: Items, first: int, reached: int, commit_log_end: int) -> int:
-    """Put the items, the first of which has the number ``first``, up to one that is not good; returns how many."""
+    """Put the items, numbered from ``first`` on, up to the first that is not good; return how many."""
     hashes: Numbers = items["key_hash"].astype(np.int32)
     offsets = items["physical_offset"].astype(np.int64)
     slots = np.abs(hashes) % np.int32(table.layout.slot_count)

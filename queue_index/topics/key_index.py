@@ -3,9 +3,9 @@
 Messages are put in the order of the CommitLog. Only the last file is written; when it is full, the next message or key
 begins another one. So the keys of a message may stand in two files, and there may be a last file without any item.
 
-Resumption. The header of the last file says which message was put last (:attr:`KeyIndex.end_physical_offset`). As
-RocketMQ does it, what lies before that message is left out when it is put again and the message itself is not, which
-makes duplicates after a crash; :meth:`KeyIndex.already_put` says how many of its keys are there, for who wants none.
+Resumption. The header of the last file says which message was put last (:attr:`KeyIndex.end_physical_offset`). As in
+RocketMQ, messages before that one are skipped when they are put again, but the message itself is not, which makes
+duplicates after a crash; to avoid them, :meth:`KeyIndex.already_put` returns how many of its keys are there.
 
 What was put is found at once. It is safe when :meth:`KeyIndex.flush` or :meth:`KeyIndex.flush_full` has returned; see
 :mod:`warren.queue_index.topics.index_file` for what a crash leaves of the rest.
@@ -59,7 +59,7 @@ class KeyIndex:
         index_msg_timestamp: int = 0,
         writable: bool = True,
     ) -> KeyIndex:
-        """The files that are there. Unless the last stop ``is_clean``, those that end after ``index_msg_timestamp``
+        """Load the existing files. Unless the last stop ``is_clean``, files that end after ``index_msg_timestamp``
         (the checkpoint's) are deleted, as RocketMQ does; :func:`warren.queue_index.topics.index_recovery.recover` does
         better."""
         index = cls(files, directory, Layout(max_hash_slot_num, max_index_num), new_name, writable)
@@ -124,7 +124,7 @@ class KeyIndex:
             self._last_with_room()  # a message makes the next file even if it has nothing to put
 
     def _last_with_room(self) -> IndexFile:
-        """The last file; a new one where it is full or there is none."""
+        """Return the last file; a new one if it is full or missing."""
         last = self.index_files[-1] if self.index_files else None
         if last is not None and not last.is_full:
             return last
@@ -183,7 +183,7 @@ class KeyIndex:
         return self._unsynced_names or any(file.has_unflushed for file in self.index_files)
 
     def write(self) -> None:
-        """Let the files hold what is only in memory, for whoever reads or copies them meanwhile; nothing is synced."""
+        """Write what is only in memory to the files, for concurrent readers or copies; nothing is synced."""
         for file in self.index_files:
             file.write()
 
@@ -195,7 +195,7 @@ class KeyIndex:
         """As :meth:`flush`, but of the last file, unless it is full, only items and header: what recovery needs.
 
         The slots of a file that is being written are up to 20 MB, changed all over, so this is for a timer. Returns the
-        end timestamp of the last full file, for the checkpoint; 0 where none is full.
+        end timestamp of the last full file, for the checkpoint; 0 if no file is full.
         """
         self._flush(with_slots=False)
         return next((file.header.end_timestamp for file in reversed(self.index_files) if file.is_full), 0)
@@ -234,7 +234,7 @@ class KeyIndex:
             file.close()
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the files contradict themselves or each other. Reads them all."""
+        """Raise ``RuntimeError`` if the files contradict themselves or each other. Reads them all."""
         names = [file.name for file in self.index_files]
         if names != sorted(set(names)):
             raise RuntimeError(f"{self.directory}: the files are not in the order of their names")

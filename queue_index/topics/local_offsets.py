@@ -27,7 +27,7 @@ from warren.storage.filesystem import FileSystem
 
 FILE_NAME: Final = "offsets.json"
 BROKER_NAME: Final = "warren"
-"""What a node's queues are called beside those of brokers."""
+"""The broker name of a node's queues, next to those of brokers."""
 
 SEPARATOR: Final = "@"
 """Between a group and an instance; no group's name has it."""
@@ -53,7 +53,7 @@ class LocalOffsets:
 
     @classmethod
     def load(cls, files: FileSystem, directory: str) -> LocalOffsets:
-        """All that are there. A damaged file is an error for those alone that ask for its offsets."""
+        """Load all existing offsets. A damaged file is an error only when its offsets are requested."""
         offsets = cls(files, directory)
         for instance in files.list(directory) if files.is_directory(directory) else ():
             inside = f"{directory}/{instance}"
@@ -81,7 +81,7 @@ class LocalOffsets:
     def commit(self, topic: str, reader: str, queue_id: int, offset: int) -> None:
         """The reader wants the message with this queue offset next; smaller than before is allowed.
 
-        Raises :class:`DataError` where its file is damaged: what that holds is not overwritten.
+        Raises :class:`DataError` if its file is damaged: what that holds is not overwritten.
         """
         found = self._of(reader)
         if found.damage is not None:
@@ -98,7 +98,7 @@ class LocalOffsets:
         return found.table.get((BROKER_NAME, topic, queue_id))
 
     def damage(self, reader: str) -> DataError | None:
-        """What is wrong with the reader's file; nobody can use its offsets then."""
+        """Return what is wrong with the reader's file; its offsets cannot be used then."""
         return self._of(reader).damage
 
     def positions(self) -> Iterator[Position]:

@@ -1,7 +1,7 @@
-"""Which message of a queue was stored at a time: RocketMQ's search, in which each oddity shows.
+"""Which message of a queue was stored at a time: RocketMQ's search, with all its oddities.
 
-The CommitLog tells when a message was stored (:data:`StoreTimestampOf`); a queue's entry, where it lies
-(:data:`EntryAt`). Both are handed in, and asked for one message at a time: some twenty of them in a full file.
+The CommitLog knows when a message was stored (:data:`StoreTimestampOf`); a queue's entry, where it lies
+(:data:`EntryAt`). Both are passed in, and called for one message at a time: some twenty in a full file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def nearest(
     """RocketMQ's answer among these queue offsets: the message stored nearest to the time.
 
     Equal ends the search, a tie goes to the earlier one. A message below ``commit_log_min`` is gone, and not the answer
-    unless it stands (as only damage has it) behind one that is there. ``None``: a message could not be read; ``-1``:
-    every one is gone.
+    unless it stands (only after damage) after one that is there. ``None``: a message could not be read; ``-1``: every
+    one is gone.
     """
     earlier: tuple[int, int] | None = None
     later: tuple[int, int] | None = None

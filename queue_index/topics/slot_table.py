@@ -1,8 +1,8 @@
 """The slots of the index file that is being written, in memory.
 
-A put reads and writes slots all over the file, a batch of a thousand keys a thousand places. So they are kept here, and
-go to the file by pages of 4 KiB, those that were changed, when it is flushed. Memory is touched only where a slot is
-not 0: the table of a file that is nearly empty costs next to nothing, and its file stays sparse.
+A put reads and writes slots all over the file, for a batch of a thousand keys at a thousand places. So they are kept
+here, and a flush writes the changed pages of 4 KiB to the file. Memory is touched only for slots that are not 0: the
+table of a file that is nearly empty costs next to nothing, and its file stays sparse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warren.storage.filesystem import File, retryable
 _PAGE_BITS: Final = 10
 """A page holds 1024 slots; its borders are those of the file's pages of 4 KiB."""
 _SHIFT: Final = HEADER_BYTES // SLOT_BYTES
-"""The header stands in the first page, in the room of so many slots."""
+"""The header is in the first page, in the room of this many slots."""
 _READ_SLOTS: Final = 1 << 16
 _MOST_PAGES_A_WRITE: Final = 256
 
@@ -43,7 +43,7 @@ class SlotTable:
 
     @classmethod
     def load(cls, layout: Layout, handle: File) -> SlotTable:
-        """That of a file; what is missing of it is zeros."""
+        """Load the table of a file; missing bytes count as zeros."""
         table = cls.empty(layout)
         for start in range(0, layout.slot_count, _READ_SLOTS):
             wanted = min(_READ_SLOTS, layout.slot_count - start)

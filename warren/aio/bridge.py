@@ -1,12 +1,12 @@
-"""The bridge: coroutines that wait for what actors answer.
+"""The bridge: lets coroutines wait for the answers of actors.
 
 An actor's :class:`~warren.actors.runtime.future.Future` is answered in one of the pool's threads. Every event loop has
-one bridge, by which those threads wake its coroutines: however many are answered before the loop comes round, it is
-told once. A coroutine that waits is an entry in a list, never a thread; and it does not help
+one bridge, with which those threads wake its coroutines: however many are answered before the loop's next round, it is
+woken once. A coroutine that waits is an entry in a list, never a thread; and it does not run queues' turns
 (:meth:`warren.actors.runtime.future.Future.get` does), because a queue's turn reads and writes files, which an event
-loop must not wait for. Only what is quick is done in the loop itself (:meth:`warren.actors.runtime.pool.Asked.send`).
+loop must not wait for. Only quick work runs in the loop itself (:meth:`warren.actors.runtime.pool.Asked.send`).
 
-A coroutine that is cancelled while it waits takes its callback back. What it had asked for is done all the same.
+A coroutine that is cancelled while it waits removes its callback. Its request is carried out all the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ V = TypeVar("V")
 
 
 class Bridge:
-    """One event loop's end. :meth:`wake` is for any thread, the rest for the loop's own."""
+    """The bridge of one event loop. :meth:`wake` is thread-safe, the rest is for the loop's own thread."""
 
     __slots__ = ("_answered", "_loop", "_told")
 
@@ -46,7 +46,7 @@ class Bridge:
         self._told = False
 
     def wake(self, waiter: asyncio.Future[None]) -> None:
-        """Let the coroutine behind ``waiter`` go on, soon. A loop that is closed has none."""
+        """Wake the coroutine that awaits ``waiter``. A closed loop is ignored."""
         self._answered.append(waiter)
         if not self._told:
             self._told = True
@@ -56,7 +56,7 @@ class Bridge:
                     loop.call_soon_threadsafe(self._cross)
 
     def _cross(self) -> None:
-        self._told = False  # first: what is appended from now on tells the loop again
+        self._told = False  # first: waiters appended from now on wake the loop again
         while self._answered:
             waiter = self._answered.popleft()
             if not waiter.done():
@@ -67,7 +67,7 @@ _BRIDGES: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bridge] = weakref
 
 
 async def settled(future: Future, timeout: float | None = None) -> bool:
-    """Wait for an answer or an error; whether there is one after ``timeout`` seconds (``None``: wait on)."""
+    """Wait for an answer or an error up to ``timeout`` seconds (``None``: for ever); return whether there is one."""
     if future.done:
         return True
     loop = asyncio.get_running_loop()
@@ -93,13 +93,13 @@ def _wake(bridge: Bridge, waiter: asyncio.Future[None], _: Future) -> None:
 
 
 async def answer(future: Future) -> Any:
-    """What the future is answered with; raises the error."""
+    """Return a future's answer; raise its error."""
     await settled(future)
     return future.get()
 
 
 async def safe(confirm: Confirm) -> None:
-    """Wait until it is safe, and let those who see to that hurry."""
+    """Wait until a message is safe, and request a sync at once."""
     if not confirm.done:
         confirm.hurry()
     await answer(confirm)
@@ -127,7 +127,7 @@ async def _waited(wait: Wait) -> Any:
             if isinstance(wait, Asked):
                 wait.send()
                 if wait.done:
-                    await asyncio.sleep(0)  # whoever asks again and again lets others have their turn
+                    await asyncio.sleep(0)  # let other coroutines run, even if this one never has to wait
             if isinstance(wait, Confirm) and not wait.done:
                 wait.hurry()
             return await answer(wait)
@@ -143,7 +143,7 @@ async def _waited(wait: Wait) -> Any:
 async def admitted(admission: Admission) -> Any:
     """Wait until there is room, and give the messages. Raises :class:`BlockedError` after the admission's timeout.
 
-    Whom they are for is asked anew after every wait.
+    The target queues are looked up again after every wait.
     """
     loop = asyncio.get_running_loop()
     deadline = None if admission.timeout is None else loop.time() + admission.timeout
@@ -163,7 +163,7 @@ async def admitted(admission: Admission) -> Any:
 
 
 def run_now(steps: Steps[T]) -> T:
-    """Run a verb that waits for nothing but room, and not for that either (``block=False``)."""
+    """Run a verb that waits only for room, and here not even for that (``block=False``)."""
     try:
         wait = next(steps)
         while isinstance(wait, Admission):
@@ -190,7 +190,7 @@ def awaited(
 def awaited(
     verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A method that awaits a verb. ``becomes``: makes a handle of what the verb returns."""
+    """Return a method that awaits a verb. ``becomes``: makes a handle of what the verb returns."""
 
     name = verb.__name__
 
@@ -206,8 +206,8 @@ def awaited(
 def awaited_safe(
     verb: Callable[Concatenate[V, P], Steps[Confirm]],
 ) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, Scheduled | None]]:
-    """A method that awaits a verb, and then the confirm that it returns. That of messages which come later is what the
-    method returns: it has their ids."""
+    """Return a method that awaits a verb, and then its confirm. For delayed messages, the confirm is what the
+    method returns, as it has their ids."""
 
     name = verb.__name__
 
@@ -222,9 +222,9 @@ def awaited_safe(
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Do something that blocks, in the loop's default executor. It is done to its end; then a cancellation is raised.
+    """Run blocking work in the loop's default executor, to its end; then raise a cancellation.
 
-    What ``work`` raised goes before the cancellation.
+    An error from ``work`` has precedence over the cancellation.
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None

@@ -1,7 +1,7 @@
 """Confirms to be awaited.
 
-Somebody who awaits one does not wait for the timer that groups syncs: the queue is told to hurry, and what came
-meanwhile from others is made safe in the same go. Cancelled there, the message is published all the same.
+Awaiting one does not wait for the timer that groups syncs: the queue syncs at once, with what other publishers added
+meanwhile. If the await is cancelled, the message is published all the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ W = TypeVar("W")
 
 
 class AppendConfirm(Generic[W]):
-    """Await it to know that a message is as safe as the node's ``sync`` promises, and where it is; raises why it never
+    """Await it to know that a message is as safe as the node's ``sync`` promises, and its position; raises why it never
     will be.
 
-    It may be awaited by many, from any event loop, and by nobody: the message gets safe all the same.
+    Any number of coroutines may await it, from any event loop, or none: the message gets safe all the same.
     """
 
     __slots__ = ("_future", "_where")
@@ -30,12 +30,12 @@ class AppendConfirm(Generic[W]):
 
     @property
     def done(self) -> bool:
-        """Whether it is known."""
+        """Whether the outcome is known."""
         return self._future.done
 
     @property
     def error(self) -> BaseException | None:
-        """Why it will not be safe, as far as that is known."""
+        """Why the message will not be safe, if known."""
         return self._future.error
 
     def __await__(self) -> Generator[Any, None, W]:
@@ -49,7 +49,7 @@ class AppendConfirm(Generic[W]):
 class Confirm(AppendConfirm[None]):
     """Await it to know that messages are as safe as the node's ``sync`` promises; raises why they never will be.
 
-    It may be awaited by many, from any event loop, and by nobody: the messages get safe all the same.
+    Any number of coroutines may await it, from any event loop, or none: the messages get safe all the same.
     """
 
     __slots__ = ()
@@ -59,14 +59,14 @@ class Confirm(AppendConfirm[None]):
 
     @property
     def message_id(self) -> str:
-        """Of a message that comes later (``delay``, ``at``): by it :meth:`Queue.cancel_delayed` calls it back."""
+        """The id of a delayed message (``delay``, ``at``), for :meth:`Queue.cancel_delayed`."""
         if not isinstance(found := getattr(self._future, "message_id", None), str):
             raise AttributeError("only of messages that come later the id is known")  # noqa: TRY004
         return found
 
     @property
     def duplicates(self) -> tuple[int, ...]:
-        """Which of the messages, counted from 0, were not stored, as their keys (``unique``) were taken. Await it
+        """The indexes of messages that were not stored because their keys (``unique``) were taken. Await the confirm
         first."""
         if not self.done:
             raise RuntimeError("await the confirm first: it is not known yet what was stored")
@@ -74,5 +74,5 @@ class Confirm(AppendConfirm[None]):
 
     @property
     def duplicate(self) -> bool:
-        """Whether there is such a message: of a single one, whether it was not stored."""
+        """Whether there is such a message; for a single one, whether it was not stored."""
         return bool(self.duplicates)

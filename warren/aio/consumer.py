@@ -1,7 +1,7 @@
 """Consumers as async iterators, and their deliveries; on top of :mod:`warren.verbs.consumer_verbs`.
 
 Between the last wait and the hand-over there is no point where a coroutine can be cancelled, so a cancelled
-:meth:`Consumer.receive` has taken nothing: the message is the next one's.
+:meth:`Consumer.receive` has taken nothing: the next call gets the message.
 
 Unsettled messages go back to their place in the queue when the consumer is closed, or when the last reference to the
 consumer and its deliveries is gone (:class:`~warren.handles.channel.Channel`). So a task that is cancelled in the
@@ -36,21 +36,21 @@ class Delivery(DeliveredMessage):
     __slots__ = ()
 
     async def ack(self, *, multiple: bool = False) -> None:
-        """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
+        """Ack the message: it is deleted. ``multiple``: and all that this channel delivered before it."""
         if multiple is not False:
             check_flag(multiple, "multiple")
         await self._settle("ack", multiple)
 
     @checked
     async def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
-        """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
+        """Return it to its place in the queue, or (without ``requeue``) to the dead letters."""
         await self._settle("requeue" if requeue else "reject", multiple)
 
     @checked
     async def retry(self, delay: float | None = None) -> None:
-        """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
+        """Return it as failed to its place in the queue, to come again after ``delay`` seconds.
 
-        ``None``: when the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
+        ``None``: as the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
         5 minutes.
         """
         wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
@@ -63,9 +63,9 @@ class Delivery(DeliveredMessage):
 
     @checked
     async def extend(self, seconds: float) -> None:
-        """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
+        """Keep it for ``seconds`` from now on, if an ack timeout would end before.
 
-        Raises :class:`UnknownTagError` where it is settled, or has gone back to its queue already.
+        Raises :class:`UnknownTagError` if it is settled, or has gone back to its queue already.
         """
         await run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
@@ -96,10 +96,10 @@ class Delivery(DeliveredMessage):
 
 
 class Consumer(Handle[ConsumerVerbs]):
-    """An async iterator over deliveries; ``async with`` closes it. It begins when it is entered or first asked.
+    """An async iterator over deliveries; ``async with`` closes it. It begins when it is entered or first used.
 
-    Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises what
-    its queue failed of. Several tasks of one event loop may share it; each message goes to one of them.
+    Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises the
+    error that its queue failed with. Several tasks of one event loop may share it; each message goes to one of them.
     """
 
     made_by = "queue.consume()"
@@ -131,7 +131,7 @@ class Consumer(Handle[ConsumerVerbs]):
 
     @checked
     async def receive(self, timeout: float | None = None) -> Delivery | None:
-        """The next message; ``None`` after ``timeout`` seconds (``None``: wait), or when no more will come."""
+        """Return the next message, or ``None`` after ``timeout`` seconds (``None``: wait) or when no more will come."""
         verbs = self._verbs
         if self._handed_out >= FAIR_SHARE:
             self._handed_out = 0
@@ -149,7 +149,7 @@ class Consumer(Handle[ConsumerVerbs]):
         if not verbs.closed:
             await run(verbs.begin())
         while not verbs.closed:
-            delivery = next(self._batch, None)  # another task may have brought some
+            delivery = next(self._batch, None)  # another task may have fetched some
             if delivery is not None:
                 return delivery
             ended, left = verbs.deliveries.ended, None if deadline is None else max(0.0, deadline - loop.time())
@@ -164,7 +164,7 @@ class Consumer(Handle[ConsumerVerbs]):
     cancel = awaited(ConsumerVerbs.cancel)
 
     async def close(self) -> None:
-        """Cancel, and give everything back that was not settled."""
+        """Cancel, and give back what was not settled."""
         batch, self._batch = self._batch, iter(())
         await run(self._verbs.close(batch))
 

@@ -1,8 +1,8 @@
 """Node: a running message store, for coroutines.
 
-It shares what runs with a :class:`warren.Node`, which threads can use at the same time (``blocking``), as can other
-event loops. Opening and closing read and write files for as long as it takes; they run in the loop's default executor,
-to their ends, even if the coroutine is cancelled that waits for them: a directory is never left open by nobody.
+It shares the running node with a :class:`warren.Node`, which threads (``blocking``) can use at the same time, as can
+other event loops. Opening and closing may read and write files for long; they run in the loop's default executor,
+to their ends, even if the waiting coroutine is cancelled: a directory is never left open without a handle.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class Vhost(VhostHandle):
-    """What can be done in one vhost, and the owner of the exclusive queues that were declared through it.
+    """One vhost, and the owner of the exclusive queues that were declared through it.
 
-    ``publish_to`` comes back when the message is safe in all queues.
+    ``publish_to`` returns when the message is safe in all queues.
     """
 
     release = awaited(VhostVerbs.release)
@@ -54,7 +54,7 @@ class Vhost(VhostHandle):
     delete_queue = awaited(VhostVerbs.delete_queue)
 
     def queues(self) -> list[Queue]:
-        """A handle on every queue, those that failed too."""
+        """Return a handle on every queue, including those that failed."""
         return [Queue(verbs) for verbs in self._verbs.all_queues()]
 
     exchange = awaited(VhostVerbs.exchange, Exchange)
@@ -118,7 +118,7 @@ class Node(NodeUsers, Vhost):
 
     @property
     def is_guest(self) -> bool:
-        """Whether another process hosts the node; of a directory that is shared."""
+        """Whether another process hosts the node of a shared directory."""
         return self.blocking.is_guest
 
     vhost = awaited(NodeVerbs.vhost, Vhost)
@@ -137,11 +137,11 @@ class Node(NodeUsers, Vhost):
 
     @checked
     async def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
-        """Let AMQP 0-9-1 clients in, in an event loop of the server's own: see :meth:`warren.Node.serve`."""
+        """Serve AMQP 0-9-1 clients, in an event loop of the server's own: see :meth:`warren.Node.serve`."""
         return await in_thread(lambda: self.blocking.serve(settings, port=port))
 
     async def close(self) -> None:
-        """Wait for what was published to be safe, write everything down, and give the directory free."""
+        """Wait until what was published is safe, write everything to disk, and release the directory."""
         await in_thread(self.blocking.close)
 
     async def __aexit__(
@@ -151,7 +151,7 @@ class Node(NodeUsers, Vhost):
 
 
 class Opening:
-    """What :func:`warren.aio.open` gives: await it for the node, or use it in an ``async with``, which closes it."""
+    """The result of :func:`warren.aio.open`: await it for the node, or use it in an ``async with``, which closes it."""
 
     def __init__(
         self, path: str | os.PathLike[str], config: Any, *, adopt: bool, share: bool, settings: Mapping[str, Any]
@@ -167,7 +167,7 @@ class Opening:
         try:
             await in_thread(lambda: opened.append(self._open()))
         except asyncio.CancelledError:
-            for one in opened:  # nobody gets it
+            for one in opened:  # the caller does not get it
                 await in_thread(one.close)
             raise
         return Node(opened[0])

@@ -1,10 +1,10 @@
 """Topic: the handle of :mod:`warren.handles.topic`, for coroutines. Any number of event loops may share it.
 
-``append`` waits until the message is safe, ``append_nowait`` gives a confirm to be awaited later. Entries, keys and
-groups are asked for from the actors, and messages are read in the loop's default executor, many at a time.
+``append`` waits until the message is safe, ``append_nowait`` returns a confirm to be awaited later. Entries, keys and
+groups are requested from the actors, and messages are read in the loop's default executor, many at a time.
 
-An await that is cancelled stops waiting. Before there was room nothing was appended; after that it is appended, a
-half message is prepared, a group sought.
+A cancelled await stops waiting. If there was no room yet, nothing is appended; otherwise the message is appended, a
+half message is prepared, or a group moved.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Topic(TopicHandle):
     async def append(
         self, body: bytes, *, timeout: float | None = None, **arguments: Unpack[AppendArguments]
     ) -> AppendResult:
-        """Append a message, and come back when it is safe, with where it is. Arguments: :meth:`warren.Topic.append`'s.
+        """Append a message, and return its position when it is safe. Arguments: those of :meth:`warren.Topic.append`.
 
-        While the disk is behind, or an alarm is set, it waits before that: for ``timeout`` seconds, then it raises
+        While the disk lags, or an alarm is set, it waits before that: for ``timeout`` seconds, then it raises
         :class:`BlockedError`, and the message was not taken.
         """
         appended = await run(self._verbs.append(body, timeout=timeout, **arguments))
@@ -58,7 +58,7 @@ class Topic(TopicHandle):
 
     @checked
     def append_nowait(self, body: bytes, **arguments: Unpack[AppendArguments]) -> AppendConfirm[AppendResult]:
-        """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
+        """Hand over a message; await the result to know it safe. Never waits: raises :class:`BlockedError`."""
         self._verbs.check_now()
         appended = run_now(self._verbs.append(body, block=False, **arguments))
         return AppendConfirm(appended.confirm, appended.position)
@@ -67,9 +67,9 @@ class Topic(TopicHandle):
     async def append_many(
         self, bodies: Iterable[bytes], *, timeout: float | None = None, **arguments: Unpack[AppendManyArguments]
     ) -> AppendResults:
-        """Append messages in one go, and come back when all are safe. Otherwise as :meth:`append`.
+        """Append messages in one go, and return when all are safe. Otherwise as :meth:`append`.
 
-        Arguments: :meth:`warren.Topic.append_many`'s.
+        Arguments: those of :meth:`warren.Topic.append_many`.
         """
         appended = await run(self._verbs.append_many(bodies, timeout=timeout, **arguments))
         await safe(appended.confirm)
@@ -77,7 +77,7 @@ class Topic(TopicHandle):
 
     @checked
     async def room(self, timeout: float | None = None) -> None:
-        """Wait until :meth:`append_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
+        """Wait until :meth:`append_nowait` has room; raise :class:`BlockedError` after ``timeout`` seconds."""
         await run(self._verbs.room(timeout))
 
     prepare = awaited(TopicVerbs.prepare, Transaction)
@@ -87,9 +87,9 @@ class Topic(TopicHandle):
 
     @checked
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
-        """A member of a group, to be used in an ``async with``; it joins when it is entered or first asked.
+        """Return a member of a group, for an ``async with``; it joins when it is entered or first used.
 
-        Arguments: :meth:`warren.Topic.reader`'s.
+        Arguments: those of :meth:`warren.Topic.reader`.
         """
         return Reader(self._verbs.reader(group, **arguments))
 
@@ -104,11 +104,11 @@ class Topic(TopicHandle):
         auto_commit: bool = True,
         consume_from: StartOffset | Moment | Mapping[int, int] = "first",
     ) -> AsyncGenerator[TopicRecord, None]:
-        """Read on where the group is: up to ``max_records`` messages, until none comes for ``timeout`` seconds.
+        """Continue where the group is: read up to ``max_records`` messages, until none comes for ``timeout`` seconds.
 
-        With ``auto_commit`` a message is done when the next one is asked for, or the loop ends; a loop that is left in
-        the middle of a message gets that one again. A member of the group while it lasts: after a ``break`` until the
-        event loop comes round, or in an :func:`contextlib.aclosing` until that ends.
+        With ``auto_commit`` a message is done when the next one is requested, or the loop ends; a loop that is left in
+        the middle of a message gets that one again. The loop is a member of the group: after a ``break`` until the
+        event loop's next round, or in an :func:`contextlib.aclosing` until that ends.
         """
         async with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
             async for record in reader.records(max_records, timeout):
@@ -116,8 +116,8 @@ class Topic(TopicHandle):
 
     @checked
     async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[TopicRecord, None]:
-        """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
-        seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
+        """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
+        seconds (``None``: for ever). This joins no group, and stores no position."""
         bounds = await self.offsets()
         found: list[TopicRecord] = []
         async with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:

@@ -1,6 +1,6 @@
 """Readers of topics and what they read, for coroutines; on top of :mod:`warren.verbs.reader_verbs`.
 
-What is taken is asked of the groups' actor, and read from the files in the loop's default executor, a batch a hop;
+Messages are taken from the groups' actor, and read from the files in the loop's default executor, one batch per call;
 between batches no thread is used. A reader that waits for messages is an entry in a list.
 """
 
@@ -33,8 +33,8 @@ def _records(read: Read) -> RecordBatch[TopicRecord]:
 class Records:
     """An async iterator over a reader's messages. Made by :meth:`Reader.records`; ends when the reader is closed.
 
-    Whoever is cancelled while it waits for the next message can go on with it; who leaves it in the middle of a message
-    gets that one again.
+    A coroutine that is cancelled while it waits for the next message can go on with it; one that leaves the loop in the
+    middle of a message gets that one again.
     """
 
     def __init__(self, iteration: Iteration[TopicRecord]) -> None:
@@ -57,7 +57,7 @@ class Records:
         return record
 
     async def aclose(self) -> None:
-        """Leave it: what is not done comes again."""
+        """End the iteration: messages that are not done come again."""
         self._iteration.leave()
 
     def __del__(self) -> None:
@@ -67,7 +67,7 @@ class Records:
 class Reader(ReaderHandle):
     """Reads a topic for a group, one task at a time. Made by :meth:`warren.aio.Topic.reader`, for an ``async with``.
 
-    One that is forgotten, with all its records, without having been closed leaves its group by itself.
+    An unreferenced reader that was not closed leaves its group by itself, once its records are unreferenced, too.
     """
 
     begin = awaited(ReaderVerbs.begin)
@@ -76,11 +76,11 @@ class Reader(ReaderHandle):
 
     @checked
     def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Records:
-        """Messages one by one, up to ``max_records``, until none came for ``timeout`` seconds (``None``: for ever)."""
+        """Iterate over at most ``max_records`` messages, until none comes for ``timeout`` seconds (``None``: wait)."""
         return Records(Iteration(self._verbs, TopicRecord, max_records, timeout))
 
     def __aiter__(self) -> Records:
-        """Messages one by one, for ever."""
+        """Iterate over messages for ever."""
         return self.records(timeout=None)
 
     commit = awaited(ReaderVerbs.commit)
@@ -97,4 +97,4 @@ class Reader(ReaderHandle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await run(self._verbs.leave(is_done=error is None))  # what was being worked on is not done
+        await run(self._verbs.leave(is_done=error is None))  # the message in progress is not done

@@ -1,11 +1,11 @@
 """Connection: one end of an AMQP 0-9-1 connection, without a socket.
 
-Hand it what came from the peer (:meth:`Connection.receive`) and get events; say what to send and take the bytes
+Pass it the peer's bytes (:meth:`Connection.receive`) and get events; call its methods to send and take the bytes
 (:meth:`Connection.data_to_send`). It checks the order of frames, the states of the connection and its channels, and
 the sizes that were negotiated, and answers violations as RabbitMQ does. It does not know who may log in, what a queue
 is, or when a heartbeat is due.
 
-A message that stands in several frames is put together in memory, up to ``max_message_size``.
+A message in several frames is assembled in memory, up to ``max_message_size``.
 """
 
 from __future__ import annotations
@@ -69,29 +69,29 @@ from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
 
 PROTOCOL_HEADER: Final = b"AMQP\0\0\x09\x01"
 _ACCEPTED_HEADERS: Final = frozenset((PROTOCOL_HEADER, b"AMQP\x01\x01\0\x09"))
-"""AMQP 0-9-1, and 0-9, which differs in nothing that matters."""
+"""AMQP 0-9-1, and 0-9, whose differences do not matter."""
 
 FRAME_MIN_SIZE: Final = 4096
-"""What a frame may have until it was negotiated, and at least then."""
+"""The frame size limit before the negotiation, and the lowest allowed after it."""
 CHANNEL_MAX: Final = 2047
 """RabbitMQ's default."""
 FRAME_MAX: Final = 131_072
 """RabbitMQ's default, bytes."""
 MAX_MESSAGE_SIZE: Final = 536_870_912
-"""RabbitMQ's limit on what is put together at all, bytes."""
+"""RabbitMQ's upper limit on assembled messages, bytes."""
 
 _HEARTBEAT: Final = frame(HEARTBEAT, 0, b"")
 _LEAST_BYTES: Final = {METHOD: 4, HEADER: 12, BODY: 0}
 _CONNECTION: Final = c.Connection.frame_id
 _NO_KIND: Final = 1 << 32
-"""More than any payload has."""
+"""Larger than any payload."""
 _RUNNING: Final = State.RUNNING
 _CLOSING: Final = State.CLOSING
 _TERMINATED: Final = State.TERMINATED
 _DEAF: Final = (State.CLOSED, State.TERMINATED)
 _STOPPING: Final = (*_DEAF, State.CLOSING)
 _ANSWERING: Final = (State.RUNNING, State.CLOSING)
-"""What came before the peer's close may still be answered."""
+"""States in which the peer's earlier requests may still be answered."""
 _USUAL: Final = {
     side: frozenset(kind.index for kind in SENT_BY[side] - {c.Channel.Open} if kind.index >> 16 != _CONNECTION)
     - set(OWN_METHODS)
@@ -102,33 +102,33 @@ _OPEN_AND_CLOSE: Final = frozenset(
     kind.index for kind in (c.Channel.Open, c.Channel.OpenOk, c.Channel.Close, c.Channel.CloseOk)
 )
 _OFTEN: Final = (CONTENT_METHODS | {GET}) - {GET_OK}
-"""What comes with the same arguments again and again."""
+"""Methods that often come with the same arguments."""
 _CACHED: Final = 128
-"""So many methods, and beginnings of messages, that come again and again are kept as they are read and written."""
+"""This many repeated methods and message headers are cached as they are read and written."""
 _CACHED_BYTES: Final = 512
-"""And none that is longer."""
+"""The longest of them, in bytes."""
 _LOOSE: Final = 1024
-"""So many pieces of a body at most stand by themselves."""
+"""At most this many pieces of a body are kept apart."""
 
 
 @attrs.define
 class _Content:
-    """A message that has not come as a whole."""
+    """A message that has not arrived completely."""
 
     method: Method
     tags: list[int]
-    """The delivery tag, where it has one."""
+    """The delivery tag, if it has one."""
     properties: bytes | None = None
-    """``None``: the content header has to come."""
+    """``None``: the content header is still missing."""
     left: int = 0
-    """Bytes of the body that have to come."""
+    """Bytes of the body that are still missing."""
     fragments: list[bytes] = attrs.Factory(list)
     size: int = 0
-    """Bytes of those."""
+    """Total bytes of the fragments."""
     _loose: int = 0
 
     def add(self, payload: bytes) -> None:
-        """One more piece of the body. So many small ones are joined: each would take many times its bytes."""
+        """Add a piece of the body. Many small pieces are joined: each would take many times its bytes."""
         self.fragments.append(payload)
         self.size += len(payload)
         self._loose += 1
@@ -139,11 +139,11 @@ class _Content:
 
 @attrs.define
 class _Channel:
-    """What is known of a channel."""
+    """The state of a channel."""
 
     is_open: bool = False
     is_closing: bool = False
-    """We have asked to close it; what comes until the answer is passed over."""
+    """We have asked to close it; everything until the answer is ignored."""
     content: _Content | None = None
 
 
@@ -159,7 +159,7 @@ class Connection:
         max_message_size: int = MAX_MESSAGE_SIZE,
         has_own_methods: bool = False,
     ) -> None:
-        """``channel_max``, ``frame_max``: what we agree to at most; 0: no limit. ``has_own_methods``: whether the peer
+        """``channel_max``, ``frame_max``: the most that we agree to; 0: no limit. ``has_own_methods``: whether the peer
         may send those of :mod:`warren.amqp.own_methods`."""
         self.side = side
         self.state = State.HANDSHAKE
@@ -172,7 +172,7 @@ class Connection:
         self._ours, self._theirs = SENT_BY[side], SENT_BY[side.peer]
         self._usual = _USUAL[side.peer]
         self._methods: dict[bytes, Method] = {}
-        """What came before and may come again, by its bytes; nobody changes them."""
+        """Decoded methods by their bytes, for those that repeat; never modified."""
         self._frames: dict[tuple[Any, ...], ContentFrames] = {}
         """The same for messages that are sent."""
         self._reader = FrameReader(FRAME_MIN_SIZE)
@@ -180,13 +180,13 @@ class Connection:
         self._channels: dict[int, _Channel] = {}
         self._header_due = side is Side.SERVER
         self.assembled_bytes = 0
-        """What has come until now of bodies that stand in several frames."""
+        """Bytes received so far of bodies in several frames."""
         self._out: list[bytes] = [] if side is Side.SERVER else [PROTOCOL_HEADER]
 
     # ── what came ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def receive(self, data: bytes) -> list[Event]:
-        """What the peer's bytes mean. Never raises for what the peer sent: a :class:`Violation` is the last event."""
+        """Parse the peer's bytes. Never raises for invalid bytes: a :class:`Violation` is the last event."""
         if self._is_over():
             return []
         events: list[Event] = []
@@ -201,7 +201,7 @@ class Connection:
                     break
                 self._receive_item(item, events)
         except ProtocolError as error:
-            if self.state in _DEAF:  # it was to be passed over; now not even the answer to our close will be found
+            if self.state in _DEAF:  # frames were ignored anyway; now not even the answer to our close can be found
                 self.state = State.TERMINATED
             else:
                 self._fail(error)
@@ -212,7 +212,7 @@ class Connection:
         return self.state is _TERMINATED
 
     def _receive_header(self, events: list[Event]) -> bool:
-        """Whether frames may follow."""
+        """Read the protocol header; return whether frames may follow."""
         header = self._reader.take(len(PROTOCOL_HEADER))
         if header is None:
             return False
@@ -240,7 +240,7 @@ class Connection:
             self._receive_frame(item, events)
 
     def _known_method(self, payload: bytes) -> Method:
-        """The method with this payload, read once for all."""
+        """Return the method with this payload, decoded once."""
         method = self._methods.get(payload) if len(payload) <= _CACHED_BYTES else None
         return self._new_method(payload) if method is None else method
 
@@ -274,7 +274,7 @@ class Connection:
             self._receive_content(number, kind, payload, events)
 
     def _pass_over(self, item: Item, events: list[Event]) -> None:
-        """We have closed: only what has to do with that counts."""
+        """Ignore an item after our close, except for methods about closing."""
         if not isinstance(item, Frame) or item.channel or item.kind != METHOD:
             return
         if len(item.payload) < _LEAST_BYTES[METHOD]:
@@ -307,7 +307,7 @@ class Connection:
         events.append(MethodReceived(0, method))
 
     def _may_be_closed(self) -> bool:
-        """A server closes when it will; a client once it is in."""
+        """Whether the peer may close: a server at any time, a client after login."""
         return self.state is State.RUNNING or (self.side is Side.CLIENT and self.state is not State.HANDSHAKE)
 
     def _offered(self, tune: c.Connection.Tune) -> None:
@@ -349,7 +349,7 @@ class Connection:
         return channel
 
     def _channel_for(self, number: int, index: int) -> _Channel:
-        """The channel that the peer sends a method with this index on, where it may."""
+        """Return the channel for a method with this index from the peer; raise if the peer may not send it."""
         channel = self._channels.get(number)
         if channel is not None and channel.is_open and channel.content is None and index in self._usual:
             return channel
@@ -387,7 +387,7 @@ class Connection:
                 raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
             del self._channels[number]
         elif isinstance(method, c.Channel.Close):
-            if channel.is_closing:  # both ask at once
+            if channel.is_closing:  # both closed at the same time
                 self._out.append(encode_method(number, c.Channel.CloseOk()))
                 return
         else:
@@ -397,7 +397,7 @@ class Connection:
         events.append(MethodReceived(number, method))
 
     def _check_size(self, size: int, method_index: int) -> None:
-        """Whether a body of ``size`` bytes is taken at all."""
+        """Raise if a body of ``size`` bytes is too large."""
         if size > self.max_message_size:
             raise ProtocolError(
                 FRAME_ERROR,
@@ -442,19 +442,19 @@ class Connection:
     # ── sending ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def data_to_send(self) -> bytes:
-        """What is to go to the peer, once."""
+        """Return the bytes for the peer, and forget them."""
         data = b"".join(self._out)
         self._out.clear()
         return data
 
     def pieces_to_send(self) -> list[bytes]:
-        """The same, where bodies of :data:`~warren.amqp.framing.LARGE_BYTES` stand by themselves, uncopied."""
+        """The same in pieces, with bodies of :data:`~warren.amqp.framing.LARGE_BYTES` or more uncopied."""
         pieces, self._out = self._out, []
         return pieces
 
     def send(self, channel: int, method: Method) -> None:
-        """Send a method without content. Raises :class:`OutOfOrderError` for what may not be sent now, and
-        :class:`MessageError` for what no frame can hold; then nothing has changed."""
+        """Send a method without content. Raises :class:`OutOfOrderError` if it may not be sent now, and
+        :class:`MessageError` if it does not fit into a frame; then nothing has changed."""
         self._check_ours(method)
         encoded = encode_method(channel, method)
         if not channel:
@@ -498,7 +498,7 @@ class Connection:
             raise OutOfOrderError(f"{dotted_name(method)}: channel {number} is not open")
         elif isinstance(method, c.Channel.Close):
             channel.is_closing = True
-        elif isinstance(method, c.Channel.CloseOk) and not channel.is_closing:  # else our own is not answered yet
+        elif isinstance(method, c.Channel.CloseOk) and not channel.is_closing:  # otherwise ours is not answered yet
             del self._channels[number]
 
     def publish(self, channel: int, publish: c.Basic.Publish, properties: bytes, bodies: Sequence[bytes]) -> None:
@@ -531,7 +531,7 @@ class Connection:
         return self._frames.get(key) or self._new_frames(key, deliver)
 
     def _new_frames(self, key: tuple[Any, ...], method: c.Basic.Publish | c.Basic.Deliver) -> ContentFrames:
-        """For messages on a channel (the first of ``key``) that may come again."""
+        """Make and cache frames for messages on a channel (the first of ``key``)."""
         payload, tagged = encode_payload(method), method.index == DELIVER
         parts = split_at_tag(DELIVER, payload) if tagged else (payload, b"")
         frames = ContentFrames(key[0], parts, tagged=tagged, frame_max=self._writable_bytes)
@@ -556,12 +556,12 @@ class Connection:
 
     @property
     def unfinished_bytes(self) -> int:
-        """What is held of messages of which a part has to come."""
+        """Bytes held for messages that have not arrived completely."""
         contents = (channel.content for channel in self._channels.values())
         return sum(content.size for content in contents if content is not None)
 
     def forget_unfinished(self) -> None:
-        """Nothing comes any more: messages of which a part had to come are none."""
+        """Drop incomplete messages: nothing comes any more."""
         for channel in self._channels.values():
             channel.content = None
         self._reader = FrameReader(self.frame_max)
@@ -582,12 +582,12 @@ class Connection:
             raise OutOfOrderError(f"{dotted_name(method)}: channel {number} is not open")
 
     def send_heartbeat(self) -> None:
-        """Show that we are there."""
+        """Send a heartbeat."""
         self._out.append(_HEARTBEAT)
 
     def _fail(self, error: ProtocolError) -> None:
-        """Close with what the peer did wrong. A peer whose connection is not open yet gets no reasons."""
-        opens = self.state is State.OPENING and error.reply_code == UNEXPECTED_FRAME  # as RabbitMQ does it
+        """Close the connection for an error of the peer. Before the connection is open, the peer gets no reason."""
+        opens = self.state is State.OPENING and error.reply_code == UNEXPECTED_FRAME  # as in RabbitMQ
         tells = (self.state in _ANSWERING or opens) and not isinstance(error, UntoldError)
         if tells:
             class_id, method_id = divmod(error.method_index, 1 << 16)
@@ -607,7 +607,7 @@ def _decode_on_0(payload: bytes) -> Method:
 
 
 def _add_messages(events: list[Event], found: Messages) -> None:
-    """Let messages join those before them where they differ in nothing but their bodies and delivery tags."""
+    """Append messages to the previous event if only bodies and delivery tags differ."""
     last = events[-1] if events else None
     if (
         isinstance(last, Messages)
@@ -622,7 +622,7 @@ def _add_messages(events: list[Event], found: Messages) -> None:
 
 
 def _lower(ours: int, theirs: int) -> int:
-    """Of two limits, of which 0 is none."""
+    """The lower of two limits; 0 means no limit."""
     return min(ours, theirs) if ours and theirs else ours or theirs
 
 

@@ -1,13 +1,13 @@
-"""Frames: from a stream of bytes to frames, contents and runs of them.
+"""Frames: parsing a stream of bytes into frames, contents and runs of them.
 
 A frame is ``kind u8 · channel u16 · size u32 · payload · 0xCE``, big-endian. A message is a method frame, a header
 frame and, unless it is empty, one or more body frames. AMQP 0-9-1 specification, section 2.3.5.
 
 Most traffic repeats itself: a publisher sends messages to one routing key with the same properties, a consumer acks one
-delivery after the other. Where consecutive messages differ in nothing but their delivery tags and their bodies, which
-have one length, :class:`FrameReader` compares the bytes as rows of a matrix to find how many there are, and gives them
+delivery after the other. If consecutive messages differ only in their delivery tags and their bodies, which
+have one length, :class:`FrameReader` compares the bytes as rows of a matrix to find their number, and returns them
 as one :class:`ContentRun`; and consecutive acks as one :class:`MethodRun`. A single message is a run of one. A message
-that was cut by the end of the data, or that stands in several body frames, comes frame by frame.
+that was cut by the end of the data, or that has several body frames, comes frame by frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRAME_END: Final = 0xCE
 OVERHEAD: Final = 8
 """Bytes of a frame around its payload."""
 LARGE_BYTES: Final = 4096
-"""A body of so many bytes is handed on as it is when it is sent, and not copied into what is around it."""
+"""A body of this many bytes or more is sent as it is, without copying it into a frame."""
 
 BASIC: Final = 60
 PUBLISH: Final = BASIC << 16 | 40
@@ -45,7 +45,7 @@ REJECT: Final = BASIC << 16 | 90
 NACK: Final = BASIC << 16 | 120
 CONTENT_METHODS: Final = frozenset((PUBLISH, RETURN, DELIVER, GET_OK))
 SETTLEMENTS: Final = frozenset((ACK, REJECT, NACK))
-"""Methods that are a delivery tag and an octet of flags."""
+"""Methods that consist of a delivery tag and an octet of flags."""
 
 _START: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
@@ -89,7 +89,7 @@ class ContentRun:
     method: bytes
     """The method's payload, with 0 for its delivery tag."""
     tags: list[int]
-    """Their delivery tags; empty where the method has none (publish, return)."""
+    """Their delivery tags; empty for methods without one (publish, return)."""
     properties: bytes
     """The content header's property flags and list."""
     bodies: list[bytes]
@@ -99,21 +99,21 @@ Item = Frame | MethodRun | ContentRun
 
 
 class FrameReader:
-    """Cuts what it is fed into frames and runs."""
+    """Cuts data into frames and runs."""
 
     def __init__(self, frame_max: int) -> None:
         self.frame_max = frame_max
-        """Bytes that the peer's frames may have, overhead included; 0: no limit."""
+        """The size limit of the peer's frames in bytes, with overhead; 0: no limit."""
         self.finds_runs = False
-        """Else every frame comes as it is: a connection that does not run has to look at each."""
+        """Otherwise every frame comes as it is: a connection that is not running has to check each."""
         self._data = b""
         self._at = 0
         self._cut = bytearray()
-        """What has come of a frame that was cut by the end of the data."""
+        """The start of a frame that was cut by the end of the data."""
         self._missing = 0
-        """Bytes that have to come of it."""
+        """Bytes of it that are still missing."""
         self._behind, self._behind_at = b"", 0
-        """What came with its end, and where that was."""
+        """The data that came with the rest of the cut frame, and the position after that rest."""
 
     @property
     def pending_bytes(self) -> int:
@@ -121,7 +121,7 @@ class FrameReader:
         return len(self._cut) + len(self._data) - self._at + len(self._behind) - self._behind_at
 
     def feed(self, data: bytes) -> None:
-        """Hand over what came from the peer."""
+        """Add data from the peer."""
         if self._missing:
             self._feed_cut(data)
         elif self._at == len(self._data) and not self._behind:
@@ -131,7 +131,7 @@ class FrameReader:
             self._behind, self._behind_at = b"", 0
 
     def _feed_cut(self, data: bytes) -> None:
-        """The frame that was cut is put together by itself: what comes with its end need not be copied for that."""
+        """Assemble the cut frame separately: the data after its end need not be copied."""
         self._cut += data[: self._missing]
         if len(data) < self._missing:
             self._missing -= len(data)
@@ -141,7 +141,7 @@ class FrameReader:
         self._cut, self._missing = bytearray(), 0
 
     def _next_behind(self) -> Item | None:
-        """There is no whole frame where we are: go on behind it, or wait for the rest."""
+        """Continue after the current data, which has no whole frame left, or wait for the rest."""
         if self._behind:
             self._data, self._at = self._behind, self._behind_at
             self._behind, self._behind_at = b"", 0
@@ -155,14 +155,14 @@ class FrameReader:
         return None
 
     def take(self, count: int) -> bytes | None:
-        """The next ``count`` bytes as they are; ``None`` where there are fewer."""
+        """Return the next ``count`` bytes as they are; ``None`` if there are fewer."""
         if len(self._data) - self._at < count:
             return None
         self._at += count
         return self._data[self._at - count : self._at]
 
     def next(self) -> Item | None:
-        """The next frame or run; ``None`` where there is no whole one. Raises :class:`LostFramingError`."""
+        """Return the next frame or run; ``None`` if it is incomplete. Raises :class:`LostFramingError`."""
         data, at = self._data, self._at
         start = at + _START.size
         if start > len(data):
@@ -197,8 +197,8 @@ class FrameReader:
         return MethodRun(channel, index, flags, tags)
 
     def _contents(self, channel: int, index: int, start: int, stop: int) -> ContentRun | None:
-        """The message that begins here and those like it; ``None`` where it is not whole, or in several body frames,
-        or not as it should be, which is found out frame by frame."""
+        """Return the message that begins here and following ones like it; ``None`` if it is incomplete, malformed, or
+        in several body frames: then the frames are read one by one."""
         data, at, frame_max = self._data, self._at, self.frame_max
         header = stop + 1
         if header + _HEADER.size >= len(data):
@@ -243,7 +243,7 @@ class FrameReader:
         return ContentRun(channel, index, method, tags, data[header + _HEADER.size : header_stop], bodies)
 
     def _rows(self, length: int, prefix: int, tag_at: int | None) -> int:
-        """How many rows of ``length`` bytes begin here with the same ``prefix`` bytes, but for the tag, and end with a
+        """Count rows of ``length`` bytes that begin here with the same ``prefix`` bytes, except the tag, and end in a
         frame's end."""
         data, at = self._data, self._at
         most = (len(data) - at) // length
@@ -279,7 +279,7 @@ class FrameReader:
 
 
 def _tag_at(index: int, payload: bytes) -> int:
-    """Where in the payload of a method with content its delivery tag stands; 0 where it has none."""
+    """Return the offset of the delivery tag in the payload of a method with content; 0 if it has no tag."""
     if index == DELIVER and len(payload) > _INDEX.size:
         at = _INDEX.size + 1 + payload[_INDEX.size]
     elif index == GET_OK:
@@ -290,13 +290,13 @@ def _tag_at(index: int, payload: bytes) -> int:
 
 
 def split_at_tag(index: int, payload: bytes) -> tuple[bytes, bytes]:
-    """The payload of a method with content before its delivery tag and behind it."""
+    """Split the payload of a method with content into the parts before and after its delivery tag."""
     at = _tag_at(index, payload)
     return payload[:at], payload[at + _TAG.size :]
 
 
 def without_tag(index: int, payload: bytes) -> tuple[bytes, list[int]]:
-    """The payload of a method with content, with 0 for its delivery tag, and that; nothing where it has none."""
+    """Return the payload of a method with content, with 0 for its delivery tag, and a list of the tag, if any."""
     at = _tag_at(index, payload)
     if not at:
         return payload, []
@@ -304,7 +304,7 @@ def without_tag(index: int, payload: bytes) -> tuple[bytes, list[int]]:
 
 
 def content_header(payload: bytes) -> tuple[int, int, int, bytes]:
-    """Class id, weight, size of the body (bytes) and properties (flags and list) of a header frame of at least 12
+    """Return class id, weight, body size (bytes) and properties (flags and list) of a header frame of at least 12
     bytes."""
     return *_CONTENT.unpack_from(payload), payload[_CONTENT.size :]
 
@@ -313,20 +313,20 @@ def content_header(payload: bytes) -> tuple[int, int, int, bytes]:
 
 
 def frame(kind: int, channel: int, *payload: bytes) -> bytes:
-    """One frame's bytes; the payload may come in pieces."""
+    """Return a frame's bytes; the payload may be in pieces."""
     return b"".join((_START.pack(kind, channel, sum(map(len, payload))), *payload, END))
 
 
 class ContentFrames:
-    """Writes messages of one channel with the same method, but for the delivery tag.
+    """Writes messages of one channel with the same method, except for the delivery tag.
 
-    They are appended to a list, in any number of pieces. A large body is a piece by itself, and is not copied.
+    They are appended to a list, in any number of pieces. A large body is a separate piece, and is not copied.
     """
 
     __slots__ = ("_behind", "_channel", "_head", "_opening", "_properties", "_size", "_small_bytes", "_whole_bytes")
 
     def __init__(self, channel: int, method: tuple[bytes, bytes], *, tagged: bool, frame_max: int) -> None:
-        """``method``: its payload, before and behind the delivery tag; without one they are one."""
+        """``method``: its payload, before and after the delivery tag; without a tag, the two parts are joined."""
         before, behind = method
         self._channel = channel
         self._opening = _START.pack(METHOD, channel, len(before) + len(behind) + (_TAG.size if tagged else 0)) + before
@@ -336,7 +336,7 @@ class ContentFrames:
         self._properties, self._size, self._head = b"", -1, b""
 
     def write(self, properties: bytes, bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]) -> None:
-        """Messages with the same properties."""
+        """Write messages with the same properties."""
         if len(bodies) == 1 and len(body := bodies[0]) <= self._small_bytes:  # the most frequent: no lists
             tag = b"" if tags is None else _TAG.pack(*tags)
             out.append(b"".join((self._opening, tag, self._head_of(properties, len(body)), body, END)))
@@ -349,12 +349,12 @@ class ContentFrames:
     def write_each(
         self, properties: Iterable[bytes], bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]
     ) -> None:
-        """Messages with properties of their own."""
+        """Write messages with different properties."""
         heads = [self._head_of(each, len(body)) for each, body in zip(properties, bodies, strict=True)]
         self._write(bodies, tags, heads, out)
 
     def _head_of(self, properties: bytes, size: int) -> bytes:
-        """What stands behind the delivery tag: before the body, or before its end where that is empty."""
+        """Return what stands after the delivery tag: up to the body, or up to the end of the message if it is empty."""
         if size != self._size or properties != self._properties:
             self._properties, self._size = properties, size
             self._head = b"".join(
@@ -406,9 +406,9 @@ def contents(
     tags: Iterable[int] | None = None,
     frame_max: int,
 ) -> bytes:
-    """The frames of messages that differ in bodies and delivery tags only.
+    """Return the frames of messages that differ only in bodies and delivery tags.
 
-    ``method``: its bytes behind the index, before and behind the delivery tag; without ``tags`` they are one.
+    ``method``: its arguments, before and after the delivery tag; without ``tags``, the two parts are joined.
     """
     before, behind = method
     out: list[bytes] = []
@@ -418,7 +418,7 @@ def contents(
 
 
 def settlements(channel: int, index: int, tags: Iterable[int], flags: int) -> bytes:
-    """The frames of acks, nacks or rejects."""
+    """Return the frames of acks, nacks or rejects."""
     opening = _START.pack(METHOD, channel, _SETTLEMENT_BYTES) + _INDEX.pack(index)
     ending = bytes((flags, FRAME_END))
     return b"".join([opening + tag.to_bytes(_TAG.size, "big") + ending for tag in tags])

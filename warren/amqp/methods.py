@@ -1,8 +1,8 @@
 """Methods as objects and as bytes.
 
 The objects are pamqp's (:mod:`pamqp.commands`), which know their arguments and types. Their bytes are read and written
-here: pamqp refuses names that RabbitMQ takes, and its tables recurse without a bound. Strings are ``str``; bytes that
-are not UTF-8 stand in them as surrogate escapes, so that they go out as they came in.
+here: pamqp refuses names that RabbitMQ accepts, and its tables recurse without limit. Strings are ``str``; bytes that
+are not UTF-8 are surrogate escapes in them, so that they go out as they came in.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ KINDS: Final[dict[int, type[Method]]] = {**commands.INDEX_MAPPING, **ACCESS_METH
 _ARGUMENTS: Final = {kind: tuple((name, kind.amqp_type(name)) for name in kind.attributes()) for kind in KINDS.values()}
 """The names and types of each method's arguments."""
 _DEFAULTS: Final[dict[type[Method], dict[str, Any]]] = {}
-"""pamqp's defaults of a method's arguments, as far as they are known, but for tables: each method has its own."""
+"""Cache of pamqp's defaults of methods' arguments, without tables: each method needs its own."""
 
 
 def text_of(data: bytes) -> str:
-    """A name's bytes as methods have it."""
+    """Decode a name's bytes for a method."""
     return data.decode(errors="surrogateescape")
 
 
 def method_of(kind: type[M], **arguments: Any) -> M:
-    """A method with these arguments, whatever pamqp thinks of them; the others have pamqp's defaults."""
+    """Return a method with these arguments, bypassing pamqp's checks; the others have pamqp's defaults."""
     defaults = _DEFAULTS.get(kind)
     if defaults is None or len(defaults) < len(_ARGUMENTS[kind]):
         method = kind()
@@ -61,25 +61,25 @@ def method_of(kind: type[M], **arguments: Any) -> M:
 
 
 def method_index(payload: bytes) -> int:
-    """The method's class id and method id, 16 bits each, in a method frame of at least 4 bytes."""
+    """Return the class id and method id, 16 bits each, of a method frame of at least 4 bytes."""
     index: int = _INDEX.unpack_from(payload)[0]
     return index
 
 
 def decode_method(payload: bytes) -> Method:
-    """The method in a method frame of at least 4 bytes. Raises as :func:`decode_arguments`."""
+    """Return the method in a method frame of at least 4 bytes. Raises as :func:`decode_arguments`."""
     return decode_arguments(method_index(payload), payload, _INDEX.size)
 
 
 def decode_arguments(index: int, data: bytes, at: int = 0) -> Method:
-    """The method with this index (class id and method id, 16 bits each) and, from ``at`` on, these bytes behind it.
+    """Decode the method with this index (class id and method id, 16 bits each) from its arguments in ``data[at:]``.
 
     Raises :class:`UnknownMethodError`, and :class:`ProtocolError` for one that is malformed.
     """
     kind = KINDS.get(index)
     if kind is None:
         raise UnknownMethodError(index)
-    method: Method = object.__new__(kind)  # every argument is read: none has its default
+    method: Method = object.__new__(kind)  # every argument is read, so no defaults are needed
     try:
         for name, value in _read(kind, data, at):
             setattr(method, name, value)
@@ -89,7 +89,7 @@ def decode_arguments(index: int, data: bytes, at: int = 0) -> Method:
 
 
 def check_utf8(method: Method) -> None:
-    """Raise :class:`ProtocolError` where a short string of a method is no UTF-8. RabbitMQ asks that of all methods but
+    """Raise :class:`ProtocolError` if a short string of a method is not UTF-8. RabbitMQ requires it of all methods but
     those with content."""
     for name, wanted in _ARGUMENTS[type(method)]:
         if wanted == "shortstr" and not _is_utf8(getattr(method, name)):
@@ -97,7 +97,7 @@ def check_utf8(method: Method) -> None:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether a string that was read is UTF-8, as opposed to bytes that stand in it as surrogates."""
+    """Whether a string that was read is UTF-8, without surrogates for other bytes."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -135,7 +135,7 @@ def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]
 
 
 def encode_arguments(method: Method) -> bytes:
-    """The bytes behind the method's index. Raises :class:`MessageError` for what does not fit into its type."""
+    """Return the bytes after the method's index. Raises :class:`MessageError` if a value does not fit its type."""
     parts: list[bytes] = []
     bits, bit = 0, 0
     for name, wanted in _ARGUMENTS[type(method)]:
@@ -151,7 +151,7 @@ def encode_arguments(method: Method) -> bytes:
             parts.append(_written(wanted, value))
         except struct.error:
             raise MessageError(f"{dotted_name(method)}: {name} does not fit") from None
-        except (TypeError, ValueError) as error:  # what no table holds, or no text is; not said: it may be a password
+        except (TypeError, ValueError) as error:  # an invalid table or text; not shown: it may be a password
             raise MessageError(f"{dotted_name(method)}: {name} does not fit: {error}") from None
     if bit:
         parts.append(bytes((bits,)))
@@ -171,7 +171,7 @@ def _written(wanted: str, value: Any) -> bytes:
 
 
 def settlement_flags(method: commands.Basic.Ack | commands.Basic.Nack | commands.Basic.Reject) -> int:
-    """The octet behind the delivery tag."""
+    """Return the octet after the delivery tag."""
     if isinstance(method, commands.Basic.Reject):
         return int(bool(method.requeue))
     requeue = isinstance(method, commands.Basic.Nack) and bool(method.requeue)
@@ -179,16 +179,16 @@ def settlement_flags(method: commands.Basic.Ack | commands.Basic.Nack | commands
 
 
 def encode_payload(method: Method) -> bytes:
-    """What is in the method's frame."""
+    """Return the payload of the method's frame."""
     return _INDEX.pack(method.index) + encode_arguments(method)
 
 
 def encode_method(channel: int, method: Method) -> bytes:
-    """The method's frame."""
+    """Return the method's frame."""
     return frame(METHOD, channel, _INDEX.pack(method.index), encode_arguments(method))
 
 
 def dotted_name(method: Method | type[Method]) -> str:
-    """As RabbitMQ writes it: ``queue.declare_ok``."""
+    """Return the name as RabbitMQ writes it: ``queue.declare_ok``."""
     found = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name)
     return found.replace("._", ".").removeprefix("_")

@@ -1,8 +1,8 @@
 """Methods of our own, for what AMQP lacks: a client asks a node's host to call one of its verbs.
 
-They are spoken between processes of one machine, over the socket in a shared directory, and nowhere else: a connection
-that does not have them takes them for methods that do not exist. Arguments and results are field tables, so that bytes
-stay bytes. Answers come in the order of the calls of a channel.
+They are used between processes of one machine, over the socket in a shared directory, and nowhere else: a connection
+that does not enable them treats them as unknown methods. Arguments and results are field tables, so that bytes
+stay bytes. Answers come in the order of a channel's calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CallOk(Method):
 
 
 class CallError(Method):
-    """Server → client: what it raised. ``details``: what the error was made of, where that is more than a text."""
+    """Server → client: the call raised an error. ``details``: what it was made of, if that is more than a text."""
 
     __slots__: ClassVar[list[str]] = ["details", "text", "type"]
     frame_id: ClassVar[int] = 12
@@ -72,7 +72,7 @@ class Refused(CallError):
 
 
 class Arrived(Method):
-    """Server → client: there may be something now for a reader that has taken nothing the last time."""
+    """Server → client: there may be messages now for a reader that got none the last time."""
 
     __slots__: ClassVar[list[str]] = []
     frame_id: ClassVar[int] = 13
@@ -81,9 +81,9 @@ class Arrived(Method):
 
 
 class Credit(Method):
-    """Client → server: a consumer may be sent so much more. Each message takes its body and :data:`MESSAGE_BYTES`.
+    """Client → server: a consumer may be sent ``size`` more bytes. A message takes its body and :data:`MESSAGE_BYTES`.
 
-    What it may be sent at first is the argument :data:`CREDIT` of its ``basic.consume``; without that, anything.
+    The initial credit is the argument :data:`CREDIT` of its ``basic.consume``; without it there is no limit.
     """
 
     __slots__: ClassVar[list[str]] = ["consumer_tag", "size"]
@@ -119,16 +119,16 @@ class Settle(Method):
 
 
 DUE: Final = "x-warren-due"
-"""The header of a message that comes later: when, in milliseconds since 1970. It does not stay with the message."""
+"""The header of a delayed message: its due time, in milliseconds since 1970. It is removed from the message."""
 CREDIT: Final = "x-warren-credit"
 MESSAGE_BYTES: Final = 128
-"""About what a message takes beside its body."""
+"""About what a message takes beside its body, in bytes."""
 
 PROTOCOL: Final = 1
-"""What the processes that share a directory speak: these methods, and what they and AMQP's mean between the two. Raised
-when a host or a guest that does not know the change would be wrong; then both must be of one version."""
+"""The protocol version of processes that share a directory: these methods, and the meaning of them and AMQP's. Raised
+when a host or guest without the change would misbehave; then both must be of one version."""
 PROTOCOL_PROPERTY: Final = "warren_protocol"
-"""The host's, in ``connection.start``, with the number; there is none in other servers."""
+"""The host sends it in ``connection.start``, with the number; other servers do not."""
 VERSION_PROPERTY: Final = "warren_version"
 
 HANDING_OVER: Final = "the host of the node hands over"
@@ -136,10 +136,10 @@ HANDING_OVER: Final = "the host of the node hands over"
 its end. Everything that was sent is done and answered."""
 
 DISK_FULL: Final = "low on disk, which is full"
-"""As the reason of a ``connection.blocked``: what may fail for want of space does not have to wait."""
+"""As the reason of a ``connection.blocked``: publishes that may fail for lack of space do not have to wait."""
 
 MAX_BODY_BYTES: Final = 1 << 40
-"""Of a message between processes of one directory: only memory bounds it."""
+"""The limit for a message between processes of one directory, which only memory bounds."""
 
 OWN_METHODS: Final[dict[int, type[Method]]] = {
     one.index: one for one in (Call, CallOk, CallError, Refused, Arrived, Credit, Settle)
@@ -152,7 +152,7 @@ _ACCESS: Final = 30
 
 
 class Request(Method):
-    """Client → server: ask for a ticket. Nothing is made of the arguments."""
+    """Client → server: ask for a ticket. The arguments are ignored."""
 
     __slots__: ClassVar[list[str]] = ["realm", "rights"]
     frame_id: ClassVar[int] = 10
@@ -167,7 +167,7 @@ class Request(Method):
 
 
 class RequestOk(Method):
-    """Server → client: the ticket, which means nothing."""
+    """Server → client: the ticket, which has no meaning."""
 
     __slots__: ClassVar[list[str]] = ["ticket"]
     frame_id: ClassVar[int] = 11
@@ -180,4 +180,4 @@ class RequestOk(Method):
 
 
 ACCESS_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Request, RequestOk)}
-"""What 0-9-1 dropped, and pamqp lacks: old clients ask for a ticket, and every server gives them one."""
+"""Dropped in 0-9-1, and missing in pamqp: old clients ask for a ticket, and every server gives them one."""

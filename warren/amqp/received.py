@@ -1,4 +1,4 @@
-"""What a connection tells of what the peer sent."""
+"""The events of a connection: what the peer sent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from warren.amqp.framing import MethodRun
 
 @attrs.frozen
 class HeaderReceived:
-    """A client's protocol header. ``connection.start`` is the answer; where it is ``refused``, our own header was, and
-    the socket is to be closed."""
+    """A client's protocol header. The answer is ``connection.start``; if it is ``refused``, our own header was sent,
+    and the socket is to be closed."""
 
     header: bytes
     refused: bool = False
@@ -32,8 +32,8 @@ class Messages:
 
     channel: int
     method: Method
-    """What they have in common: publish, deliver, get-ok or return, with 0 for a delivery tag. It may be another
-    event's, too, and is not to be changed."""
+    """Their common method: publish, deliver, get-ok or return, with 0 for a delivery tag. It may belong to other
+    events, too, and must not be changed."""
     tags: list[int]
     """The delivery tags; empty for publish and return."""
     properties: bytes
@@ -43,13 +43,13 @@ class Messages:
 
 @attrs.frozen
 class Heartbeat:
-    """The peer is there."""
+    """The peer sent a heartbeat."""
 
 
 @attrs.frozen
 class Violation:
-    """The peer broke the protocol. ``connection.close`` was sent (not before the connection was open); nothing that
-    comes from now on counts, and the socket is to be closed once the peer has answered, or after a while."""
+    """The peer broke the protocol. ``connection.close`` was sent (if the connection was open); everything that
+    comes from now on is ignored, and the socket is to be closed once the peer has answered, or after a while."""
 
     error: ProtocolError
 

@@ -1,7 +1,7 @@
 """Which side may send which method, and when: the tables of AMQP 0-9-1.
 
 A connection's states have RabbitMQ's names. A method stands in :data:`TRANSITIONS` for the states in which it may be
-sent; whoever may not send it at all stands in neither of the two sets.
+sent; a side that may not send it at all does not have it in its set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Side(enum.Enum):
 
 
 class State(enum.Enum):
-    """A connection's, as far as it has come."""
+    """The state of a connection."""
 
     HANDSHAKE = "handshake"
     """The client has to send the protocol header, the server ``connection.start``."""
@@ -39,9 +39,9 @@ class State(enum.Enum):
     CLOSING = "closing"
     """The peer has asked to close; we have to answer."""
     CLOSED = "closed"
-    """We have asked to close; the peer has to answer. What else it sends is passed over."""
+    """We have asked to close; the peer has to answer. Everything else that it sends is ignored."""
     TERMINATED = "terminated"
-    """Nothing is sent any more, and what comes is passed over."""
+    """Nothing is sent any more, and everything that comes is ignored."""
 
 
 TRANSITIONS: Final[dict[type[Method], dict[State, State]]] = {
@@ -58,7 +58,7 @@ TRANSITIONS: Final[dict[type[Method], dict[State, State]]] = {
     c.Connection.UpdateSecret: {State.RUNNING: State.RUNNING},
     c.Connection.UpdateSecretOk: {State.RUNNING: State.RUNNING},
 }
-"""Of the methods on channel 0: from which state each leads to which. ``close`` and ``close-ok`` have rules of their
+"""For the methods on channel 0: the states before and after each. ``close`` and ``close-ok`` have rules of their
 own."""
 
 _CONNECTION_CLIENT: Final = frozenset(
@@ -132,7 +132,7 @@ _BOTH: Final = frozenset(
         c.Connection.CloseOk,
         c.Channel.Close,
         c.Channel.CloseOk,
-        c.Basic.Cancel,  # a server tells a client so that its queue is gone, and wants no answer
+        c.Basic.Cancel,  # a server's tells a client that its queue is gone, and needs no answer
         c.Basic.Ack,  # a server's are confirms
         c.Basic.Nack,
     }
@@ -141,4 +141,4 @@ SENT_BY: Final[dict[Side, frozenset[type[Method]]]] = {
     Side.CLIENT: _CONNECTION_CLIENT | _CLIENT_ONLY | _BOTH,
     Side.SERVER: (frozenset(TRANSITIONS) - _CONNECTION_CLIENT) | _SERVER_ONLY | _BOTH,
 }
-"""What each side may send at all. As with RabbitMQ, a server sends no ``channel.flow``."""
+"""The methods that each side may send. As with RabbitMQ, a server sends no ``channel.flow``."""

@@ -41,7 +41,7 @@ def as_array(value: Any, count: int, kind: pa.DataType) -> pa.Array:
     """A column of ``count`` rows and of that type.
 
     ``value`` is an Arrow array of that type, numbers of numpy, a list of values, one value for all rows (``None``:
-    nulls), or a function that returns one of these.
+    nulls), or a function that returns such a value.
     """
     if callable(value):
         value = value()

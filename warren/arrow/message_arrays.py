@@ -20,7 +20,7 @@ def message_arrays(batch: MessageBatch, *, bodies: bool = True) -> Mapping[str, 
     """What each column of a batch is made of (:func:`~warren.arrow.arrays.as_array`), but for those that name the
     node and the queue.
 
-    Without ``bodies`` there are none, and no digests.
+    Without ``bodies`` the columns ``body`` and ``body_sha256`` are null.
     """
     columns = _uniform(batch) if isinstance(batch, UniformBatch) else _mixed(batch)
     return {**columns, **({"body": None, "body_sha256": None} if not bodies else {})}

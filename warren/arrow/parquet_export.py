@@ -54,11 +54,11 @@ _VARIED: Final = frozenset({"body", "body_sha256", "msg_id", "message_id", "posi
 """Columns that do not repeat themselves: a dictionary would be work for nothing."""
 
 _UNSORTED: Final = frozenset({"body", "body_sha256"})
-"""Columns of which nobody asks for the least and the greatest value."""
+"""Columns without statistics: their minimum and maximum are of no use."""
 
 
 class ParquetFile:
-    """A Parquet file of these columns; ``sink``: its path, or what pyarrow can write to."""
+    """A Parquet file with these columns; ``sink``: its path, or a file object that pyarrow can write to."""
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
         self._schema = schema
@@ -159,10 +159,10 @@ def parquet_rows(
     orphans: bool = False,
     records: bool = False,
 ) -> Iterator[ParquetRows]:
-    """What writes messages of a node as a Parquet file, whose bytes are handed to ``write``; ``records``: of topics.
+    """Yield what writes a node's messages as a Parquet file, whose bytes go to ``write``; ``records``: of topics.
 
-    ``include_acked``, ``orphans``: there may be such messages; a column marks them. Where this ends with an exception,
-    nothing of the file's end is written: nobody takes what is there for all.
+    ``include_acked``, ``orphans``: there may be such messages; a column marks them. After an exception the file's
+    end is not written, so that no reader takes the file for complete.
     """
     sink = Sink(write)
     more = [*([ACKED] if include_acked else ()), *([ORPHAN] if orphans else ())]
@@ -191,5 +191,5 @@ class Sink(io.RawIOBase):
         return len(data)
 
     def end(self) -> None:
-        """pyarrow ends a file that nobody ended when it lets go of it; from here on that goes nowhere."""
+        """Discard all that pyarrow writes from here on: it ends an unfinished file when it lets go of it."""
         self._write = None

@@ -28,7 +28,7 @@ class ParquetFile:
         self.path = path
 
     def rows(self, start: Mark = START) -> Iterator[Marked]:
-        """The rows from a mark on. Raises :class:`ShovelError` where it is no export."""
+        """Yield the rows from a mark on. Raises :class:`ShovelError` if the file is no export."""
         for number, row in self._rows(start.number):
             yield Mark(number, number), _checked(number, row)
 

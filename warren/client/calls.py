@@ -1,10 +1,10 @@
-"""Calls: verbs of a node that are called in its host's process. What is asked and answered goes as field tables.
+"""Calls: verbs of a node that run in its host's process. Arguments and results are sent as field tables.
 
-The client names what the verb is of (a node, a vhost, a queue, …), the verb, and its arguments; the host runs the very
-verb that its own handles run. An error comes back as one of the same class and text.
+The client names the verb's object (a node, a vhost, a queue, …), the verb, and its arguments; the host runs the same
+verb as its own handles. An error comes back with the same class and text.
 
-A field table knows no keys but strings, and no strings but UTF-8. A mapping that has other keys goes as pairs, a name
-that is no UTF-8 as its bytes (:func:`plain`, :func:`restored`). Many byte strings go as one (:func:`packed`,
+A field table has only strings as keys, and only UTF-8 strings. A mapping with other keys is sent as pairs, a name
+that is not UTF-8 as its bytes (:func:`plain`, :func:`restored`). Many byte strings are sent as one (:func:`packed`,
 :func:`unpacked`), which is much quicker.
 """
 
@@ -27,11 +27,11 @@ from warren.verbs.steps import Steps
 
 
 class NotFromOutsideError(WarrenError):
-    """A handle of a shared directory cannot do this from another process than the one that hosts the node."""
+    """Only the process that hosts the node of a shared directory can do this."""
 
 
 class Asker(Protocol):
-    """What sends a method and waits for the answer."""
+    """Sends a method and waits for the answer."""
 
     def ask(self, method: Method) -> Steps[Any]: ...
 
@@ -43,16 +43,16 @@ _NAME: Final = "\0name"
 _SIZE: Final = np.dtype(">u4")
 _PACKED: Final = struct.Struct(">II")
 _DIFFERENT: Final = (1 << 32) - 1
-"""More bytes than a frame has."""
+"""More bytes than fit into a frame."""
 
 
 def refusal_of(error: Exception) -> CallError:
-    """What says to a client that its call has raised this."""
+    """Return the method that tells a client that its call has raised this error."""
     return CallError(*_described(error))
 
 
 def refused(error: Exception) -> Refused:
-    """What says to a client why the next refusal on the channel comes."""
+    """Return the method that gives a client the reason for the next refusal on the channel."""
     return Refused(*_described(error))
 
 
@@ -66,7 +66,7 @@ def _described(error: Exception) -> tuple[str, str, dict[str, Any]]:
 
 
 def _public_name(kind: type[BaseException]) -> str:
-    """The name of an error's class, or of its nearest base that users know."""
+    """Return the name of an error's class, or of its nearest public base."""
     from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
 
     names = (base.__name__ for base in kind.__mro__ if getattr(errors, base.__name__, None) is base)
@@ -74,7 +74,7 @@ def _public_name(kind: type[BaseException]) -> str:
 
 
 def error_of(said: CallError) -> Exception:
-    """The error that was raised in the host."""
+    """Return the error that was raised in the host."""
     from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
 
     name, text = said.type, said.text
@@ -94,7 +94,7 @@ def error_of(said: CallError) -> Exception:
 
 
 def plain(value: Any) -> Any:
-    """A result as a field table can have it: values of attrs as tables, sets and ranges as lists."""
+    """Convert a result for a field table: attrs objects to tables, sets and ranges to lists."""
     if type(value) in _PLAIN:
         return value
     if attrs.has(type(value)):
@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether a text can go as it is; one that has half of a surrogate pair cannot go at all."""
+    """Whether a text can be sent as it is; one with half of a surrogate pair cannot be sent at all."""
     return text.isascii() or not any("\udc80" <= one <= "\udcff" for one in text)
 
 
@@ -122,7 +122,7 @@ def _plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fits(arguments: Mapping[str, Any]) -> None:
-    """Raise :class:`MessageError` where no field table holds them: of what is sent later nobody would know."""
+    """Raise :class:`MessageError` if they do not fit into a field table: an error when they are sent would get lost."""
     try:
         write_table(_plain_arguments(arguments))
     except (TypeError, ValueError) as error:
@@ -130,7 +130,7 @@ def check_fits(arguments: Mapping[str, Any]) -> None:
 
 
 def restored(value: Any) -> Any:
-    """A value that went through :func:`plain` and a field table: mappings have their keys again."""
+    """Undo :func:`plain` after a field table: restore the keys of mappings."""
     if isinstance(value, dict):
         if _PAIRS in value:
             return {restored(name): restored(one) for name, one in value[_PAIRS]}
@@ -141,8 +141,8 @@ def restored(value: Any) -> Any:
 
 
 def packed(found: Sequence[bytes]) -> bytes:
-    """Byte strings in one: how many they are, their size, and what they hold. Where sizes differ,
-    :data:`_DIFFERENT` stands for the size, and the sizes behind it."""
+    """Join byte strings: their number, size, and contents. If sizes differ, :data:`_DIFFERENT` stands in for
+    the size, followed by all sizes."""
     sizes = set(map(len, found))
     if len(sizes) == 1:
         return b"".join((_PACKED.pack(len(found), *sizes), *found))
@@ -151,7 +151,7 @@ def packed(found: Sequence[bytes]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[bytes]:
-    """The other way round."""
+    """Undo :func:`packed`."""
     count, size = _PACKED.unpack_from(data)
     start = _PACKED.size
     if not size:
@@ -165,7 +165,7 @@ def unpacked(data: bytes) -> list[bytes]:
 
 
 def result_of(answer: Method) -> Any:
-    """What a call returned; raises what it raised."""
+    """Return what a call returned; raise what it raised."""
     if isinstance(answer, CallError):
         raise error_of(answer)
     if not isinstance(answer, CallOk):

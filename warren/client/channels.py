@@ -1,8 +1,8 @@
-"""Channels of a link: questions and their answers in order, and deliveries that are settled.
+"""Channels of a link: requests with answers in order, and deliveries that are settled.
 
-A channel belongs to one socket; with that it is *over*. What it had delivered goes back to its queue then, and comes
-again as redelivered; to settle it means nothing any more and is passed over, for its acks may have been on the way when
-the socket was lost, and nobody can know.
+A channel belongs to one socket and ends with it. Its unsettled deliveries then go back to their queue and come again as
+redelivered. Settling them afterwards is ignored: the acks may have been on the way when the socket was lost, so their
+fate is unknown.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Nack | c.Basic.Reject]] = {
 }
 _SETTLEMENT_BYTES: Final = 21
 _STRETCH: Final = 16
-"""So many consecutive tags and more go as one :class:`~warren.amqp.own_methods.Settle`, which is dearer than an ack,
-and any number of what AMQP has no method for."""
+"""From this many consecutive tags on, they go as one :class:`~warren.amqp.own_methods.Settle`, which costs more than an
+ack; outcomes without an AMQP method always do."""
 
 
 class ClientChannel:
@@ -53,10 +53,10 @@ class ClientChannel:
         self.error: WarrenError | None = None
         """Why it is over."""
         self.opened: Future | None = None
-        """Answered when it is open on the server's side."""
+        """Answered when the server has opened it."""
         self.asked: deque[Future] = deque()
         self.refusal: Exception | None = None
-        """The error behind the next nack or the close of the channel, if the host has told it."""
+        """The reason for the next nack or the close of the channel, if the host has sent it."""
 
     @property
     def alive(self) -> bool:
@@ -64,12 +64,12 @@ class ClientChannel:
         return self.error is None
 
     def open(self) -> Future:
-        """Open it: what to wait for."""
+        """Open it; return a future that is answered when it is open."""
         self.opened = self.link.open(self, self.asked)
         return self.opened
 
     def ask(self, method: Method) -> Future:
-        """Send a method: the answer is the method that answers it (a :class:`Messages` for a ``get``)."""
+        """Send a method; return a future for the method that answers it (a :class:`Messages` for a ``get``)."""
         if self.error is not None:
             future = Future()
             future.fail(self.error)
@@ -93,17 +93,17 @@ class ClientChannel:
             self.on_settled(event, later)
 
     def is_answer(self, method: Method, later: Later) -> bool:
-        """Whether it answers what was asked; else it has been dealt with."""
+        """Return whether a method is an answer; otherwise it has been handled."""
         return True
 
     def on_messages(self, event: Messages, later: Later) -> None:
-        """Messages that nobody asked for one by one."""
+        """Handle messages that are not answers."""
 
     def on_settled(self, run: MethodRun, later: Later) -> None:
-        """Confirms."""
+        """Handle confirms."""
 
     def end(self, error: WarrenError, later: Later) -> None:
-        """It is over: whoever waits gets the error."""
+        """End the channel: pending questions fail with the error."""
         self.error = error
         later += [(future.fail, (error,)) for future in self.asked]
         self.asked.clear()
@@ -118,16 +118,16 @@ class ClientChannel:
         return False
 
     def rejoin(self, engine: Connection) -> None:
-        """It never gets here: it is over with its socket."""
+        """Never called: the channel ends with its socket."""
 
     def failed(self, error: WarrenError, later: Later) -> None:
         self.end(error, later)
 
 
 class DeliverySlot(ClientChannel):
-    """A channel that messages of one queue come through, as its link knows it.
+    """The link's side of a channel for messages of one queue.
 
-    It holds on to nobody: who has the messages, or waits for some, holds a :class:`DeliveryChannel`.
+    It does not keep its users alive: those that have messages or wait for some hold a :class:`DeliveryChannel`.
     """
 
     def __init__(self, link: Link, vhost: str, queue: str) -> None:
@@ -151,7 +151,7 @@ class DeliverySlot(ClientChannel):
             facade.error = error
 
     def leave(self, _: Later) -> None:
-        """Nobody has what came through it any more."""
+        """Close the channel: its messages are unreferenced."""
         if self.error is None:
             with contextlib.suppress(LinkLostError):
                 self.link.leave(self)
@@ -170,7 +170,7 @@ class Settlements:
 
     def encode(self, engine: Connection) -> None:
         number, method = self.channel.number, _SETTLING.get(self.outcome)
-        if not engine.is_open(number):  # the host has closed it, and says so in what is just being read
+        if not engine.is_open(number):  # the host has closed it; its close is being read
             return
         few: list[int] = []
         for part in tag_ranges(self.tags):
@@ -188,7 +188,7 @@ class Settlements:
 class DeliveryChannel:
     """The :class:`warren.handles.channel.Channel` that messages of one queue are delivered and settled through.
 
-    Closes itself when nobody is left who could settle any of them.
+    Closes itself when it is no longer referenced, as nothing could settle its messages then.
     """
 
     def __init__(self, slot: DeliverySlot, name: str) -> None:
@@ -255,23 +255,23 @@ class DeliveryChannel:
             link.gather(new, _SETTLEMENT_BYTES * count, patient=True)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
-        """Take one delivery as failed; it comes again after so long."""
+        """Return one delivery as failed; it comes again after ``wait_ms``."""
         with contextlib.suppress(LinkLostError):  # it has gone back
             result_of((yield self.slot.ask(Call("channel.retry", {"tag": tag, "wait_ms": wait_ms}))))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
-        """Have one delivery for so long from now on, where its time is limited. Raises :class:`UnknownTagError`."""
+        """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
         result_of((yield self.slot.ask(Call("channel.extend", {"tag": tag, "time_ms": time_ms}))))
 
     def give_back(self, got: Future) -> None:
-        """Requeue what a get has brought that nobody waits for any more. For any thread."""
+        """Requeue the messages of a get that was abandoned. Thread-safe."""
         with contextlib.suppress(WarrenError):
             for delivered in got_of(self, self.slot.vhost, got.get()):
                 self.settle_all("requeue", delivered.tags)
 
     def shut(self, seen_up_to: int | None = None) -> Steps[int]:
-        """Give back what is unsettled; returns how many messages that were. ``seen_up_to``: what has a higher delivery
-        tag nobody has seen; ``None``: that is not known."""
+        """Give back what is unsettled; return how many messages that were. ``seen_up_to``: messages with a higher
+        delivery tag were not seen by the consumer; ``None``: unknown."""
         slot, requeued = self.slot, 0
         if self.error is None and slot.opened is not None:
             with contextlib.suppress(WarrenError):  # it has all gone back

@@ -35,13 +35,13 @@ _CAPABILITIES: Final = {
 
 @attrs.frozen
 class Login:
-    """Who the client is, and where it wants to be. ``user`` is ``None`` where the socket itself says who it is."""
+    """The client's user and vhost. ``user`` is ``None`` if the socket itself identifies the client."""
 
     vhost: str = "/"
     user: str | None = None
     password: str = ""
     properties: dict[str, Any] = attrs.Factory(dict)
-    """What the client tells of itself."""
+    """The client's properties."""
 
     def start_ok(self) -> c.Connection.StartOk:
         properties = {"product": "warren", **self.properties, "capabilities": _CAPABILITIES}
@@ -54,7 +54,7 @@ class Hands:
     """A connection that is being opened. The calling thread waits for each answer.
 
     Raises :class:`LinkLostError` if the server hangs up, ``TimeoutError`` if it does not answer within ``timeout_s``,
-    and what it refuses; the socket is closed then.
+    and the server's refusals; the socket is closed then.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Hands:
             has_own_methods=True,
         )
         self.rest: list[Event] = []
-        """What came and belongs to whoever uses the connection."""
+        """Events that came after the handshake, for the connection's user."""
         self._mine: int | None = None
         self._answers: list[Method] = []
         connection.settimeout(timeout_s)
         self._until(lambda: self._engine.state is State.RUNNING)
 
     def declare(self, number: int, methods: list[Method]) -> None:
-        """Declare these, in order, through a channel for that; what is refused is left out."""
+        """Declare these, in order, through a separate channel; skip what is refused."""
         self._mine = number
         while methods:
             self._ask(c.Channel.Open(), 1)
@@ -100,7 +100,7 @@ class Hands:
         self._mine = None
 
     def _has(self, count: int) -> bool:
-        """Whether so many answers came, or the channel was closed."""
+        """Whether ``count`` answers came, or the channel was closed."""
         return len(self._answers) >= count or _is_close(self._answers)
 
     def _ask(self, method: Method, count: int) -> None:
@@ -177,7 +177,7 @@ class Hands:
 
 
 def _check_protocol(properties: Mapping[str, Any]) -> None:
-    """Raise :class:`VersionError` where the directory's host does not speak as its guests of this version do."""
+    """Raise :class:`VersionError` if the directory's host speaks another protocol than guests of this version."""
     spoken = properties.get(PROTOCOL_PROPERTY, 0)
     if spoken != PROTOCOL:
         raise VersionError(
@@ -188,7 +188,7 @@ def _check_protocol(properties: Mapping[str, Any]) -> None:
 
 
 def _last_word_or_all(events: list[Event]) -> list[Event]:
-    """That the server ends, where it has said so: whatever it said before, it hears no answer any more."""
+    """Return only the server's ``connection.close`` if it sent one, as it reads no answer any more; else all events."""
     return [
         one for one in events if isinstance(one, MethodReceived) and isinstance(one.method, c.Connection.Close)
     ] or (events)

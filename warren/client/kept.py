@@ -1,10 +1,9 @@
-"""KeptChannel: a channel that outlives its socket, with all that was handed over and is not answered.
+"""KeptChannel: a channel that outlives its socket, with everything sent that is not answered.
 
-What was sent is kept until it is answered, and is sent again, in order, over the next socket where this one is lost. So
-something may be done twice when a host has died, and nothing is missing that was confirmed.
+What was sent is kept until it is answered, and is sent again, in order, over the next socket if this one is lost. So
+something may be done twice when a host has died, but nothing confirmed is lost.
 
-A *window* bounds what waits here; who hands something over waits for room in it, and while the host says that an alarm
-is set.
+A *window* bounds what waits here; publishers wait for room in it, and while the host reports an alarm.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from warren.client.link import Link
 from warren.storage.errors import WarrenError
 
 WINDOW_BYTES: Final = 16 << 20
-"""What is not answered takes at most so much here."""
+"""The most bytes that may wait here for an answer."""
 RUN_MESSAGES: Final = 4096
-"""So many messages share a confirm at most."""
+"""The most messages that share a confirm."""
 
 
 class Kept(Protocol):
-    """What is handed over and answered."""
+    """An item that is sent and answered."""
 
     @property
     def channel(self) -> Any: ...
@@ -44,7 +43,7 @@ K = TypeVar("K", bound=Kept)
 
 
 class Window:
-    """What one link has on its way, in bytes, and who waits until it is less. Guarded by the link's lock."""
+    """The unanswered bytes of one link, and the callers that wait for room. Guarded by the link's lock."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -66,27 +65,27 @@ class Window:
 
 
 class KeptChannel(ClientChannel, Generic[K]):
-    """See the module's prose."""
+    """See the module's docstring."""
 
     tries_full_disk: ClassVar[bool] = False
-    """Whether what is handed over may fail for want of space, and so is not held while the disk is full."""
+    """Whether items may fail for lack of space, and so are not held while the disk is full."""
 
     def __init__(self, link: Link, window: Window) -> None:
         super().__init__(link)
         self.window = window
         self.idle: list[Future] = []
-        """Who waits until everything is answered."""
+        """The callers that wait until everything is answered."""
         self.sent: list[K] = []
-        """What is not answered, in order."""
+        """Unanswered items, in order."""
         self.is_ready = False
-        """Whether something can be handed over."""
+        """Whether items can be handed over."""
 
     # ── handing over ────────────────────────────────────────────────────────────────────────────────────────────
 
     def hand_over(self, new: Callable[[], K], *, tries_full_disk: bool = False) -> Confirm | Future:
-        """Take something; a future that is no confirm says what to wait for before that.
+        """Take an item and return its confirm, or a plain future to wait for before trying again.
 
-        ``tries_full_disk``: it is not held while the disk is full, whatever else comes through the channel.
+        ``tries_full_disk``: do not hold it while the disk is full, unlike the channel's other items.
         """
         return uninterrupted(self._hand_over, new, tries_full_disk or self.tries_full_disk)
 
@@ -110,27 +109,27 @@ class KeptChannel(ClientChannel, Generic[K]):
         )
 
     def wait_for_room(self) -> Future | None:
-        """What to wait for before something is taken; ``None``: it is."""
+        """Return what to wait for before an item is taken; ``None``: nothing."""
         with self.link.locked():
             if self._is_held(self.tries_full_disk):
                 return self.window.wait(self.link)
         return None
 
     def encode(self, kept: K, engine: Connection) -> None:
-        """Send something for the first time."""
+        """Send an item for the first time."""
         self.sent.append(kept)
         self.send(kept, engine)
 
     @abstractmethod
     def send(self, kept: K, engine: Connection) -> None:
-        """Send it, with the next number that its answer has."""
+        """Send an item, with the next number, which its answer will have."""
 
     @abstractmethod
     def send_again(self, engine: Connection) -> None:
-        """The channel is open on the next socket: send what is not answered."""
+        """Send unanswered items again, on the next socket."""
 
     def settled(self) -> Future:
-        """Answered once everything that was handed over is answered, or cannot be."""
+        """Return a future that is answered once every item is answered, or cannot be."""
         future = Future(self.link)
         with self.link.locked():
             if self.sent or self.link.has_gathered(self):
@@ -142,22 +141,22 @@ class KeptChannel(ClientChannel, Generic[K]):
     # ── the link's side ─────────────────────────────────────────────────────────────────────────────────────────
 
     def tell_idle(self, later: Later) -> None:
-        """Something was answered: say so to those who wait for all of it."""
+        """Wake the callers that wait for all answers, if there are no unanswered items."""
         if not self.sent and self.idle and not self.link.has_gathered(self):
             later += [(future.offer, (None,)) for future in self.idle]
             self.idle.clear()
 
     def finish(self, kept: K, error: Exception | None, later: Later) -> None:
-        """It is answered: it has its confirm, and its room is free."""
+        """Settle an answered item's confirm, and free its room."""
         later.append((kept.confirm.offer, (None,)) if error is None else (kept.confirm.fail, (error,)))
         self.window.give_back(kept.size, later)
 
     def unblocked(self, later: Later) -> None:
-        """The host's alarms are over."""
+        """Wake waiting publishers: the host's alarms are over."""
         self.window.open(later)
 
     def closed(self, error: WarrenError, later: Later) -> None:
-        """The host did not like something: what is not known, and none of it is safe."""
+        """Fail all items: the host refused one of them, it is not known which."""
         self._give_up(error, later)
         super().closed(error, later)
 

@@ -3,11 +3,11 @@
 :mod:`warren.actors.runtime.leader_follower` says which thread reads it, :mod:`warren.client.sending` when data is sent.
 
 *Loss.* When the other end is gone the reader connects again (``connect`` finds the next host, or makes this process
-host). Channels say what becomes of them (:class:`~warren.client.sending.Receiver`). What was asked and not answered
-fails with :class:`LinkLostError`, and verbs ask again.
+host). Channels decide whether they continue (:class:`~warren.client.sending.Receiver`). Unanswered requests
+fail with :class:`LinkLostError`, and verbs repeat them.
 
 *Silence.* A host sends something at least every second, from its event loop. If nothing came for ``host_timeout_s``,
-it is stopped or hangs: the socket is given up, and what was asked or published and not answered fails with the error
+it is stopped or hangs: the socket is given up, and unanswered requests and publishes fail with the error
 that ``unresponsive`` makes. The next call connects again.
 """
 
@@ -39,7 +39,7 @@ _LOG = logger("client")
 
 _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 CLOSE_S: Final = 2.0
-"""So long a server may take to say good-bye."""
+"""How long the server may take to answer a close."""
 SILENT_S: Final = 3.0
 """A host that has sent nothing for this time may be stopped: a call whose own timeout is over waits no longer."""
 _CHANNEL_MAX: Final = 65_535
@@ -47,7 +47,7 @@ _NO_FRAME_MAX: Final = 0
 
 
 class Link(Sending):
-    """One socket, its engine, and who waits for it. Safe to share between threads."""
+    """One socket, its engine, and the callers that wait for it. Safe to share between threads."""
 
     def __init__(
         self,
@@ -67,27 +67,28 @@ class Link(Sending):
     def begin(self) -> None:
         super().begin()
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        """Kept, for memory of that size comes from the system, and goes back to it, each time."""
+        """Kept, because memory of this size would be requested from the system, and returned, each time."""
         self._channels: dict[int, Receiver] = {}
         self._free_numbers: list[int] = []
         self._last_number = 0
         self.topology = Topology()
-        """What has to be declared again on the next socket."""
+        """Declarations to repeat on the next socket."""
         self._ready: list[Future] = []
         self._put_off: list[Future] = []
-        """What was asked of a host that hands over, and fails when it is gone."""
+        """Requests made while a host hands over; they fail when it is gone."""
         self._good_bye: Future | None = None
         self._last_engine: Connection | None = None
-        """Of a host that hands over, or that was told good-bye: nothing more is sent to it, and it still answers."""
+        """The engine of a host that hands over, or that was sent a close: it only receives."""
         self.refusing: WarrenError | None = None
-        """What those get who hand something over, once this is about to be closed: it waits for what came before."""
+        """The error of new publishes, once a close has begun: it waits for those before."""
         self.blocked = ""
-        """Why publishers have to wait, where the server says so."""
+        """Why publishers have to wait, if the server says so."""
         self.given_up: WarrenError | None = None
         """Why the last socket was given up, if the host was silent; there is no other yet."""
 
     def ready(self) -> Future:
-        """Answered when there is a socket; fails with why there is none. Nobody connects before somebody asks."""
+        """Return a future that is answered when there is a socket, and fails with the reason if connecting fails. The
+        link connects only on demand."""
         future = Future(self)
         with self._lock:
             if self.engine is None and self.closed is None:
@@ -102,7 +103,7 @@ class Link(Sending):
         return future
 
     def join(self) -> None:
-        """The reader's: connect, and go on with what the last socket had."""
+        """Connect, and continue with the last socket's channels. Called by the reader."""
         try:
             connection = self._connect(lambda: self.closed is not None)
             with self._lock:
@@ -129,7 +130,7 @@ class Link(Sending):
             self.engine = engine = hands.done()
             self.given_up = None
             self.watch(connection)
-            known = {*numbers, *self._channels}  # one that is closed below is free once that is answered
+            known = {*numbers, *self._channels}  # one that is closed below is free after the answer
             self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in known]
             for number in numbers:
                 if number in self._channels:
@@ -142,10 +143,10 @@ class Link(Sending):
                 self._receive_event(event, later)
             self.flush()
         call_later(later)
-        self.wake()  # somebody may lead by now, and wait at the socket for what this thread has just told
+        self.wake()  # another thread may lead by now, and wait at the socket for what this thread has just handled
 
     def fail(self, error: WarrenError) -> None:
-        """Nobody is there, and nobody can be: say so to all who wait. The next one who asks tries again."""
+        """Fail all waiting callers: no host can be reached. The next caller tries again."""
         later: Later = []
         with self._lock:
             self.is_joining = False
@@ -157,7 +158,7 @@ class Link(Sending):
         call_later(later)
 
     def break_off(self, error: WarrenError) -> None:
-        """Give the socket up: what was on its way fails with ``error``. The next call makes another one."""
+        """Give the socket up: unanswered requests fail with ``error``. The next call makes another one."""
         later: Later = []
         with self._lock:
             for receiver in list(self._channels.values()):
@@ -167,7 +168,7 @@ class Link(Sending):
         self.fail(error)
 
     def silence(self, waited_s: float) -> WarrenError | None:
-        """The error for a call that has waited ``waited_s``, if no host was found or the host has been silent."""
+        """Return the error for a call that has waited ``waited_s``, if no host was found or the host is silent."""
         silent_s = self.silent_s if self.is_up else waited_s
         return self._unresponsive(waited_s) if silent_s > SILENT_S else None
 
@@ -176,7 +177,7 @@ class Link(Sending):
         self.break_off(self.given_up)
 
     def lose(self, error: WarrenError, later: Later) -> None:
-        """The socket is of no use any more."""
+        """Drop the socket, which is unusable."""
         if self.engine is None and self._last_engine is None:
             return
         _LOG.info("%s", error, extra=log_event("link_lost", error))
@@ -196,7 +197,7 @@ class Link(Sending):
         self.wake()
 
     def ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
-        """Send a method; the answer to it is put to the first of ``asked``."""
+        """Send a method; its answer goes to the first future of ``asked``."""
         return uninterrupted(self._ask, receiver, method, asked)
 
     def _ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
@@ -211,14 +212,14 @@ class Link(Sending):
                         asked.pop()
                         raise
                     return future
-                if self._last_engine is not None:  # not before it is gone: who asks again would do so at once
+                if self._last_engine is not None:  # not before it is gone: the caller would try again at once
                     self._put_off.append(future)
                     return future
         future.fail(LinkLostError("the connection was lost"))
         return future
 
     def open(self, receiver: Receiver, asked: deque[Future]) -> Future:
-        """Give a receiver a channel: its number, and on the server's side."""
+        """Give a receiver a channel number, and open the channel on the server."""
         return uninterrupted(self._open, receiver, asked)
 
     def _open(self, receiver: Receiver, asked: deque[Future]) -> Future:
@@ -232,12 +233,12 @@ class Link(Sending):
                 self.send(receiver.number, c.Channel.Open())
                 return future
             error = LinkLostError("the connection was lost")
-            receiver.failed(error, [])  # nobody has asked it for anything yet
+            receiver.failed(error, [])  # it has no pending questions yet
         future.fail(error)
         return future
 
     def leave(self, receiver: Receiver) -> None:
-        """A receiver needs its channel no more."""
+        """Close a receiver's channel."""
         if self._channels.get(receiver.number) is receiver:
             del self._channels[receiver.number]
             if self.engine is not None:
@@ -283,7 +284,7 @@ class Link(Sending):
                 receiver.receive(event, later)
 
     def _comes_again(self, event: Event) -> bool:
-        """Whether it is a message of a host that hands over: nobody could settle it."""
+        """Whether it is a message of a host that hands over: it cannot be settled any more, and comes again."""
         return (
             self._last_engine is not None
             and isinstance(event, Messages)
@@ -291,7 +292,7 @@ class Link(Sending):
         )
 
     def _host_leaves(self) -> None:
-        """Send what was handed over until now, and nothing more until the next host is found."""
+        """Send what was handed over so far, and nothing more until the next host is found."""
         self.flush()
         self._last_engine, self.engine = self.engine, None
         self.flush()
@@ -302,7 +303,7 @@ class Link(Sending):
                 self.connection.shutdown(socket.SHUT_WR)
 
     def _give_up(self, error: WarrenError, later: Later) -> None:
-        """Something that one side sent was wrong: to send it again would not do better."""
+        """Fail everything: one side sent something invalid, and sending it again would not help."""
         _LOG.error("the connection was given up: %s", error, extra=log_event("link_failed", error))
         for receiver in list(self._channels.values()):
             receiver.failed(error, later)
@@ -333,14 +334,14 @@ class Link(Sending):
                         unblocked(later)
 
     def refuse(self, error: WarrenError) -> None:
-        """From now on nobody hands anything over: who tries gets ``error``."""
+        """Make new publishes and calls fail with ``error``."""
         with self._lock:
             self.refusing = error
 
     def close(self, error: WarrenError) -> None:
-        """Say good-bye; whoever asks for anything from now on gets ``error``. What was told before is done.
+        """Close the connection; from now on all requests fail with ``error``. What was sent before is done.
 
-        An interrupt waits for no good-bye, and leaves nothing open behind it.
+        An interrupt does not wait for the server's answer, and leaves nothing open.
         """
         if self.closed is not None:
             return
@@ -359,7 +360,7 @@ class Link(Sending):
                 self.stop_reader()
 
     def _say_good_bye(self, error: WarrenError) -> Future | None:
-        """What is answered when the host has said it, too; ``None``: there is nobody to say it."""
+        """Send the close and return a future for its answer; ``None`` if there is no connection."""
         with self._lock:
             if self.closed is not None:
                 return None
@@ -373,7 +374,7 @@ class Link(Sending):
             return good_bye
 
     def _shut(self, error: WarrenError, later: Later) -> bool:
-        """Shut the socket down, whatever is on its way; whether there was one."""
+        """Shut the socket down, whatever is on its way; return whether there was one."""
         with self._lock:
             connection = self.connection
             self.lose(error, later)
@@ -384,11 +385,11 @@ class Link(Sending):
             self._channels.clear()
         if connection is not None:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # whoever waits at it wakes up
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits at it
         return connection is not None
 
     def forget(self, error: WarrenError) -> None:
-        """In a forked child: the socket is the parent's. Whoever waits gets ``error``; who asks anew gets another."""
+        """In a forked child: the socket is the parent's. Waiting callers get ``error``; the next one connects."""
         connection, channels, waiting = self.connection, list(self._channels.values()), self._ready + self._put_off
         for end in (connection, self._woken, self._waker):
             if end is not None:

@@ -1,9 +1,9 @@
 """Messages on their way to the host, until it confirms them.
 
-What is handed over joins the last :class:`PublishRun` while that has not been sent and goes to the same place with the
-same properties, so that a thread that publishes one by one makes runs; its messages share one confirm. What is not
-confirmed is sent again over the next socket (:mod:`warren.client.kept`): a message may be there twice when a host has
-died, and none is missing that was confirmed.
+A message joins the last :class:`PublishRun` if that has not been sent yet and goes to the same place with the
+same properties, so that a thread that publishes one by one makes runs; its messages share one confirm. Messages not
+confirmed are sent again over the next socket (:mod:`warren.client.kept`): a message may be stored twice when a host has
+died, but no confirmed message is lost.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class PublishRun:
     bodies: list[bytes]
     confirm: Confirm
     unroutable: Callable[[], WarrenError] | None
-    """What a message that came back means; ``None``: that does not matter."""
+    """Makes the error for a returned message; ``None``: returned messages are ignored."""
     size: int = 0
     first_tag: int = 0
     open_below: int = 0
     """Tags below this one are settled."""
     settled: set[int] = attrs.Factory(set)
-    """And these."""
+    """Settled tags from ``open_below`` on."""
     returned: int = 0
     refusal: Exception | None = None
     """Why one of them was refused."""
@@ -57,12 +57,12 @@ class PublishRun:
         self.channel.encode(self, engine)
 
     def settle_up_to(self, tag: int) -> bool:
-        """Whether all is settled now."""
+        """Settle all tags up to one; return whether all are settled now."""
         self.open_below = max(self.open_below, min(tag + 1, self.end))
         return self._is_over()
 
     def settle(self, tag: int) -> bool:
-        """The same for one message."""
+        """Settle one tag; return whether all are settled now."""
         self.settled.add(tag)
         return self._is_over()
 
@@ -73,7 +73,7 @@ class PublishRun:
         return self.open_below >= self.end
 
     def unsettled(self) -> list[bytes]:
-        """The bodies that have to be sent again."""
+        """Return the bodies that have to be sent again."""
         return [
             body
             for tag, body in enumerate(self.bodies, self.first_tag)
@@ -89,7 +89,7 @@ class PublishChannel(KeptChannel[PublishRun]):
         self._next_tag = 1
 
     def select(self) -> Future:
-        """Ask for confirms; behind :meth:`open`."""
+        """Ask for confirms, after :meth:`open`."""
         future = self.ask(c.Confirm.Select())
         self.is_ready = True
         return future
@@ -97,7 +97,7 @@ class PublishChannel(KeptChannel[PublishRun]):
     # ── handing over ────────────────────────────────────────────────────────────────────────────────────────────
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
-        """The fast path: let a message join the run that waits, where it is of its kind."""
+        """Add a message to the waiting run if its publish key is the same: the fast path."""
         link = self.link
         with link.locked():
             run = link.last_gathered
@@ -125,7 +125,7 @@ class PublishChannel(KeptChannel[PublishRun]):
         *,
         tries_full_disk: bool,
     ) -> Confirm | Future:
-        """Take messages; a future that is no confirm says what to wait for before that."""
+        """Take messages and return their confirm, or a plain future to wait for before trying again."""
         return self.hand_over(
             lambda: PublishRun(self, key, publish, bodies, Confirm(self.link), unroutable, key.size_bytes(bodies)),
             tries_full_disk=tries_full_disk,
@@ -139,7 +139,7 @@ class PublishChannel(KeptChannel[PublishRun]):
     # ── the link's side ─────────────────────────────────────────────────────────────────────────────────────────
 
     def on_messages(self, event: Messages, later: Later) -> None:
-        """Messages that came back: nobody has them. Their acks come behind them."""
+        """Handle messages that were returned as unroutable. Their acks come after them."""
         method = event.method
         if not isinstance(method, c.Basic.Return):
             return

@@ -1,4 +1,4 @@
-"""What can be asked of a queue that another process hosts. The verbs are those of :mod:`warren.verbs.queue_verbs`."""
+"""The verbs of a queue that another process hosts, with the interface of :mod:`warren.verbs.queue_verbs`."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GETS_AT_ONCE: Final = 10_000
-"""More messages than that are got in several calls; and in more, where they are large."""
+"""More messages than this are got in several calls; large messages in even more."""
 MAX_PREFETCH: Final = 65_535
 CREDIT_BYTES: Final = 1 << 20
-"""About so much lies here for a consumer that does not take it."""
+"""About this many bytes wait here for a consumer that does not take its messages."""
 _numbers = itertools.count(1)
 
 
 def with_due(properties: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
-    """The properties of a message that the host lets wait."""
+    """Return the properties of a message that the host delays."""
     return {**properties, "headers": {**(properties.get("headers") or {}), DUE: LongInteger(due_ms)}}
 
 
 class _FrontEnd:
-    """What a handle's publish asks first: the run that waits to be sent."""
+    """What a handle's publish tries first: joining the run that waits to be sent."""
 
     __slots__ = ("_vhost", "actor_inbox", "weight")
 
@@ -131,7 +131,7 @@ class RemoteQueueVerbs(QueueVerbs):
         from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
         from warren.verbs.unique_publishing import keys_of  # noqa: PLC0415
 
-        keys, rest = keys_of(properties, bodies, several=several)  # what is wrong with them is known here
+        keys, rest = keys_of(properties, bodies, several=several)  # errors in them are raised here
         if not any(keys):
             if several:
                 return self.publish_many(bodies, block=block, timeout=timeout, **rest)
@@ -199,14 +199,14 @@ class RemoteQueueVerbs(QueueVerbs):
         return QueueGoneError(f"{self.entry.declaration} was deleted")
 
     def while_there(self, steps: Steps[T]) -> Steps[T]:
-        """``steps``, which raise :class:`QueueGoneError` if the host has no such queue any more."""
+        """Run ``steps``; raise :class:`QueueGoneError` if the host no longer has the queue."""
         try:
             return (yield from steps)
         except NotFoundError:
             raise self._gone() from None
 
     def _call(self, verb: str, **arguments: Any) -> Steps[Any]:
-        """Call a verb of the queue's in the host's process."""
+        """Call a verb of the queue in the host's process."""
         return self.while_there(call(self.remote, verb, name=self.name, **arguments))
 
     def room(self, timeout: float | None = None) -> Steps[None]:
@@ -215,7 +215,7 @@ class RemoteQueueVerbs(QueueVerbs):
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_early(self) -> None:
-        """Nothing is at hand here: the host has it."""
+        """Return ``None``: messages are in the host."""
 
     def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[Got]:
         return self.remote.within(timeout, super().get(auto_ack=auto_ack, timeout=timeout))
@@ -350,7 +350,7 @@ class RemoteQueueVerbs(QueueVerbs):
         return self._of_vhost("purge_delayed", self.name)
 
     def _of_vhost(self, verb: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
-        """Call a verb of the vhost's, behind what was published here."""
+        """Call a verb of the vhost, after flushing what was published here."""
         yield from self.remote.flush()
         return (
             yield from call(
@@ -381,7 +381,7 @@ class RemoteQueueVerbs(QueueVerbs):
 
 
 def browsed_of(found: list[dict[str, Any]]) -> list[BrowsedMessage]:
-    """Messages that were looked at, out of an answer (:func:`warren.server.tails.browsed_to_send`)."""
+    """Decode browsed messages from an answer (:func:`warren.server.tails.browsed_to_send`)."""
     return [
         BrowsedMessage(
             one.pop("level"),
@@ -392,7 +392,7 @@ def browsed_of(found: list[dict[str, Any]]) -> list[BrowsedMessage]:
 
 
 class Subscription(DeliverySlot):
-    """A consumer's channel, which is there again on the next socket."""
+    """A consumer's channel, which is reopened on the next socket."""
 
     def __init__(self, verbs: RemoteConsumerVerbs, queue: str) -> None:
         super().__init__(verbs.vhost.link, verbs.vhost.name, queue)
@@ -401,7 +401,7 @@ class Subscription(DeliverySlot):
         self.prefetch = min(verbs.declaration.prefetch, MAX_PREFETCH)
         self.is_begun = False
         self.taken_bytes = 0
-        """What was taken, and the host has not been told of."""
+        """Bytes that were taken and not yet reported to the host."""
         self.deliveries = weakref.ref(verbs.deliveries)
 
     def qos(self) -> c.Basic.Qos:
@@ -469,7 +469,7 @@ class Subscription(DeliverySlot):
 
 
 class CreditedDeliveries(Deliveries):
-    """Batches of which somebody wants to know when they are taken."""
+    """Deliveries that report each batch when it is taken."""
 
     def __init__(self, channel: str, link: Link, taken: Callable[[RemoteDelivered], None]) -> None:
         super().__init__(channel, link)
@@ -494,7 +494,7 @@ class RemoteConsumerVerbs(ConsumerVerbs):
         self._queue = queue
 
     def _taken(self, delivered: RemoteDelivered) -> None:
-        """A batch was taken: the host may send more when half of the credit is used."""
+        """Note a taken batch; give the host new credit when half of it is used."""
         with self.vhost.link.locked():
             slot = self.slot
             if delivered.through is not self.channel or slot.error is not None or not self.vhost.link.can_send:

@@ -1,8 +1,8 @@
 """A reader of a topic that another process hosts. The verbs are those of :mod:`warren.verbs.reader_verbs`.
 
 It has a channel of its own, and is a member of its group while that is open. So its claims name the channel where those
-of the host's readers name the topics that run: with another socket, another host, or topics that were opened anew comes
-another channel, and the reader joins again.
+of the host's readers name the running topics. A new socket, a new host, or reopened topics mean a new channel, and the
+reader joins again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from warren.verbs.steps import Steps
 
 
 class ReaderChannel(ClientChannel):
-    """The channel of one reader. What is asked is answered with what the verb returns."""
+    """The channel of one reader. The answer to a request is what the verb returns."""
 
     arrival: Future | None = None
 
@@ -59,7 +59,7 @@ class ReaderChannel(ClientChannel):
         return False
 
     def listen(self) -> Future:
-        """Answered when there may be more, or the channel is over."""
+        """Return a future that is answered when there may be more messages, or the channel is over."""
         with self.link.locked():
             arrival = Future(self.link)
             if self.error is None:
@@ -81,7 +81,7 @@ class ReaderChannel(ClientChannel):
             later.append((arrival.offer, (None,)))
 
     def leave(self, _: Later) -> None:
-        """Nobody needs it any more."""
+        """Close the channel."""
         if self.error is None:
             self.error = LinkLostError("the reader is closed")
             self.link.leave(self)
@@ -89,11 +89,11 @@ class ReaderChannel(ClientChannel):
 
 @attrs.define(eq=False)
 class RemoteClaim(Claim):
-    """A claim with what was read of it."""
+    """A claim with its records."""
 
     records: list[PackedRecords] = attrs.field(factory=list, kw_only=True)
     failure: WarrenError | None = attrs.field(default=None, kw_only=True)
-    """Why what lies behind them was not."""
+    """Why the records after them could not be read."""
 
 
 class RemoteReaderVerbs(ReaderVerbs):
@@ -129,7 +129,7 @@ class RemoteReaderVerbs(ReaderVerbs):
 
     def _ask_to_join(self, running: Any) -> Steps[Future]:
         place, broadcast = self._consume_from, self._broadcast
-        self.name = f"{self.group}-{os.urandom(6).hex()}"  # nobody else's, whatever processes there are
+        self.name = f"{self.group}-{os.urandom(6).hex()}"  # unique among all processes
         arguments = {
             "topic": self.topic,
             "group": self.group,
@@ -147,7 +147,7 @@ class RemoteReaderVerbs(ReaderVerbs):
         yield
 
     def _leave_again(self, running: Any, joined: Future) -> None:
-        """Nothing: the channel is left, and with it the group."""
+        """Do nothing: closing the channel leaves the group."""
 
     def queues(self) -> Steps[list[int]]:
         while True:
@@ -216,7 +216,7 @@ class RemoteReaderVerbs(ReaderVerbs):
             raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: {error}") from error
 
     def wake(self, running: Any) -> None:
-        """Nothing: the host is told at once."""
+        """Do nothing: the host commits at once."""
 
     def ask_to_commit(self, running: Any, done: Done) -> Future:
         asked: Future = running.call("commit", done=done)

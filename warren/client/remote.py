@@ -1,4 +1,4 @@
-"""RemoteVhost: one link, and the channels that all handles of a vhost share: for questions, and for messages."""
+"""RemoteVhost: one link, and the channels that all handles of a vhost share: for requests, and for messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class NoGate:
-    """What a handle asks of a node's gate before it publishes by its shortest way: nothing is in the way here."""
+    """Replaces a node's gate, which a handle checks on its fast path of publishing: never closed here."""
 
     limit: int = 1
 
@@ -59,7 +59,7 @@ class RemoteVhost:
         self.path = path
         self.name = name
         self.topic_queues: dict[str, int] = {}
-        """How many queues topics have, as far as it is known here."""
+        """How many queues topics have, as far as known here."""
         self.closed = False
         self._begin()
 
@@ -70,14 +70,14 @@ class RemoteVhost:
 
     @property
     def identity(self) -> object:
-        """What is equal for all handles on this node: each of its vhosts has an object of this class."""
+        """An object that is equal for all handles on this node, whose vhosts each have an object of this class."""
         return self.path
 
     def check_process(self) -> None:
-        """Nothing: a handle of the process that this one was forked from makes a connection of its own."""
+        """Do nothing: a handle of the parent process makes a connection of its own after a fork."""
 
     def vhost(self, _: str) -> NoReturn:
-        """What handles look up in a node of their own process."""
+        """Raise: only nodes of this process have vhosts to look up."""
         raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
 
     def now_ms(self) -> int:
@@ -85,26 +85,26 @@ class RemoteVhost:
         return time.time_ns() // 1_000_000
 
     def new_message_id(self) -> str:
-        """One that no other message has."""
+        """Return a unique message id."""
         return uuid.uuid4().hex
 
     def close(self, error: WarrenError) -> None:
-        """Leave for good: whoever asks for anything from now on gets ``error``."""
+        """Leave for good: all later requests fail with ``error``."""
         self.closed = True
         self.link.close(error)
 
     def release(self) -> None:
-        """Leave, with the exclusive queues that were declared here. Who comes again makes another connection."""
+        """Leave, with the exclusive queues that were declared here. The next request makes another connection."""
         self.link.close(ClosedError("the vhost was released"))
         self._on_release(self)
         self._begin()
 
     def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
-        """``steps``, which raise :class:`HostUnresponsiveError` after ``timeout`` seconds if the host is silent."""
+        """Run ``steps``; raise :class:`HostUnresponsiveError` after ``timeout`` seconds if the host is silent."""
         return bounded(steps, timeout, self.link.silence)
 
     def control(self) -> Steps[ClientChannel]:
-        """The channel for questions, open."""
+        """Return the channel for requests, opening it if needed."""
         if not self.link.can_send:
             yield self.link.ready()
         channel = self._control
@@ -116,7 +116,7 @@ class RemoteVhost:
         return channel
 
     def ask(self, method: Method) -> Steps[Any]:
-        """The answer to a method; asked again where the connection is lost meanwhile."""
+        """Send a method and return the answer; send it again if the connection is lost meanwhile."""
         while True:
             try:
                 channel = yield from self.control()
@@ -127,12 +127,12 @@ class RemoteVhost:
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def publisher_now(self, exchange: str = _DEFAULT_EXCHANGE) -> PublishChannel | None:
-        """The channel that messages to an exchange go through, if it is open."""
+        """Return the channel that messages to an exchange go through, if it is open."""
         channel = self._publishers.get(exchange)
         return channel if channel is not None and channel.error is None and channel.is_ready else None
 
     def publisher(self, exchange: str = _DEFAULT_EXCHANGE) -> Steps[PublishChannel]:
-        """The same, opened where it is not."""
+        """Return the channel that messages to an exchange go through, opening it if needed."""
         while (channel := self.publisher_now(exchange)) is None:
             try:
                 yield self.link.ready()
@@ -160,7 +160,7 @@ class RemoteVhost:
         """Hand messages over once there is room. Raises :class:`BlockedError` if that takes longer than
         ``timeout``, or at once without ``block``.
 
-        ``is_delayed``: they come later, and are refused on a full disk instead of waiting for room.
+        ``is_delayed``: they are due later; on a full disk they are refused instead of waiting for room.
         """
         exchange = method.exchange
         return self._hand_over(
@@ -202,7 +202,7 @@ class RemoteVhost:
         return calls if calls is not None and calls.error is None and calls.is_ready else None
 
     def open_calls(self) -> Steps[KeptCalls]:
-        """The channel of calls that are confirmed, opened where it is not."""
+        """Return the channel of confirmed calls, opening it if needed."""
         while (calls := self._calls_now()) is None:
             try:
                 yield self.link.ready()
@@ -242,7 +242,7 @@ class RemoteVhost:
         return f"publishers are blocked: {self.link.blocked}" if self.link.blocked else "too much is on its way"
 
     def flush(self) -> Steps[WarrenError | None]:
-        """Wait until everything that was published is confirmed, or cannot be: returns why if the host is silent."""
+        """Wait until everything published is confirmed or has failed; return the error if the host is silent."""
         channels: list[KeptChannel[Any]] = [*self._publishers.values()]
         if self._calls is not None:
             channels.append(self._calls)
@@ -252,7 +252,7 @@ class RemoteVhost:
         return self.link.given_up if waits else None
 
     def forget(self) -> None:
-        """There are no channels: they were the last link's, or, in a forked child, are the parent's."""
+        """Forget all channels: they were the last link's or, in a forked child, are the parent's."""
         self._control = None
         self._publishers = {}
         self._calls = None
@@ -261,7 +261,7 @@ class RemoteVhost:
 
 @attrs.frozen
 class Publishing:
-    """A publish that waits for nothing yet: what the shortest way of a handle's publish calls."""
+    """A publish that does not wait: called by the fast path of a handle's publish."""
 
     steps: Steps[Confirm]
 

@@ -1,9 +1,9 @@
 """Sending: what leaves by a link, and when.
 
-Nobody waits for room in the socket: what does not fit is written by whoever leads. What is asked goes out at once.
+Sending never waits for room in the socket: the leading thread writes what does not fit. Requests go out at once.
 Messages and acks go out at once, too, unless something went out a moment ago: then those of half a millisecond leave in
-one write, or with what is asked next. While a thread asks again and again, acks wait for its next question, or for the
-reader's next look, a few milliseconds.
+one write, or with the next request. While a thread makes one request after another, acks wait for its next request, or
+for the reader's next look, a few milliseconds.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from warren.storage.errors import WarrenError
 
 _DONT_WAIT: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 GATHERED_BYTES: Final = 1 << 16
-"""Messages and acks leave when they are so many, whatever left a moment ago."""
+"""Messages and acks leave when they reach this size, whatever left a moment ago."""
 
 
 class Receiver(Protocol):
-    """What a channel's number leads to. Everything here is called with the link's lock held."""
+    """The object for a channel's number. Everything here is called with the link's lock held."""
 
     number: int
     refusal: Exception | None
-    """Why the server closes it, if the server told that before."""
+    """Why the server closes it, if the server has sent the reason."""
 
     def receive(self, event: Event, later: Later) -> None:
-        """Something has come on it."""
+        """Handle an event."""
 
     def closed(self, error: WarrenError, later: Later) -> None:
-        """The server has closed it."""
+        """Handle a close by the server."""
 
     def lost(self, error: WarrenError, later: Later) -> bool:
-        """The socket is lost; whether the next one is to have this channel, too."""
+        """Handle the loss of the socket; return whether the channel continues on the next one."""
 
     def rejoin(self, engine: Connection) -> None:
-        """The next socket is there, and the channel open on it."""
+        """Continue on the next socket, where the channel is open."""
 
     def failed(self, error: WarrenError, later: Later) -> None:
-        """There will be no next socket for what waits; ``error`` says why."""
+        """Fail what waits: there will be no next socket; ``error`` says why."""
 
 
 class Gathering(Protocol):
-    """What is to be sent, and not in the engine yet."""
+    """Data to send that is not in the engine yet."""
 
     @property
     def channel(self) -> Receiver: ...
@@ -60,7 +60,7 @@ class Gathering(Protocol):
 
 
 class Sending(Leading):
-    """The way out. Everything here is called with the lock held."""
+    """The sending half of a link. Everything here is called with the lock held."""
 
     def begin(self) -> None:
         super().begin()
@@ -72,7 +72,7 @@ class Sending(Leading):
 
     @property
     def can_send(self) -> bool:
-        """Whether something can be sent: not to a host that hands over, which may still answer."""
+        """Whether data can be sent: not to a host that hands over, which may still answer."""
         return self.engine is not None
 
     @property
@@ -86,7 +86,7 @@ class Sending(Leading):
         self.flush()
 
     def encoded(self) -> Connection:
-        """The engine, once what was gathered is in it."""
+        """Put the gathered data into the engine, and return that."""
         engine = self.engine
         if engine is None:
             raise LinkLostError("the connection was lost")
@@ -97,22 +97,22 @@ class Sending(Leading):
 
     @property
     def last_gathered(self) -> Gathering | None:
-        """What the next message may join."""
+        """The data that the next message may join."""
         return self._gathered[-1] if self._gathered else None
 
     def has_gathered(self, receiver: Receiver) -> bool:
-        """Whether something of this channel waits to be sent."""
+        """Whether data of this channel waits to be sent."""
         return any(one.channel is receiver for one in self._gathered)
 
     def take_gathered(self, receiver: Receiver) -> list[Gathering]:
-        """Take back what of this channel waits to be sent."""
+        """Take back the data of this channel that waits to be sent."""
         mine = [one for one in self._gathered if one.channel is receiver]
         self._gathered = [one for one in self._gathered if one.channel is not receiver]
         return mine
 
     def gather(self, what: Gathering | None, size: int, *, patient: bool = False) -> None:
-        """Send this soon (``None``: what has joined the last). ``patient``: while threads ask again and again, with
-        what is asked next."""
+        """Send this soon (``None``: it has joined the last). ``patient``: while threads keep making requests, with
+        the next request."""
         if what is not None:
             self._gathered.append(what)
         self._gathered_bytes += size
@@ -127,7 +127,7 @@ class Sending(Leading):
                 self.wake()
 
     def flush(self) -> None:
-        """Write what there is, as far as the socket takes it. An interrupt waits: else some of it left twice."""
+        """Write what the socket takes. An interrupt is delayed: otherwise some data could be sent twice."""
         uninterrupted(self._flush)
 
     def _flush(self) -> None:
@@ -149,12 +149,12 @@ class Sending(Leading):
             self._sent_at = time.monotonic()
             self.all_sent()
         except BlockingIOError:
-            self.wake()  # whoever leads waits for room, too
+            self.wake()  # the leading thread waits for room, too
         except OSError:
-            self._unsent.clear()  # who reads finds out
+            self._unsent.clear()  # the reader finds out
 
     def all_sent(self) -> None:
-        """The socket has taken everything."""
+        """Called when the socket has taken everything."""
 
     def flush_lazy(self) -> None:
         if self.is_lazy or self._gathered:

@@ -1,4 +1,4 @@
-"""SharedDirectory: one process's part in a data directory that many use.
+"""SharedDirectory: one process's access to a data directory that many use.
 
 The process that gets the directory's lock hosts the node: it opens it, and serves AMQP on a Unix socket in the
 directory. The others connect. When the host is gone, they all notice at once: one gets the lock, opens the node from
@@ -12,7 +12,7 @@ A process that opened the directory first works on its node directly. One that h
 process hosts, even if it is itself: unconfirmed messages must stay before those that it publishes next, and that holds
 only on one connection.
 
-A forked child is a client of its own. What its parent hosted, asked for and was delivered stays the parent's.
+A forked child is a client of its own. Its parent's node, requests and deliveries stay the parent's.
 
 *Locks.* ``_hosting`` is held while this process becomes host, and while it closes. A thread that holds it takes no lock
 of a link and waits for no answer. Threads that have published something never hold it.
@@ -46,7 +46,7 @@ from warren.storage.real_file import refused
 from warren.verbs.steps import run
 
 ELECTION_FILE: Final = "warren.election"
-"""The lock of the process that is opening the node."""
+"""The lock file of the process that is opening the node."""
 RETRY_S: Final = 0.002
 MAX_RETRY_S: Final = 0.02
 """How often a process looks for the next host: at first, and later."""
@@ -57,18 +57,18 @@ _NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)
 
 
 class NotLetInError(WarrenError):
-    """Nobody who has the directory lets this process in, or he does so no more."""
+    """The process that has the directory open does not let this process in, or no longer does."""
 
 
 class SharedDirectory:
-    """What :class:`warren.Node` stands on where a directory is shared."""
+    """The base of :class:`warren.Node` for a shared directory."""
 
     forked: Final = False
     """A forked child uses it as a client of its own."""
 
     def __init__(self, path: str, config: Config, host: Callable[[], RunningNode] | None) -> None:
-        """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` where somebody else does.
-        ``None``: somebody has the directory for himself, and this process is his guest for as long as he has it."""
+        """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` if another process does.
+        ``None``: another process has the directory for itself, and this process is its guest until it closes it."""
         import warren.server  # noqa: F401, PLC0415 - now: nobody waits for it when this process becomes host
 
         self.path = path
@@ -82,7 +82,7 @@ class SharedDirectory:
         self._process = os.getpid()
         self._begin()
         self.local: RunningNode | None = None
-        """The node that handles work on directly."""
+        """The node, if handles use it directly."""
         if host is not None and lock_holder(self._lock_path) is None:
             with contextlib.suppress(DirectoryLockedError):
                 self.local = self._become_host()
@@ -92,7 +92,7 @@ class SharedDirectory:
         open_nodes.close_at_exit(self)
 
     def meet_host(self) -> None:
-        """Connect to the host, where this process is none. Raises what keeps it from that."""
+        """Connect to the host, unless this process hosts. Raises why it cannot."""
         if self.local is None:
             import warren.server.own_calls  # noqa: F401, PLC0415 - it may be the next host
 
@@ -107,7 +107,7 @@ class SharedDirectory:
         self._remotes: list[RemoteVhost] = []
         self._closing = Closing()
         self._met: list[RemoteVhost] = []
-        """Of a guest of one who does not share: what has been connected."""
+        """For a guest of a process that does not share: the remotes that have connected."""
 
     # ── host or client ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,7 +117,7 @@ class SharedDirectory:
         return self._running is not None
 
     def _become_host(self) -> RunningNode:
-        """Raises :class:`DirectoryLockedError` where another process is, or is just becoming host."""
+        """Open the node. Raises :class:`DirectoryLockedError` if another process is, or is becoming, host."""
         with self._hosting:
             if self._closed:
                 raise LinkLostError("the directory is being closed")
@@ -141,20 +141,20 @@ class SharedDirectory:
             election.remove()
 
     def running(self) -> RunningNode:
-        """The node, where this process hosts it. Raises :class:`NotFromOutsideError`."""
+        """The node, if this process hosts it. Raises :class:`NotFromOutsideError`."""
         self.check_process()
         if self._running is None:
             raise NotFromOutsideError(f"another process hosts the node of {self.path}")
         return self._running
 
     def verbs(self) -> Any:
-        """What a handle on the node asks."""
+        """The verbs for a handle on the node."""
         from warren.client.shared_verbs import SharedNodeVerbs  # noqa: PLC0415 - which stands on this
 
         return SharedNodeVerbs(self)
 
     def new_remote(self, vhost: str) -> RemoteVhost:
-        """A connection, made when it is first used."""
+        """Return a connection, which is made on first use."""
 
         def connect(stopped: Callable[[], bool]) -> socket.socket:
             if remote not in self._remotes:  # it was released, and is used again
@@ -179,8 +179,8 @@ class SharedDirectory:
             self._remotes.remove(remote)
 
     def _connect(self, stopped: Callable[[], bool]) -> socket.socket:
-        """A socket to the host, which this process may become. Raises :class:`HostUnresponsiveError`."""
-        if self._process != os.getpid():  # not when it was forked: who forks may forget what is to be done at the end
+        """Return a socket to the host, which this process may become. Raises :class:`HostUnresponsiveError`."""
+        if self._process != os.getpid():  # not at the fork: forking may clear exit handlers
             self._process = os.getpid()
             open_nodes.close_at_exit(self)
         if identity_of(self.path) != self._identity:
@@ -209,7 +209,7 @@ class SharedDirectory:
         raise LinkLostError("the connection is not wanted any more")
 
     def _unresponsive(self, silent_s: float) -> HostUnresponsiveError:
-        """The host has not answered for ``silent_s``."""
+        """Return the error for a host that has not answered for ``silent_s``."""
         holder = (lock_holder(self._lock_path) or "").removesuffix(SHARED) or "an unknown process"
         return HostUnresponsiveError(
             f"{self.path}: the host of this directory has not answered for {silent_s:.1f} s ({holder}); resume it if "
@@ -217,7 +217,7 @@ class SharedDirectory:
         )
 
     def _attached(self, remote: RemoteVhost) -> socket.socket:
-        """A socket to the one who has the directory for himself: once, for who comes after him is another."""
+        """Return a socket to the process that has the directory for itself: only once, as the next one is another."""
         if remote in self._met or self._closed:
             raise NotLetInError(f"{self.path}: the process that has it has closed it, or this connection")
         self._met.append(remote)
@@ -236,7 +236,7 @@ class SharedDirectory:
         return self._closed
 
     def check_process(self) -> None:
-        """Raise where it was closed."""
+        """Raise :class:`ClosedError` if it was closed."""
         if self._closed:
             raise ClosedError(f"the node of {self.path} is closed")
 
@@ -253,7 +253,7 @@ class SharedDirectory:
         error = ClosedError(f"the node of {self.path} is closed")
         silent = None
         for remote in list(self._remotes):
-            remote.link.refuse(error)  # else it would never end while others publish on
+            remote.link.refuse(error)  # else it would never end while other threads publish
             silent = run(remote.flush()) or silent
             uninterrupted(remote.close, error)
         with self._hosting:
@@ -274,7 +274,7 @@ class SharedDirectory:
         self._closing.is_over = True
 
     def forget(self) -> None:
-        """In a forked child: what the parent hosts, and its connections, are the parent's."""
+        """In a forked child: drop the parent's node and connections."""
         if self._closed:
             return
         error = WrongProcessError(f"{self.path}: this was asked for by the process that this one was forked from")
@@ -290,14 +290,14 @@ class SharedDirectory:
 def open_shared(
     opening: open_nodes.Opening, path: str, config: Config, host: Callable[[], RunningNode] | None
 ) -> SharedDirectory:
-    """Have a part in a directory; arguments are those of :class:`SharedDirectory`."""
+    """Access a shared directory; the arguments are those of :class:`SharedDirectory`."""
     directory = opening.start(lambda: SharedDirectory(path, config, host))
     directory.meet_host()
     return directory
 
 
 def _connected(directory: str) -> socket.socket | None:
-    """A socket to the process that listens in a directory; ``None`` if none does."""
+    """Return a socket to the process that listens in a directory; ``None`` if there is no such process."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_path(os.path.join(directory, SOCKET_NAME)) as name:

@@ -1,7 +1,7 @@
 """A tail of a queue that another process hosts. The verbs are those of :mod:`warren.verbs.tail_verbs`.
 
-It has a channel of its own. With another host comes another channel, and the tail begins anew at the queue's end: what
-came in between it does not see.
+It has a channel of its own. A new host means a new channel, and the tail starts again at the queue's end: it misses
+what came in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RemoteTailVerbs(TailVerbs):
         yield from self._now()
 
     def _now(self) -> Steps[ReaderChannel]:
-        """The channel of the moment, at whose other end the tail stands."""
+        """Return the current channel of the tail, opening it if needed."""
         while self._channel is None or not self._channel.alive:
             channel = ReaderChannel(self._remote.link)
             try:

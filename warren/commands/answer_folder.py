@@ -1,8 +1,8 @@
 """``--out`` of the simulation's commands: a folder that gets an answer, all of it or nothing.
 
-It is a new one, an empty one, or one that has an earlier answer of the same kind, which one file tells: the *mark*.
-An answer is written beside the folder and moved into it when it is whole. Of what is there, only the earlier answer's
-own files are replaced, or deleted where the new one has none of that name; others stay.
+The folder is a new one, an empty one, or one that has an earlier answer of the same kind, recognised by one file: the
+*mark*. An answer is written beside the folder and moved into it when it is complete. Only the earlier answer's own
+files are replaced, or deleted if the new answer has no file of that name; others stay.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from warren.storage.errors import StorageError
 
 @attrs.frozen
 class Kind:
-    """What an answer of one kind is known by."""
+    """How to recognise an answer of one kind."""
 
     mark: str
     """A file of JSON that every answer has."""
     keys: frozenset[str]
-    """That the file's object has, besides others."""
+    """Keys that the object in that file has, besides others."""
     others: Collection[str] = ()
     """Names of further files."""
 
@@ -44,7 +44,7 @@ class Kind:
 def answer_folder(out: str, kind: Kind) -> Iterator[str]:
     """A folder to write to, whose files become those of ``out`` when this ends well.
 
-    Raises :class:`StorageError`, before anything is computed, where ``out`` cannot be such a folder.
+    Raises :class:`StorageError`, before anything is computed, if ``out`` cannot be such a folder.
     """
     _check(out, kind)
     target = os.path.abspath(out)
@@ -65,7 +65,7 @@ def answer_folder(out: str, kind: Kind) -> Iterator[str]:
 
 @contextmanager
 def writing(out: str) -> Iterator[None]:
-    """What the system says of writing becomes a :class:`StorageError` that names ``out``."""
+    """Turn the system's errors in writing into a :class:`StorageError` that names ``out``."""
     try:
         yield
     except OSError as error:

@@ -117,7 +117,7 @@ def _do(
     _show(known, said, told["answer"], headers=headers, as_json=as_json)
 
 
-# ── what was said ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values given ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _arguments(name: str, verb: Verb, words: list[str], options: dict[str, Any]) -> dict[str, Any]:

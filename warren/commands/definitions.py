@@ -19,7 +19,7 @@ from warren.storage.errors import StorageError
 
 _ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
 _SOMETIMES: Final = ("users", "permissions", "topic_permissions", "parameters", "global_parameters")
-"""What is new, and said of an import; the latter where there was some."""
+"""What an import reports as new; the latter only if there was some."""
 
 
 def definitions(
@@ -41,7 +41,7 @@ def definitions(
 ) -> None:
     """Print queues, exchanges, bindings, users and all as RabbitMQ's definitions JSON, or declare those of a file.
 
-    An export works on a running node, too; an import makes the directory where it is not there yet.
+    An export works on a running node, too; an import creates the directory if it is missing.
     """
     if export is not None and import_from is not None:
         raise UsageError("either --export or --import")

@@ -1,9 +1,9 @@
 """The command ``warren demo``: the salvage of a stopped RabbitMQ's directory that ships with warren.
 
 The directory has classic queues of version 1 and 2 and quorum queues (two RabbitMQ 3.10.8 nodes' directories put into
-one). Beside it stands what that broker itself delivered when it was started on copies: of each queue the number of
+one). Beside it is what that broker itself delivered when it was started on copies: for each queue the number of
 messages, a digest of their bodies, which of them were marked as redelivered, and how often each one of a quorum queue
-had come back. What is exported is compared with that.
+had come back. The export is compared with that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXPORTED: Final = "exported.jsonl"
 
 _ORACLE: Final = files("warren.data") / "rabbitmq-3.10.8-types.json"
 _NODE: Final = "node"
-"""As the archive has it."""
+"""Its directory in the archive."""
 
 Lines = Mapping[str, Sequence[Mapping[str, Any]]]
 """The exported messages, by queue."""
@@ -52,7 +52,7 @@ def demo(
 ) -> None:
     """Salvage a stopped RabbitMQ's directory that ships with warren, and compare with what that broker delivered.
 
-    It is inspected, verified and exported with the commands of these names.
+    The commands inspect, verify and export are run on it.
 
     Exit code 0: it is the same, 1: it is not, which is named, 2: it could not be finished.
     """
@@ -109,19 +109,19 @@ def empty_directory(directory: str | None) -> Iterator[str]:
 
 @attrs.frozen
 class QueueSaid:
-    """What is said of a queue's messages, by the broker or by an export."""
+    """A queue's messages, as the broker delivered or an export contains them."""
 
     messages: int
     sha256: str
-    """Of the SHA-256 digests of the bodies, put together in order."""
+    """The digest of the bodies' SHA-256 digests, concatenated in order."""
     redelivered: Sequence[int]
-    """The places of the messages that are marked so."""
+    """The places of the redelivered messages."""
     delivery_counts: Sequence[int] | None
-    """Of each message; ``None``: the queue counts no deliveries."""
+    """One for each message; ``None`` if the queue counts no deliveries."""
 
     @classmethod
     def of(cls, lines: Sequence[Mapping[str, Any]]) -> QueueSaid:
-        """Of the exported messages of a queue."""
+        """Return the values for the exported messages of a queue."""
         digests = b"".join(bytes.fromhex(line["body_sha256"]) for line in lines)
         counts = [line["delivery_count"] for line in lines if "delivery_count" in line]
         return cls(

@@ -1,5 +1,5 @@
-"""Where the commands that write messages write them to, and in which form: what ``--out``, ``--format`` and ``--text``
-say."""
+"""Where the commands that write messages write them to, and in which form: the options ``--out``, ``--format`` and
+``--text``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RecordOutput:
 
     @property
     def may_show(self) -> bool:
-        """Whether a bar on the terminal is in nobody's way."""
+        """Whether a progress bar would not mix with the output."""
         return self.out is not None or not sys.stdout.isatty()
 
 

@@ -1,7 +1,7 @@
 """Findings as ``export`` and ``shovel`` report them while they work: a line each on stderr, and not without end.
 
-A damaged file may cost a million messages. Of one kind in one file the first :data:`LINES` are told at once, and at the
-end how many more there were.
+A damaged file may cost a million messages. The first :data:`LINES` of one kind in one file are reported at once, and
+the number of the others at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FindingReporter:
             report_error(finding)
 
     def rest(self) -> None:
-        """How many were not told."""
+        """How many were not reported."""
         for (path, kind), count in self._told.items():
             if count > LINES:
                 report_error(f"{path}: {kind}: {count - LINES:,} more")

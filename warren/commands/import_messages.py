@@ -82,7 +82,7 @@ def import_messages(
 
 @contextmanager
 def _on_disk(file: str) -> Iterator[str]:
-    """The file's path; stdin, or another pipe, is written to a file, for it is read twice."""
+    """The file's path; stdin, or another pipe, is written to a file, because it is read twice."""
     is_there = file != STDOUT and os.path.exists(file)
     if file != STDOUT and (not is_there or os.path.isfile(file) or os.path.isdir(file)):
         yield file

@@ -111,7 +111,7 @@ def as_command(name: str, function: Callable[..., None]) -> Any:
 def new_group(
     name: str, summary: str, commands: Iterable[TyperCommand | TyperGroup], cls: type[Group] = Group, **options: Any
 ) -> Group:
-    """A group of these commands, which shows its help where none is named."""
+    """Return a group of the commands, which shows its help if no command is named."""
     return cls(
         name=name, help=summary, commands={str(one.name): one for one in commands}, no_args_is_help=True, **options
     )

@@ -1,8 +1,8 @@
 """The commands ``warren browse``, ``take``, ``move``, ``remove`` and ``requeue``: looking at a queue's messages, and
 mending.
 
-A message is named by its *id*, which ``browse`` says. ``move``, ``remove`` and ``requeue`` walk through the queue page
-by page (:mod:`warren.verbs.mending`), and say how far they came where they are interrupted.
+``browse`` shows the *id* of a message, which names it. ``move``, ``remove`` and ``requeue`` walk through the queue page
+by page (:mod:`warren.verbs.mending`), and report how far they came if they are interrupted.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def take(
 ) -> None:
     """Write messages of a queue to stdout, by their ids, and take them off the queue, from wherever they stand.
 
-    Exit code 1 where one is not there, or a consumer has it.
+    Exit code 1 if one is missing, or a consumer has it.
     """
     lines = queue_lines(chosen_format(format, as_json=as_json), vhost, queue)
     missing = False
@@ -129,7 +129,7 @@ def move(
 ) -> None:
     """Move messages of a queue to another queue, or to an exchange, in order, from wherever they stand.
 
-    Each stays until it is safe where it goes: a crash leaves it in both. Those that consumers have stay.
+    Each stays until it is safe at its destination: a crash leaves it in both. Messages that consumers have stay.
     """
     if (to is None) == (exchange is None):
         raise UsageError("where to: a queue, or --exchange")
@@ -189,7 +189,7 @@ def requeue(
 ) -> None:
     """Move the dead letters of a queue back to the queues that they died in, as they were there.
 
-    Those whose queue is gone go through the exchange that they came by; where that leads nowhere, they stay.
+    Messages whose queue is gone go through the exchange that they came by; if that leads nowhere, they stay.
     """
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
@@ -200,7 +200,7 @@ def requeue(
 
 
 def _walked(handle: Queue, walk: Walk, did: str) -> None:
-    """Walk to the end; who interrupts hears how far it came."""
+    """Walk to the end; after an interrupt, report how far it came."""
     with counting_bar(printable(handle.name), lambda: handle.stats()["messages_ready"]) as advance_to:
         try:
             while run(walk.step()):

@@ -1,6 +1,6 @@
-"""How a command writes messages: their bodies, lines of JSON, or what a template says, with the letters of kcat.
+"""How a command writes messages: their bodies, lines of JSON, or the text of a template, with the letters of kcat.
 
-A template is text with a letter behind each percent sign: ``%s`` the body, ``%S`` its size in bytes, ``%k`` the key
+A template is text with a letter after each percent sign: ``%s`` the body, ``%S`` its size in bytes, ``%k`` the key
 (of a queue's message the routing key, of a topic's its keys), ``%K`` its size, ``%t`` the queue or topic, ``%p`` the
 topic's queue (0 of a queue), ``%o`` the number in the queue, ``%T`` milliseconds since 1970 (of a topic's message when
 it was stored, of a queue's its ``timestamp``; -1 without), ``%h`` headers or properties, ``name=value`` with commas
@@ -24,9 +24,9 @@ from warren.msg_store.commit_log.commit_log_format import decode_properties
 from warren.salvage.names import to_json
 
 Lines = Callable[[Any], Iterable[bytes]]
-"""What is written of a message, in pieces. Raises :class:`~warren.storage.errors.MessageError`."""
+"""Returns the text for a message, in pieces. Raises :class:`~warren.storage.errors.MessageError`."""
 Letter = Callable[[Any], bytes]
-"""What stands for a letter."""
+"""Returns the text for a letter."""
 
 BODY: Final = "body"
 JSON: Final = "json"
@@ -47,14 +47,14 @@ FormatOption = Annotated[
 
 
 def chosen_format(said: str | None, *, as_json: bool) -> str:
-    """What ``--format`` and ``--json`` say together; the body where they say nothing. Raises :class:`UsageError`."""
+    """Return the format of ``--format`` and ``--json`` together; by default the body. Raises :class:`UsageError`."""
     if as_json and said not in (None, JSON):
         raise UsageError("either --json or --format")
     return said or (JSON if as_json else BODY)
 
 
 def template_lines(said: str, letters: Mapping[str, Letter]) -> Lines:
-    """What a template, or the name of one, writes. Raises :class:`UsageError`."""
+    """Return the lines of a template, or of the name of one. Raises :class:`UsageError`."""
     parts = _parsed(_NAMED.get(said, said), letters)
     if said not in _NAMED and "%" not in said:
         raise UsageError(f"--format {said}: one of {', '.join([*_NAMED, JSON])}, or a template such as '%k %s\\n'")
@@ -123,7 +123,7 @@ def queue_lines(said: str, vhost: str, queue: str) -> Lines:
 
 
 def _stored(message: Any) -> Any:
-    """What is known of a message as it is stored; of one that was browsed, the message itself knows it."""
+    """Return a message as it is stored; a message that was browsed is that itself."""
     return getattr(message, "stored", message)
 
 
@@ -133,7 +133,7 @@ def _timestamp(message: Any) -> bytes:
 
 
 def _queue_json(vhost: str, queue: str) -> Lines:
-    """Lines as ``warren export`` writes them; of what is only browsed nobody knows whether it was delivered before."""
+    """Lines as ``warren export`` writes them; ``redelivered`` is null for messages that are only browsed."""
     from warren.salvage.envelopes import Envelopes  # noqa: PLC0415 - bodies need none of it, nor numpy
     from warren.salvage.json_lines import FLAGS, json_line  # noqa: PLC0415
 
@@ -190,5 +190,5 @@ def topic_lines(said: str) -> Lines:
 
 
 def _record(message: Any) -> Any:
-    """The record itself, where it is a handle on one."""
+    """Return the record of a handle, or the record itself."""
     return getattr(message, "record", message)

@@ -1,8 +1,8 @@
-"""Messages onto stdout, as they come, and the two ways in which that ends early.
+"""Write messages to stdout as they come, and handle the two ways in which that ends early.
 
 *Ctrl-C*, and a *reader of a pipe that goes away*, are noted while messages are written and settled, so that nothing
-comes in between; where a command only waits they strike at once. The end of a pipe's reader is seen while nothing is
-written, too: a thread waits for it. So ``… -f | head -3`` ends when ``head`` has its three lines.
+comes in between; while a command only waits, they take effect at once. A reader that goes away is noticed even if
+nothing is written: a thread waits for it. So ``… -f | head -3`` ends when ``head`` has its three lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warren.storage.errors import MessageError
 M = TypeVar("M")
 
 MANY: Final = 256
-"""Messages that are written at a time, where there are many."""
+"""The most messages that are written at a time."""
 
 
 class Stop:
@@ -62,7 +62,7 @@ class Stop:
         self._strike()
 
     def _note_reader(self, _: int, frame: FrameType | None) -> None:
-        """It has gone; or this thread is only woken, for the handler of another signal to be called."""
+        """Note that the reader has gone; or only wake this thread, so that another signal's handler is called."""
         if self._watch is not None and self._watch.is_reader_gone:
             self.output.is_gone = True
             self._strike()
@@ -74,7 +74,7 @@ class Stop:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """For what only waits, and takes nothing that is not given back by itself: it ends with what is noted."""
+        """A block that only waits, and takes nothing that is not given back by itself: it ends with a noted event."""
         try:
             self._waits = True
             if self:
@@ -87,7 +87,7 @@ class Stop:
             self._waits = False
 
     def end(self, *, has_unreadable: bool = False) -> None:
-        """Raise what says how the command ends, if that is not well."""
+        """Raise the error with which the command ends, if there is one."""
         if self.interrupted:
             raise typer.Exit(EXIT_INTERRUPTED)
         if self.output.is_gone:
@@ -100,10 +100,10 @@ class Written(NamedTuple, Generic[M]):
     """What became of messages that were written."""
 
     taken: Sequence[M]
-    """Written, and read where that is to be seen."""
+    """Written, and read if that can be seen."""
     left: Sequence[M]
     unreadable: Sequence[M]
-    """What they hold is no message."""
+    """Their content is not a valid message."""
 
     @property
     def goes_on(self) -> bool:
@@ -115,7 +115,7 @@ class MessageOutput:
     """Writes messages out."""
 
     def __init__(self, lines: Lines, stop: Stop, tell: Callable[[Any, MessageError], str] | None = None) -> None:
-        """``tell``: what is said on stderr of a message that cannot be read."""
+        """``tell``: returns the text for stderr about a message that cannot be read."""
         self._lines = lines
         self.stop = stop
         self._tell = tell or (lambda _, error: str(error))
@@ -123,7 +123,7 @@ class MessageOutput:
 
     @property
     def batch(self) -> int:
-        """How many to write first: into a pipe one, for its reader may want no more."""
+        """The number to write first: into a pipe one, because its reader may not want more."""
         return 1 if self.stop.output.is_pipe else MANY
 
     def write(self, messages: Sequence[M]) -> Written[M]:

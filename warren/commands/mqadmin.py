@@ -1,6 +1,6 @@
 """The commands ``warren mqadmin …``: what mqadmin calls the commands ``warren topic …``, with the options that it has.
 
-Each does what its fellow does, and prints what that prints; where mqadmin has ``-n`` and an address, there is the path
+Each does what its counterpart does, and prints the same; in place of mqadmin's ``-n`` and an address, it takes the path
 of a data directory.
 """
 

@@ -1,7 +1,7 @@
-"""Opening a node's directory for a command: whose it is, whether it is free, and what to say where it is not.
+"""Open a node's directory for a command: check whose it is and whether it is free, or explain why not.
 
-A command opens nothing by mistake: a directory is warren's own (it has definitions), or a RabbitMQ's and ``--adopt``
-was said, or the command was told to make one. Everything else is left as it is, and an error says what it looks like.
+A command opens nothing by mistake: a directory is warren's own (it has definitions), or RabbitMQ's and ``--adopt`` is
+given, or the command may create it. Everything else is left as it is, and an error says what it looks like.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from warren.verbs.vhost_verbs import VhostVerbs
 
 
 def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bool:
-    """Raise what keeps ``path`` from being opened as a node's directory, before anything in it is touched.
+    """Raise the reason why ``path`` cannot be opened as a node's directory, before anything in it is touched.
 
-    ``False`` where it is a RabbitMQ's, and ``adopt`` was said.
+    Return ``False`` if it is RabbitMQ's and ``adopt`` is set, else ``True``.
     """
     if path == MEMORY:
         raise StorageError(f"{path}: a node in memory would be gone with this command")
@@ -93,7 +93,7 @@ def _guest(path: str, locked: str) -> Node:
 
 @contextmanager
 def looking_at(path: str, *, attach: bool = False, adopt: bool = False) -> Iterator[Attached | Node]:
-    """The node that runs in a directory, or (without ``attach``) a node of our own where none runs.
+    """The node that runs in a directory, or (without ``attach``) a node of our own if no node runs.
 
     A RabbitMQ's directory (``adopt``) is only looked at: the node's files are the directory's as they would be.
     """
@@ -141,7 +141,7 @@ def _overlaid(path: str) -> Iterator[Node]:
 
 
 def vhost_of(node: Node, name: str) -> Vhost:
-    """One vhost; raises :class:`NotFoundError` where it is missing, and what keeps it from being used."""
+    """Return a vhost. Raises :class:`NotFoundError` if it does not exist, or the reason why it cannot be used."""
     if name not in node.vhosts():
         raise NotFoundError(f"no vhost '{name}' in {node.path}")
     if node.is_guest:

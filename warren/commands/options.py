@@ -1,7 +1,7 @@
-"""Arguments and options that several commands have, and the checks of what was said.
+"""Arguments and options that several commands have, and the checks of their values.
 
-A command takes its parameters from here wherever another command has the same one. The module imports little but
-Typer: what the options mean is looked up by the commands.
+A command takes a parameter from here if another command has the same one. The module imports little but Typer: the
+commands look up what the options mean.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ TextOption = Annotated[
 ]
 
 
-# ── what was said ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values given ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def distinct(said: Iterable[str] | None) -> tuple[str, ...]:
@@ -132,9 +132,9 @@ def pairs(
     may_be_empty: bool = False,
     error: Callable[[str], WarrenError] = UsageError,
 ) -> dict[str, str]:
-    """The values of an option that takes pairs; the last one counts where a name was said twice.
+    """Return the values of an option that takes pairs; if a name is given twice, the last value counts.
 
-    ``may_be_empty``: what stands behind the equals sign. Raises what ``error`` makes of a sentence.
+    ``may_be_empty``: whether the value may be. Raises what ``error`` makes of a sentence.
     """
     found = {}
     for each in said or ():

@@ -61,7 +61,7 @@ def _to_json(row: Row) -> dict[str, Any]:
 
 
 def _table(rows: list[Row]) -> Table:
-    """For people; with a column for the vhost where there is more than the usual one."""
+    """Return a table for people; with a column for the vhost if one of them is not ``/``."""
     several = any(row["vhost"] != "/" for row in rows)
     table = plain_table(*(["vhost"] if several else []), "queue", numbers=_COUNTS)
     table.add_column("state", overflow="fold")

@@ -1,7 +1,7 @@
-"""``warren simulate``: a group of commands, and a command: whose first word is none of the group's, that is a scenario.
+"""``warren simulate``: a group of commands, and a command: a first word that the group does not have is a scenario.
 
-The command for scenarios is in the group under the name :data:`SCENARIO`, which is how the group's help shows it and
-nobody means. The group's help has its options too.
+The command for scenarios is in the group under the name :data:`SCENARIO`, which the group's help shows and no user
+types. The group's help has its options too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What commands send: bodies out of arguments, a file or stdin, with keys before them or not; and their confirms."""
+"""What commands send: bodies from arguments, a file or stdin, with or without keys; and their confirms."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from warren.commands.output import print_json
 from warren.storage.errors import StorageError
 
 PATIENCE_S: Final = 60.0
-"""A store that takes nothing for so long, for want of memory or disk, is an error."""
+"""A store that accepts nothing for this time, for want of memory or disk, is an error."""
 
 _MANY: Final = 10_000
-"""From so many messages on, a terminal gets a progress bar."""
+"""From this number of messages on, a terminal shows a progress bar."""
 
 FileOption = Annotated[str | None, typer.Option(metavar="FILE", help="The body, or with --lines the bodies.")]
 LinesOption = Annotated[bool, typer.Option("--lines", "-l", help="Each line of the file, or of stdin, is a message.")]
@@ -46,7 +46,7 @@ class Bodies:
     """What is to be sent."""
 
     said: list[bytes]
-    """As arguments."""
+    """Bodies given as arguments."""
     file: str | None
     lines: bool
     key_delimiter: str | None = None
@@ -64,7 +64,7 @@ class Bodies:
 
     @property
     def count(self) -> int | None:
-        """How many there are; ``None``: nobody knows before the end."""
+        """Return the number of messages; ``None`` if it is not known before the end."""
         return len(self.said) or (None if self.lines else 1)
 
     def each(self) -> Iterator[tuple[str | None, bytes]]:
@@ -108,7 +108,7 @@ class Published:
     messages: int = 0
     payload_bytes: int = 0
     message_ids: list[str] | None = None
-    """Of those that come later, where they are to be told."""
+    """The ids of delayed messages, if they are reported."""
     _open: deque[Confirm] = attrs.Factory(deque)
 
     def add(self, confirm: Confirm, size: int) -> None:
@@ -130,7 +130,7 @@ class Published:
     def send_all(
         self, bodies: Bodies, send: Callable[[str | None, bytes], Confirm], count: int, *, shows: bool
     ) -> None:
-        """Send each ``count`` times, and wait until all are safe. ``shows``: a bar, where that takes long."""
+        """Send each ``count`` times, and wait until all are safe. ``shows``: show a bar if that takes long."""
         known = None if bodies.count is None else bodies.count * count
         with SendingProgress(known if shows else None) as step:
             for key, body in bodies.each():
@@ -150,7 +150,7 @@ class Published:
 
 
 class SendingProgress:
-    """A bar on stderr, where that is a terminal and there is something to wait for; gives what moves it on."""
+    """A bar on stderr, if that is a terminal and the messages are many; yields a function that advances it."""
 
     def __init__(self, total: int | None) -> None:
         console = Console(stderr=True)

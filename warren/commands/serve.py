@@ -1,4 +1,4 @@
-"""The command ``warren serve``: a node, and an AMQP 0-9-1 server over it, until it is told to stop."""
+"""The command ``warren serve``: a node, and an AMQP 0-9-1 server over it, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def serve(
 ) -> None:
     """Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.
 
-    The directory is made where it is missing; :memory: is none, and all is gone at the end. Without --host only this
-    machine reaches it.
+    The directory is created if it is missing; with :memory:, all is gone at the end. Without --host only this machine
+    reaches it.
     """
     tls = None
     if certfile is not None and keyfile is not None:
@@ -94,7 +94,7 @@ def serve(
 
 
 def _log_to_stderr(log_format: LogFormat) -> None:
-    """Warnings and errors of the whole process, unless somebody has said already where logs go."""
+    """Log warnings and errors of the whole process to stderr, unless logging is configured already."""
     from warren.logs import JsonFormatter, TextFormatter  # noqa: PLC0415 - `warren --help` writes no log
 
     handler = logging.StreamHandler()

@@ -1,7 +1,7 @@
-"""What ``warren simulate`` tells people: the answer in a few lines, a table of queues, and a bar while it works.
+"""What ``warren simulate`` prints for people: the answer in a few lines, a table of queues, and a bar while it works.
 
-The lines answer what one asks a backlog: when does paging start, are publishers blocked and for how long, how long did
-messages wait at worst, and what is left at the end.
+The lines answer the questions about a backlog: when does paging start, are publishers blocked and for how long, what
+was the longest wait of a message, and what is left at the end.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def time_text(period_s: float | None) -> str:
 
 
 def moment_text(at_s: float, start_s: float) -> str:
-    """When: since the start, or by the clock where the scenario begins at a time of day."""
+    """Return a moment as text: since the start, or by the clock if the scenario begins at a time of day."""
     if not start_s:
         return f"after {time_text(at_s)}" if at_s else "at once"
     of_day = round(start_s + at_s) % _DAY_S
@@ -87,7 +87,7 @@ def _messages(count: float) -> str:
 
 
 def told(summary: Summary, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
-    """What a person is told of one simulation; ``summary`` as summary.json has it."""
+    """Yield the text about one simulation; ``summary`` as in summary.json."""
     yield Text.assemble(
         (printable(str(summary["name"])), "bold"), f"   {time_text(summary['length_s'])}, seed {summary['seed']}"
     )
@@ -164,7 +164,7 @@ def _latency(queues: Mapping[str, Summary]) -> str:
 
 
 def _queues(queues: Mapping[str, Summary]) -> Iterator[RenderableType]:
-    """Those with the longest backlogs."""
+    """Yield a table of the queues with the longest backlogs."""
     shown = sorted(queues.items(), key=lambda item: -item[1]["max_ready"])[:_SHOWN_QUEUES]
     rows = []
     for name, queue in shown:
@@ -186,7 +186,7 @@ def _table(
     first: Literal["left", "right"],
     dispensable: Sequence[str],
 ) -> Table:
-    """A table as wide as there is room: where it is too wide, it goes without columns of the ``dispensable`` ones."""
+    """Return a table that fits the terminal: if it is too wide, leave out columns in the order of ``dispensable``."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
     widths = {
         title: max([cell_len(title), *(cell_len(row[number]) for row in rows)]) for number, title in enumerate(titles)
@@ -225,7 +225,7 @@ def told_of_two(found: Comparison, files: Sequence[str] = (), folder: str | None
 
 
 def told_of_sweep(said: Summary, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
-    """A row for each point; ``said`` as sweep.json has it."""
+    """Yield the text about a sweep, with a row for each point; ``said`` as in sweep.json."""
     keys = [axis["key"] for axis in said["axes"]]
     points = said["points"]
     yield Text.assemble((printable(str(said["name"])), "bold"), f"   {len(points):,} points")
@@ -295,7 +295,7 @@ class Bar:
 
 @contextmanager
 def bar(what: str, total: int | None = None) -> Iterator[Bar]:
-    """A bar on stderr, where that is a terminal, of a share of 1; or of ``total`` points, and then it says how many."""
+    """A bar on stderr, if that is a terminal, of a share of 1; or of ``total`` points, with their number."""
     console = Console(stderr=True, highlight=False)
     count: ProgressColumn = TaskProgressColumn() if total is None else MofNCompleteColumn()
     columns = TextColumn("{task.description}", markup=False), BarColumn(), count

@@ -114,7 +114,7 @@ def sql(
 
 
 def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
-    """The paths and the SQL; ``None``: stdin says it."""
+    """The paths and the SQL; ``None``: the SQL is on stdin."""
     if file is None and len(given) > 1 and _is_sql(given[-1]):
         *given, text = given
     elif file is None or file == _STDIN:
@@ -131,7 +131,7 @@ def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
 
 
 def _is_sql(argument: str) -> bool:
-    """Whether that is no path: SQL is more than one word."""
+    """Whether an argument is not a path: SQL is more than one word."""
     return len(argument.split()) != 1 and not os.path.exists(argument)
 
 
@@ -144,7 +144,7 @@ def _read_stdin() -> str:
 
 def _prompt(statements: Statements, form: Format, rows: int) -> None:
     """Ask for statements, and answer each, until the input ends."""
-    with suppress(ImportError):  # lines can be edited and come back where it is there
+    with suppress(ImportError):  # with readline, lines can be edited and recalled
         import readline  # noqa: F401, PLC0415
 
     print("SQL, each statement up to its semicolon; .tables says what there is, Ctrl-D ends.")
@@ -207,7 +207,7 @@ def _writer(form: Format) -> Callable[[Answer, Callable[[bytes], object]], None]
 
 
 def _table(answer: Answer, rows: list[tuple[Any, ...]], *, is_cut: bool) -> Iterator[RenderableType]:
-    """The rows as a table; one below the other, name by name, where the terminal is too narrow for that."""
+    """The rows as a table; one below the other, name by name, if the terminal is too narrow for that."""
     from rich.console import Console  # noqa: PLC0415 - who pipes an answer needs none of it
     from rich.rule import Rule  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """Standard output that knows how much of it its reader has taken.
 
 What is written into a pipe is not read yet: its buffer holds thousands of small messages when the reader goes away, as
-``head`` does. So whoever acks what he has written asks here first. A pipe tells how many bytes wait in it; a file has
-taken what was written.
+``head`` does. So a command that acks what it has written asks here first. A pipe tells how many bytes wait in it; a
+file has taken what was written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S: Final = 2e-3
 
 
 class TakenOutput:
-    """Where a command writes what it acks afterwards: stdout."""
+    """Standard output, for messages that a command acks afterwards."""
 
     def __init__(self) -> None:
         self._descriptor = _pipe_of_stdout()
@@ -34,7 +34,7 @@ class TakenOutput:
 
     @property
     def number(self) -> int:
-        """The pipe's descriptor, -1 where it is no pipe."""
+        """The pipe's descriptor, -1 if it is not a pipe."""
         return -1 if self._descriptor is None else self._descriptor
 
     @property
@@ -42,8 +42,8 @@ class TakenOutput:
         return self._descriptor is not None
 
     def write(self, data: bytes, is_interrupted: Callable[[], object]) -> int:
-        """Write ``data``; how many bytes of it were taken: all, unless the reader goes away or an interrupt comes
-        while it is waited for. Raises ``OSError`` where a file cannot be written."""
+        """Write ``data``; return how many bytes of it were taken: all, unless the reader goes away or an interrupt
+        ends the wait. Raises ``OSError`` if a file cannot be written."""
         if self._descriptor is None:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -57,7 +57,7 @@ class TakenOutput:
         return max(written - self._wait(self._descriptor, is_interrupted), 0)
 
     def _wait(self, descriptor: int, is_interrupted: Callable[[], object]) -> int:
-        """Until the pipe is empty or its reader gone; the bytes that lie in it then."""
+        """Wait until the pipe is empty or its reader gone; return the number of bytes that are left in it."""
         pause_s = _FIRST_PAUSE_S
         closed = select.poll()
         closed.register(descriptor, select.POLLERR)
@@ -65,7 +65,7 @@ class TakenOutput:
             self.is_gone = bool(closed.poll(0))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return _waiting_bytes(descriptor)  # anew: the reader may have taken it just before the interrupt
+        return _waiting_bytes(descriptor)  # again: the reader may have taken it just before the interrupt
 
 
 def _pipe_of_stdout() -> int | None:

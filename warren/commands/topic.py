@@ -1,9 +1,9 @@
 """The commands ``warren topic …`` that look into topics: those of a stopped RocketMQ's store folder, or of a warren's.
 
-Where a node runs on a directory, those commands that it can answer ask it (:mod:`warren.commands.topic_sources`).
-Otherwise the store is opened read-only, and every answer is the one that the original would give after its recovery;
-what that cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Exit code 1: something could not
-be read (stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be
+If a node runs on a directory, the commands that it can answer ask it (:mod:`warren.commands.topic_sources`). Otherwise
+the store is opened read-only, and every answer is the one that the original would give after its recovery; stderr says
+what that cuts off, and ``--start`` adds what it builds as it starts. Exit code 1: something could not be read (stderr
+says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be
 answered.
 """
 
@@ -59,7 +59,7 @@ _LAST_MS: Final = (1 << 63) - 1
 
 @contextmanager
 def opened_topics(path: str, said: list[str] | None, *, start: bool = False) -> Iterator[RocketmqStore]:
-    """The store, once stderr has been told what recovery cut off."""
+    """Report on stderr what recovery cut off, and yield the store."""
     with open_rocketmq(path, parse_settings(said), start=start) as store:
         for note in store.notes:
             report_error(note)
@@ -77,7 +77,7 @@ class _Findings:
         self.count += finding.severity == "damage"
 
     def cut(self, store: RocketmqStore) -> None:
-        """Say what reads on where recovery ended the log before its time."""
+        """If recovery ended the log early, report how to read what comes after."""
         if (cut := store.log_cut) is None:
             return
         goes_on = "--set checkCRCOnRecover=false goes on there, and " if WRONG_CRC in cut.what else ""

@@ -1,7 +1,7 @@
-"""Topics that are asked, for the commands: those of a node that runs on a directory, or what lies in files.
+"""Sources of topics for the commands: a node that runs on a directory, or the files.
 
-Where a node of warren has a directory open it is asked (as a guest of whoever has it), and everything else is read from
-the files, as a restarted broker would find it. The questions are the same, and so are the answers.
+If a node of warren has a directory open, it is asked (as a guest of its owner); otherwise the files are read, as a
+restarted broker would find them. The questions are the same, and so are the answers.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 Bounds = dict[int, tuple[int, int]]
 """By queue: the number of its first message, and the next one's."""
 Row = dict[str, Any]
-"""Of a group: ``topic``, ``group``, ``queue_id``, ``offset``, ``lag``, ``member`` (``None``: nobody's)."""
+"""Of a group: ``topic``, ``group``, ``queue_id``, ``offset``, ``lag``, ``member`` (``None``: no member)."""
 
 
 class NoTopicError(WarrenError):
-    """There is no topic of that name, or no such queue of it."""
+    """The topic does not exist, or does not have this queue."""
 
 
 class TopicSource(Protocol):
-    """What commands ask. A :class:`Finding` says of a message why it cannot be had."""
+    """The questions of the commands. A :class:`Finding` tells why a message is not available."""
 
     def topics(self) -> Mapping[str, int]:
         """How many queues each has."""
 
     def bounds(self, topic: str) -> Bounds:
-        """Of its queues; raises :class:`NoTopicError`."""
+        """Return the bounds of a topic's queues. Raises :class:`NoTopicError`."""
 
     def groups(self, topic: str) -> list[Row]:
-        """Where groups are, by group and queue."""
+        """Return the offsets of the groups, by group and queue."""
 
     def messages(
         self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
@@ -54,18 +54,18 @@ class TopicSource(Protocol):
         """Messages with a key, the newest first, each once."""
 
     def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
-        """Where the index says that they are: others of the same hash among them, some twice."""
+        """Return the places that the index gives for a key: others of the same hash among them, some twice."""
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The number of a queue's message that was stored at a time. Raises :class:`NoTopicError`."""
 
     def message(self, message_id: str) -> Record:
-        """The message with this id; raises :class:`LookupError`, and ``RecordError`` for what is no id."""
+        """The message with this id; raises :class:`LookupError`, and ``RecordError`` for an invalid id."""
 
 
 @contextmanager
 def opened_source(path: str, said: list[str] | None = None, *, start: bool = False) -> Iterator[TopicSource]:
-    """What to ask about the topics of ``path``; ``said`` and ``start`` are for files alone."""
+    """Open the source of the topics of ``path``; ``said`` and ``start`` apply to files only."""
     if (live := is_live(path)) or _has_no_files(path):
         if said or start:
             where = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
@@ -89,8 +89,8 @@ def is_live(path: str) -> bool:
 
 
 def _has_no_files(path: str) -> bool:
-    """Whether it is a node's data directory to which no message of a topic was ever appended: what is declared there a
-    node says that is opened for the moment."""
+    """Whether it is a node's data directory to which no message of a topic was ever appended. Its topics are then read
+    from a node that is opened for the command."""
     from warren.hosting.data_directory import Kind, kind_of  # noqa: PLC0415 - it knows what all directories look like
 
     return kind_of(path) is Kind.NODES and not os.path.isdir(os.path.join(path, "topics", "commitlog"))

@@ -58,7 +58,7 @@ def list_user_limits(node: RunningNode, said: Arguments) -> Any:
     users = run(NodeVerbs(node).users())
     if said["global"]:
         return [{"user": user["name"], "limits": _text(user["limits"])} for user in users if user["limits"]]
-    run(NodeVerbs(node).permissions(said["user"]))  # raises where there is no such user
+    run(NodeVerbs(node).permissions(said["user"]))  # raises if the user does not exist
     return {"message": next(_text(user["limits"]) for user in users if user["name"] == said["user"])}
 
 

@@ -1,4 +1,4 @@
-"""Verb: one of rabbitmqctl's, as it is said, done and shown."""
+"""Verb: a command of rabbitmqctl: its arguments, what it does, and how its answer is shown."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ class Verb:
     """A verb."""
 
     takes: tuple[str, ...] = ()
-    """The names of what stands behind it, in order: ``name``; ``name?`` may be left out; ``name*`` is all that is left;
+    """The names of its arguments, in order: ``name``; ``name?`` may be left out; ``name*`` takes all that are left;
     ``name:json`` is JSON."""
     says: str
     """What is printed before the answer; names in braces stand for arguments."""
     work: Work
     options: frozenset[str] = frozenset()
-    """Which of the command's options mean something to it."""
+    """The options of the command that apply to it."""
     defaults: Mapping[str, Any] = attrs.Factory(dict)
-    """What options are where they are not said; ``vhost`` is ``/`` where nothing is said here."""
+    """Defaults of options; that of ``vhost`` is ``/`` if it is not given here."""
     shown: Shown = "nothing"
     columns: tuple[str, ...] = ()
-    """Of a table: those that it has where none are asked for."""
+    """The columns of a table if the command line names none."""
     all_columns: tuple[str, ...] = ()
-    """Those that can be asked for, by names behind the verb."""
+    """The columns that the command line can name after the verb."""
     text: Callable[[Any], str] | None = None
-    """What is printed for an answer that is no table."""
+    """What is printed for an answer that is not a table."""
     without_vhost: Any = None
     """The answer if the vhost does not exist, which then is a warning; ``None``: that is an error."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it takes, without marks."""
+        """The names of its arguments, without marks."""
         return tuple(one.rstrip("?*").removesuffix(":json") for one in self.takes)
 
     @property
     def json_names(self) -> tuple[str, ...]:
-        """Those that are JSON."""
+        """The names of the arguments that are JSON."""
         return tuple(name for name, one in zip(self.names, self.takes, strict=True) if one.endswith(":json"))
 
     @property

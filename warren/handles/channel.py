@@ -1,4 +1,4 @@
-"""Channel: what messages of one queue were delivered through, and are settled through."""
+"""Channel: the path on which messages of one queue are delivered and settled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from warren.verbs.steps import Steps, call
 
 
 class Channel:
-    """A consumer's, or a handle's for its gets.
+    """The channel of a consumer, or of a handle for its gets.
 
-    Closes itself when nobody is left who could settle any of them: its deliveries, its consumer or handle are gone.
+    Closes itself when its deliveries and its consumer or handle are gone: nothing could settle its messages then.
     """
 
     __slots__ = ("_actor", "_keys", "_open", "name")
@@ -35,7 +35,7 @@ class Channel:
 
     @property
     def actor(self) -> QueueActor:
-        """The queue's actor. Raises why it is no more: what it had delivered has gone back to the queue."""
+        """The queue's actor. Raises why it has ended: its deliveries have gone back to the queue."""
         if self._actor.actor_stopped.is_set():
             raise self._actor.stopped_error()
         return self._actor
@@ -56,7 +56,7 @@ class Channel:
             raise error
 
     def get_early(self) -> Delivered | None:
-        """The message at the head, if that is at hand without a turn of the queue."""
+        """Return the message at the head, if it is available without a turn of the queue."""
         return self._actor.get_early(self.name)
 
     def settle(self, outcome: str, tag: int) -> None:
@@ -85,24 +85,24 @@ class Channel:
             self.actor.settle_ranges(self._keys[outcome], tags)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
-        """Take one delivery as failed; it comes again after so long."""
+        """Return one delivery as failed; it comes again after ``wait_ms``."""
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.retry_in(self.name, (range(tag, tag + 1),), wait_ms))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
-        """Have one delivery for so long from now on, where its time is limited. Raises :class:`UnknownTagError`."""
+        """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.extend(self.name, tag, time_ms))
 
     def give_back(self, got: Future) -> None:
-        """Requeue what a get has brought that nobody waits for any more. For any thread."""
+        """Requeue the messages of a get that was abandoned. Thread-safe."""
         with contextlib.suppress(WarrenError):  # the queue is gone, and has its messages back
             for delivered in () if got.error is not None else got.get():
                 self.settle_all("requeue", delivered.tags)
 
     def shut(self, seen_up_to: int | None = None) -> Steps[int]:
-        """Give back what is unsettled; returns how many messages that were. ``seen_up_to``: what has a higher delivery
-        tag nobody has seen; ``None``: that is not known."""
+        """Give back what is unsettled; return how many messages that were. ``seen_up_to``: messages with a higher
+        delivery tag were not seen by the consumer; ``None``: unknown."""
         if not self._open or self._actor.actor_stopped.is_set():
             return 0
         self._open = False
@@ -115,7 +115,7 @@ class Channel:
 
 
 class StoredAs(NamedTuple):
-    """A message as its queue has it. ``expiry_us``: since the epoch, 0 for never."""
+    """A message's entry in its queue. ``expiry_us``: since the epoch, 0 for never."""
 
     seq_id: int
     msg_id: bytes
@@ -129,7 +129,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
     __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
 
     def __init__(self, channel: Channel, delivered: Delivered, index: int, body: bytes | None) -> None:
-        # What ReceivedMessage.__init__ sets, without its call: this is made for every message.
+        # What ReceivedMessage.__init__ sets, without a call: this runs for every message.
         self._fetched = delivered.fetched
         self._index = index
         self._body = body
@@ -137,7 +137,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         self._channel = channel
         self._settled = not delivered.first_tag
         self.delivery_tag = delivered.first_tag + index if delivered.first_tag else 0
-        """Rises by one a delivery; 0 where no ack is expected."""
+        """Rises by one per delivery; 0 if no ack is expected."""
         self.redelivered = delivered.fetched.redelivered
         """Whether it may have been delivered before."""
 
@@ -152,12 +152,12 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """Of a message that came back with ``x-delivery-count``, as a quorum queue's have it."""
+        """The headers; for a message that came back with ``x-delivery-count``, as with quorum queues."""
         headers, count = super().headers, self.delivery_count if isinstance(self._fetched, FetchedAgain) else 0
         return {**headers, DELIVERY_COUNT: count} if count else headers
 
     def mark_settled(self) -> bool:
-        """Take it as settled by the caller; whether it was not before. Raises :class:`WrongProcessError`."""
+        """Mark it as settled by the caller; return whether it was unsettled. Raises :class:`WrongProcessError`."""
         self._channel.check_process()
         unsettled, self._settled = not self._settled, True
         return unsettled
@@ -168,12 +168,12 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 
     @property
     def settled(self) -> bool:
-        """Whether it was settled, or needs not be."""
+        """Whether it was settled, or need not be."""
         return self._settled
 
     @property
     def stored(self) -> StoredAs:
-        """What its queue has it under."""
+        """The message's entry in its queue."""
         fetched, index = self._fetched, self._index
         if not isinstance(fetched, Fetched):
             raise TypeError("a delivery is of what was fetched")
@@ -181,12 +181,12 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 
 
 def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
-    """Settle many deliveries, a message a channel."""
+    """Settle many deliveries, with one message per channel."""
     tags: dict[Channel, list[int]] = {}
     channel, found = None, []
     for delivery in deliveries:
         if not delivery._settled:
-            if delivery._channel is not channel:  # most come from one
+            if delivery._channel is not channel:  # most come from one channel
                 channel = delivery._channel
                 channel.check_process()
                 found = tags.setdefault(channel, [])

@@ -21,18 +21,18 @@ from warren.verbs.steps import Handle, blocking, run
 class Delivery(DeliveredMessage):
     """A message that was delivered, to be settled once: acked, given back or rejected.
 
-    As a context manager it acks at the end. If an error gets out of the block, the message comes again later
+    As a context manager it acks at the end. If an error leaves the block, the message comes again later
     (:meth:`retry`); if an interrupt does, it goes back at once.
     """
 
     __slots__ = ()
 
     def ack(self, *, multiple: bool = False) -> None:
-        """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
+        """Ack the message: it is deleted. ``multiple``: and all that this channel delivered before it."""
         if multiple is not False or self._settled:
             check_flag(multiple, "multiple")
             self._settle("ack", multiple)
-        else:  # what most do, and for every message
+        else:  # the most frequent case
             self._settled = True
             try:
                 self._channel.settle("ack", self.delivery_tag)
@@ -42,14 +42,14 @@ class Delivery(DeliveredMessage):
 
     @checked
     def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
-        """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
+        """Return it to its place in the queue, or (without ``requeue``) to the dead letters."""
         self._settle("requeue" if requeue else "reject", multiple)
 
     @checked
     def retry(self, delay: float | None = None) -> None:
-        """Not done, for something failed: back to its place in the queue, to come again after ``delay`` seconds.
+        """Return it as failed to its place in the queue, to come again after ``delay`` seconds.
 
-        ``None``: when the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
+        ``None``: as the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
         5 minutes.
         """
         wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
@@ -62,9 +62,9 @@ class Delivery(DeliveredMessage):
 
     @checked
     def extend(self, seconds: float) -> None:
-        """Keep it for ``seconds`` from now on, where an ack timeout would take it away before.
+        """Keep it for ``seconds`` from now on, if an ack timeout would end before.
 
-        Raises :class:`UnknownTagError` where it is settled, or has gone back to its queue already.
+        Raises :class:`UnknownTagError` if it is settled, or has gone back to its queue already.
         """
         run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
 
@@ -97,8 +97,8 @@ class Delivery(DeliveredMessage):
 class Consumer(Handle[ConsumerVerbs]):
     """An iterator over deliveries; a context manager that closes it.
 
-    Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises what
-    its queue failed of.
+    Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises the
+    error that its queue failed with.
     """
 
     made_by = "queue.consume()"
@@ -120,13 +120,13 @@ class Consumer(Handle[ConsumerVerbs]):
         return self._verbs.channel
 
     def __iter__(self) -> Iterator[Delivery]:
-        """As :meth:`__next__` again and again, without a call for each."""
+        """As repeated :meth:`__next__`, without a call for each."""
         delivery: Delivery | None
         while True:
             batch = self._batch
             for delivery in batch:
                 yield delivery
-                if self._batch is not batch:  # another was begun, or this one is no more to be handed out
+                if self._batch is not batch:  # another batch was begun, or this one is not to be handed out any more
                     break
             else:
                 delivery = self.receive(self._timeout)
@@ -146,7 +146,7 @@ class Consumer(Handle[ConsumerVerbs]):
 
     @checked
     def receive(self, timeout: float | None = None) -> Delivery | None:
-        """The next message; ``None`` after ``timeout`` seconds (``None``: wait), or when no more will come."""
+        """Return the next message, or ``None`` after ``timeout`` seconds (``None``: wait) or when no more will come."""
         delivery = next(self._batch, None)
         deadline = None if timeout is None else time.monotonic() + timeout
         while delivery is None and not self._verbs.closed:
@@ -158,7 +158,7 @@ class Consumer(Handle[ConsumerVerbs]):
         return delivery
 
     def take_now(self) -> Delivery | None:
-        """The next message, if it is here already: nobody is asked for one."""
+        """Return the next message if it is here already, without requesting one."""
         delivery = next(self._batch, None)
         if delivery is None and not self._verbs.closed and (delivered := self._deliveries.take_now()) is not None:
             delivery = self._begin(delivered)
@@ -169,12 +169,12 @@ class Consumer(Handle[ConsumerVerbs]):
         return next(self._batch, None)
 
     def on_ready(self, callback: Callable[[Future], None]) -> None:
-        """Call ``callback`` once, in whichever thread brings it about, when there is a message to take or the end."""
+        """Call ``callback`` once, in any thread, when a message can be taken or the consumer has ended."""
         self._deliveries.on_ready(callback)
 
     @property
     def buffered(self) -> int:
-        """Messages that have come and were not taken yet, but for the batch that is being handed out."""
+        """Messages that have come and were not taken yet, without the batch that is being handed out."""
         return self._deliveries.buffered
 
     @property
@@ -186,7 +186,7 @@ class Consumer(Handle[ConsumerVerbs]):
     cancel = blocking(ConsumerVerbs.cancel)
 
     def close(self) -> None:
-        """Cancel, and give everything back that was not settled."""
+        """Cancel, and give back what was not settled."""
         batch, self._batch = self._batch, iter(())
         run(self._verbs.close(batch))
 
@@ -203,7 +203,7 @@ _CONSUMERS: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    """In a forked child: what was delivered is the parent's."""
+    """In a forked child: drop deliveries, which are the parent's."""
     for consumer in list(_CONSUMERS):
         consumer._batch = iter(())
 

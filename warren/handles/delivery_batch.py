@@ -17,7 +17,7 @@ D = TypeVar("D", bound=DeliveredMessage)
 
 
 class DeliveryBatch(LazySequence[D], Generic[D]):
-    """What ``get_many`` brings: deliveries, in order. Each can be settled by itself, or all by ``Queue.ack``.
+    """The result of ``get_many``: deliveries, in order. Each can be settled alone, or all by ``Queue.ack``.
 
     Equal to a list of the same deliveries.
     """
@@ -29,7 +29,7 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
         super().__init__(sum([part.fetched.count for part in self._parts]))
         self._new = new
         self._settled = False
-        """Whether all were settled before one was made."""
+        """Whether all were settled before any object was made."""
 
     def _make(self) -> list[D]:
         made = [one for part in self._parts for one in spread(self._new, self._channel, part)]
@@ -40,7 +40,7 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
 
     @property
     def bodies(self) -> list[bytes]:
-        """The payloads of all. Raises :class:`MessageError` where the bytes of one on disk are no message."""
+        """The payloads of all. Raises :class:`MessageError` if the bytes of one on disk are not a message."""
         return [*chain.from_iterable(part.fetched.bodies() for part in self._parts)]
 
     @property
@@ -52,12 +52,12 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
 
     @property
     def headers(self) -> list[Mapping[str, Any]]:
-        """The headers of all, empty where there are none; raises as ``bodies`` does."""
+        """The headers of all messages, empty for a message without headers; raises as ``bodies`` does."""
         return [headers or {} for headers in self.columns("headers")[0]]
 
     def columns(self, *names: str) -> list[list[Any]]:
-        """Of each of these properties (``"message_id"``) the values of all; ``None``: not set. Raises as ``bodies``
-        does, and ``ValueError`` where there is no such property."""
+        """Return a list of values for each property name (such as ``"message_id"``); ``None``: not set. Raises as
+        ``bodies`` does, and ``ValueError`` for an unknown property."""
         if unknown := [name for name in names if name not in NAMES]:
             raise InvalidValueError(f"a message has no property {unknown[0]}")
         from warren.queue_index.message.properties_of_many import decode_columns  # noqa: PLC0415 - takes numpy
@@ -78,7 +78,7 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
 
 
 def settle_many(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
-    """Settle many deliveries, a message a channel."""
+    """Settle many deliveries, with one message per channel."""
     if isinstance(deliveries, DeliveryBatch):
         deliveries._settle(outcome)
     else:
@@ -86,7 +86,7 @@ def settle_many(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
 
 
 def _deliveries(values: object) -> Sequence[DeliveredMessage]:
-    """Deliveries, checked before the first of them is settled."""
+    """Return the deliveries, checked before the first is settled."""
     found = values if isinstance(values, (list, tuple)) else list(values) if isinstance(values, Iterable) else None
     if found is None or not all(issubclass(kind, DeliveredMessage) for kind in set(map(type, found))):
         raise InvalidValueError(f"deliveries must be a list or another iterable of deliveries, not {shown(values)}")

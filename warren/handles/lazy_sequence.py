@@ -1,6 +1,6 @@
-"""LazySequence: a sequence of messages that came together, whose objects are made when one is asked for.
+"""LazySequence: a sequence of messages that came together, whose objects are made on first access.
 
-Who wants nothing but bodies asks for all of them at once; then there is no object a message.
+Callers that want only bodies ask for all of them at once; then no object is made per message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LazySequence(ProcessBound, Sequence[T]):
-    """Messages, in order; equal to a list of the same, and ``+`` makes a list. For derived classes that make them."""
+    """Messages, in order; equal to a list of them, and ``+`` makes a list. Derived classes make the messages."""
 
     __slots__ = ("_count", "_messages")
 
@@ -23,7 +23,7 @@ class LazySequence(ProcessBound, Sequence[T]):
         self._messages: list[T] | None = None
 
     def _make(self) -> list[T]:
-        """All of them; called once."""
+        """Make all messages; called once."""
         raise NotImplementedError
 
     def _made(self) -> list[T]:

@@ -1,6 +1,6 @@
-"""Node: a running message store in a directory, and what can be done with it, for threads.
+"""Node: a running message store in a directory, for threads.
 
-``Node`` speaks of the vhost ``/``; :meth:`Node.vhost` gives the same verbs for another one. Handles are safe to share
+``Node`` acts on the vhost ``/``; :meth:`Node.vhost` gives the same verbs for another one. Handles are safe to share
 between threads, not between processes: after a fork the child gets :class:`WrongProcessError`.
 
 The verbs are those of :mod:`warren.verbs.vhost_verbs`; :class:`~warren.hosting.running_node.RunningNode` runs the node.
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from warren.verbs.transaction_verbs import TransactionVerbs
 
 MEMORY: Final = ":memory:"
-"""In place of a directory's path: a node in memory, as SQLite has it."""
+"""As the path of a directory: a node in memory, as with SQLite."""
 
 
 class Vhost(VhostHandle):
-    """What can be done in one vhost, and the owner of the exclusive queues that were declared through it.
+    """One vhost, and the owner of the exclusive queues that were declared through it.
 
     Made by :meth:`Node.vhost`; every call makes another owner. Nothing needs to be closed: :meth:`release` deletes the
     exclusive queues before the node is closed, and a ``with`` does that at its end.
@@ -68,7 +68,7 @@ class Vhost(VhostHandle):
     delete_queue = blocking(VhostVerbs.delete_queue)
 
     def queues(self) -> list[Queue]:
-        """A handle on every queue, those that failed too."""
+        """Return a handle on every queue, including those that failed."""
         return [Queue(verbs) for verbs in self._verbs.all_queues()]
 
     exchange = blocking(VhostVerbs.exchange, Exchange)
@@ -109,7 +109,7 @@ class Node(NodeUsers, Vhost):
     _verbs: NodeVerbs
 
     def __init__(self, running: RunningNode | SharedDirectory) -> None:
-        """Not for programs: they call :func:`warren.open`."""
+        """Not for programs: call :func:`warren.open`."""
         if type(running).__module__.partition(".")[0] != "warren":
             raise InvalidValueError(f"a Node is not made from {shown(running)}: call warren.open(path)")
         self._opened = running
@@ -118,7 +118,7 @@ class Node(NodeUsers, Vhost):
 
     @property
     def _running(self) -> RunningNode:
-        """What runs in this process; raises :class:`NotFromOutsideError` where it runs in another."""
+        """The node in this process; raises :class:`NotFromOutsideError` if another process hosts it."""
         return self._opened if isinstance(self._opened, RunningNode) else self._opened.running()
 
     @property
@@ -138,7 +138,7 @@ class Node(NodeUsers, Vhost):
 
     @property
     def is_guest(self) -> bool:
-        """Whether another process hosts the node; of a directory that is shared."""
+        """Whether another process hosts the node of a shared directory."""
         return not isinstance(self._opened, RunningNode) and not self._opened.hosts
 
     vhost = blocking(NodeVerbs.vhost, Vhost)
@@ -157,9 +157,9 @@ class Node(NodeUsers, Vhost):
 
     @checked
     def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
-        """Let AMQP 0-9-1 clients in, beside this program, until :meth:`Server.stop` or the node's end.
+        """Serve AMQP 0-9-1 clients, beside this program, until :meth:`Server.stop` or the node's end.
 
-        ``port``: in place of the settings' own. Raises :class:`~warren.server.server.ListenError` where it cannot
+        ``port``: replaces the settings' port. Raises :class:`~warren.server.server.ListenError` if it cannot
         listen there.
         """
         from warren.server import Server, ServerSettings  # noqa: PLC0415 - most programs serve nobody
@@ -170,9 +170,9 @@ class Node(NodeUsers, Vhost):
         return server
 
     def close(self) -> None:
-        """Wait for what was published to be safe, write everything down, and give the directory free.
+        """Wait until what was published is safe, write everything to disk, and release the directory.
 
-        Where another thread is at it, wait for that. A program that ends normally does it by itself.
+        If another thread is closing it, wait for that. A program that ends normally closes its nodes by itself.
         """
         self._opened.close()
 
@@ -197,12 +197,12 @@ def open(
     share: bool = False,
     **settings: Unpack[SettingKeywords],
 ) -> Node:
-    """Open a data directory and start a node in it; made where it is missing. ``":memory:"``: a node in memory.
+    """Open a data directory and start a node in it; create it if missing. ``":memory:"``: a node in memory.
 
-    ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
+    ``config``: a :class:`Config`, or a TOML file; ``settings`` override it, by keyword, under RabbitMQ's names.
     ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. ``share``: any number of processes
-    of the machine may have it open so; the settings are those of the one that hosts the node at the moment. Raises
-    :class:`~warren.storage.errors.DirectoryLockedError` where another process has it (:class:`BrokerRunningError`: a
+    of the machine may open it this way; the settings are those of the one that currently hosts the node. Raises
+    :class:`~warren.storage.errors.DirectoryLockedError` if another process has it (:class:`BrokerRunningError`: a
     RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
     :class:`~warren.storage.errors.SettingsError`, :class:`~warren.storage.errors.DataError`.
     """
@@ -216,7 +216,7 @@ def open(
     refuse_running_broker(os.fspath(path))
     where = os.path.abspath(path)
     make_data_directory(where)
-    keep_one_heap()  # before there are threads
+    keep_one_heap()  # before threads are started
     if share:
         from warren.client.shared_directory import open_shared  # noqa: PLC0415 - most programs share nothing
 
@@ -255,7 +255,7 @@ def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> R
 
 
 def _serve_directory(running: RunningNode) -> RunningNode:
-    """Let other processes in."""
+    """Serve other processes."""
     from warren.server import Server, ServerSettings  # noqa: PLC0415
 
     try:

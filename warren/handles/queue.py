@@ -36,7 +36,7 @@ class Queue(QueueHandle):
         super().__init__(verbs)
         self._gate = verbs.node.gate
         self._last: QueueActor | None = None
-        """The actor that the last publish went to: it is asked first, while it lives."""
+        """The actor of the last publish: it is tried first, while it runs."""
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -48,15 +48,15 @@ class Queue(QueueHandle):
         timeout: float | None = None,
         **properties: Unpack[QueuePublishArguments],
     ) -> Confirm:
-        """Hand over a message. ``.wait()`` on what comes back waits until it is safe.
+        """Hand over a message and return its confirm, whose ``.wait()`` waits until the message is safe.
 
-        ``delay`` (seconds) or ``at`` (a moment): it comes then, and waits on disk until it does; what comes back has a
-        ``message_id`` by which :meth:`cancel_delayed` calls it back.
+        ``delay`` (seconds) or ``at`` (a moment): it is due then, and waits on disk until then; the confirm has a
+        ``message_id`` with which :meth:`cancel_delayed` cancels it.
 
         ``unique``: a key; while a message with it is in the queue, or for ``unique_for`` seconds, no other one is
-        stored. ``.duplicate`` of what comes back: whether this one was not.
+        stored. ``.duplicate`` of the confirm: whether this message was dropped for that reason.
 
-        Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
+        Blocks while the queue or the disk lags, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
         verbs, actor, key = self._verbs, self._last, self._verbs.plain
@@ -80,9 +80,9 @@ class Queue(QueueHandle):
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Delivery | None:
-        """The message at the head, or ``None`` where there is none within ``timeout`` seconds (``None``: wait).
+        """Return the message at the head, or ``None`` if none arrives within ``timeout`` seconds (``None``: wait).
 
-        For one message now and then; who wants many uses :meth:`consume`.
+        This is for single messages; to get many, use :meth:`consume`.
         """
         if timeout is not None and timeout != 0.0:
             check_timeout(timeout)
@@ -110,18 +110,18 @@ class Queue(QueueHandle):
 
     @checked
     def consume(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> Consumer:
-        """A consumer, which gets messages as they come. ``prefetch``: how many may be unacked with it; 0: any number.
+        """Return a consumer, which gets messages as they come. ``prefetch``: how many may be unacked; 0: any number.
 
-        ``auto_ack``: each message is acked as it is handed out. Raises :class:`AccessRefusedError` where another
-        consumer is exclusive, or this one wants to be among others.
+        ``auto_ack``: each message is acked as it is handed out. Raises :class:`AccessRefusedError` if another
+        consumer is exclusive, or if this one is to be exclusive and there are others.
         """
         return Consumer(self._verbs.consumer(prefetch, **arguments))
 
     @checked
     def browse(self, limit: int | None = None, where: Where | None = None) -> Iterator[BrowsedDelivery]:
-        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile.
+        """Look at messages, including those that consumers have, in order, taking none. The queue may change meanwhile.
 
-        ``where``: at those that a condition is true of (``"priority > 3"``), or a function of a message.
+        ``where``: only at those for which a condition (``"priority > 3"``), or a function of a message, is true.
         """
         after: tuple[int, int] | None = None
         while limit is None or limit > 0:
@@ -139,8 +139,8 @@ class Queue(QueueHandle):
 
     @checked
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:
-        """Look at the last messages, and then at those that come, until none comes for ``timeout`` seconds (``None``:
-        for ever), taking none. A message that is gone before it is looked at is left out."""
+        """Look at the last messages, then at new ones, until none comes for ``timeout`` seconds (``None``:
+        for ever), taking none. A message that is gone before it is looked at is skipped."""
         tail = self._verbs.tail()
         try:
             run(tail.begin(last))
@@ -158,7 +158,7 @@ class Queue(QueueHandle):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
-        """Ready messages, without those that consumers have. After a crash it waits until all have been counted."""
+        """Return the number of ready messages, without those that consumers have. After a crash, wait for the count."""
         return run(self._verbs.length())
 
     def __bool__(self) -> bool:

@@ -1,8 +1,8 @@
-"""One node a directory for everybody in a process who knows only the path: Kombu's connections, durable queues.
+"""One node per directory for all users in a process that know only the path: Kombu's connections, durable queues.
 
 The node is opened for the first of them and closed by the last, or when the process ends; with other processes it is
 shared. A directory that the program has opened by itself, with :func:`warren.open` and without ``share``, is locked:
-hand over that node instead of the path. ``":memory:"`` is one node in memory for all of them, and theirs alone.
+pass that node instead of the path. ``":memory:"`` is one node in memory for all of them only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warren.storage.errors import SettingsError, WarrenError
 
 
 def is_open(node: Node) -> bool:
-    """Whether it can be used by this process, which has opened it."""
+    """Whether the node is open and was opened by this process."""
     if node.is_foreign:
         return False
     try:
@@ -44,7 +44,7 @@ class NodeLease:
     _key: str | None
 
     def release(self) -> None:
-        """Need it no more. In a forked child: nothing, it is the parent's."""
+        """End the lease. In a forked child: do nothing, the node is the parent's."""
         if self._key is not None:
             _NODES.release(self._key, self.node)
 
@@ -54,10 +54,10 @@ def lease_node(
     config: Config | str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> NodeLease:
-    """The node of a directory, opened where this process has not done so; arguments as those of :func:`warren.open`.
+    """Lease the node of a directory, opening it if needed; the arguments are those of :func:`warren.open`.
 
-    Raises what :func:`warren.open` does, and :class:`SettingsError` where the node is open with other settings than
-    those that are asked for; asking for none takes it as it is.
+    Raises what :func:`warren.open` does, and :class:`SettingsError` if the node is open with other settings than
+    the given ones; without settings it is taken as it is.
     """
     in_memory = os.fspath(path) == nodes.MEMORY
     key = nodes.MEMORY if in_memory else os.path.realpath(path)
@@ -71,5 +71,5 @@ def lease_node(
 
 
 def borrow_node(node: Node) -> NodeLease:
-    """A node that is somebody else's to close."""
+    """Lease a node without closing it at the end: its owner does."""
     return NodeLease(node, None)

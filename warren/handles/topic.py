@@ -26,7 +26,7 @@ def _records(found: list[PackedRecords]) -> list[TopicRecord]:
 
 
 _USUAL_LIMITS = range(65)
-"""Of a :meth:`Topic.find` whose arguments need no other check."""
+"""Limits of a :meth:`Topic.find` whose arguments need no other check."""
 
 
 class Topic(TopicHandle):
@@ -40,9 +40,9 @@ class Topic(TopicHandle):
         timeout: float | None = None,
         **arguments: Unpack[AppendArguments],
     ) -> AppendConfirm:
-        """Append a message; the confirm's ``wait`` comes back with where it is, once it is safe.
+        """Append a message; the confirm's ``wait`` returns its position once it is safe.
 
-        While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
+        While the disk lags, or an alarm is set, this waits (``block``, ``timeout``), then raises
         :class:`BlockedError`, and the message was not taken.
         """
         if timeout is not None or block is not True:
@@ -61,11 +61,11 @@ class Topic(TopicHandle):
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
         """Join a group and read (:class:`~warren.handles.topic_reader.Reader`).
 
-        ``auto_commit``: what was read is done when more is asked for, unless this is ``False``. ``tags``: only messages
-        with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that has never read this
-        topic begins: "first" (as if nothing is said), "last", a time, or a queue offset for each queue (a whole number:
-        for all of them). ``broadcast``: read all queues and share nothing; where it is, is kept for the group and this
-        ``instance_name`` of it (``None``: the first one that reads nothing now). ``positions``: it goes on there
+        ``auto_commit``: what was read is done at the next read, unless this is ``False``. ``tags``: only messages
+        with one of them; RocketMQ's ``"a || b"`` is accepted, too. ``consume_from``: where a group begins that has not
+        read this topic before: "first" (the default), "last", a time, or a queue offset for each queue (a whole number:
+        for all of them). ``broadcast``: read all queues and share nothing; its position is kept for the group and this
+        ``instance_name`` of it (``None``: the first one that reads nothing now). ``positions``: it continues there
         instead.
         """
         return Reader(self._verbs.reader(group, **arguments))
@@ -81,9 +81,9 @@ class Topic(TopicHandle):
         auto_commit: bool = True,
         consume_from: StartOffset | Moment | Mapping[int, int] = "first",
     ) -> Iterator[TopicRecord]:
-        """Read on where the group is: up to ``max_records`` messages, until none comes for ``timeout`` seconds.
+        """Continue where the group is: read up to ``max_records`` messages, until none comes for ``timeout`` seconds.
 
-        With ``auto_commit`` a message is done when the next one is asked for, or the loop ends; a loop that is left in
+        With ``auto_commit`` a message is done when the next one is requested, or the loop ends; a loop that is left in
         the middle of a message gets that one again. A member of the group while it lasts.
         """
         with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
@@ -91,8 +91,8 @@ class Topic(TopicHandle):
 
     @checked
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
-        """Read the last messages of all queues together, and then those that come, until none comes for ``timeout``
-        seconds (``None``: for ever). No group is joined, and nothing is kept of it."""
+        """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
+        seconds (``None``: for ever). This joins no group, and stores no position."""
         bounds = self.offsets()
         found: list[TopicRecord] = []
         with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
@@ -110,10 +110,10 @@ class Topic(TopicHandle):
         limit: int = 64,
         exact: bool = True,
     ) -> list[TopicRecord]:
-        """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
+        """Return messages with this key (or UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
 
-        ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
-        among them, and a message can come twice.
+        ``exact=False``: trust the index, without a look at the messages' keys: other keys of the same hash are
+        included, and a message can come twice.
         """
         is_usual = type(limit) is int and limit in _USUAL_LIMITS and exact is True
         if not is_usual or type(key) is not str or begin is not None or end is not None:

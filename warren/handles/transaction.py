@@ -1,7 +1,7 @@
-"""Transaction: a message that nobody sees until its producer says so.
+"""Transaction: a message that stays hidden until its producer commits it.
 
-It is prepared, which is safe on the disk, and then committed or rolled back. What was neither when the process stopped
-is found by :meth:`warren.Node.pending_transactions` after a restart: the producer decides then.
+It is prepared, which is safe on the disk, and then committed or rolled back. A message that was undecided when the
+process stopped is found by :meth:`warren.Node.pending_transactions` after a restart: the producer decides then.
 """
 
 from __future__ import annotations

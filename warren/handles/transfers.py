@@ -1,4 +1,4 @@
-"""Messages out of directories into files, and out of files into directories: ``warren export`` and ``warren import``
+"""Messages from directories to files, and from files to directories: ``warren export`` and ``warren import``
 for programs."""
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Transferred:
-    """What came of an export or an import."""
+    """The result of an export or an import."""
 
     messages: int
     payload_bytes: int
     problems: tuple[str, ...]
-    """What could not be read, and why; all the others are there."""
+    """What could not be read, and why; everything else was transferred."""
     already: int = 0
-    """Of an import: messages that an earlier run brought."""
+    """For an import: messages that an earlier run brought."""
 
 
 @checked
@@ -46,9 +46,9 @@ def export_messages(
     does.
 
     ``path``: a directory that no node or broker has open, or an archive of one. ``queues``: only those. ``where``: a
-    condition as in SQL. ``format``: "jsonl", "csv", "parquet" or "bodies"; as ``out`` ends, else "jsonl". ``text``:
-    bodies that are UTF-8 as text. ``out`` has its name when all is written. Raises :class:`DataError`,
-    :class:`StorageError`, and :class:`~warren.where.WhereError` for what is no condition.
+    condition as in SQL. ``format``: "jsonl", "csv", "parquet" or "bodies"; else by ``out``'s ending. ``text``:
+    bodies that are UTF-8 as text. ``out`` gets its name when all is written. Raises :class:`DataError`,
+    :class:`StorageError`, and :class:`~warren.where.WhereError` for an invalid condition.
     """
     from warren.commands.exporting import opened_writer  # noqa: PLC0415 - programs that export nothing
     from warren.salvage.export import Selection, export_to  # noqa: PLC0415
@@ -89,11 +89,11 @@ def import_messages(
 ) -> Transferred:
     """Publish exported messages into a node, as ``warren import`` does.
 
-    ``into``: an open node, or a directory, which is made where it is missing and may be shared by others. ``queue``:
+    ``into``: an open node, or a directory, which is created if missing and may be shared by others. ``queue``:
     all into this one; otherwise each into the queue that it was in (``rename``: old name → new name), or with
-    ``as_published`` to the exchange that it was published to. ``format``: "jsonl", "csv", "parquet" or "bodies"; as
-    ``file`` ends. Bodies and properties stay as they are, byte for byte. How far it has come is written down in
-    ``state`` (by default in the node's directory): what is there already is not brought again.
+    ``as_published`` to the exchange that it was published to. ``format``: "jsonl", "csv", "parquet" or "bodies"; by
+    default from ``file``'s ending. Bodies and properties stay as they are, byte for byte. The progress is recorded in
+    ``state`` (by default in the node's directory): what was imported already is skipped.
     """
     from warren.salvage.formats import format_called  # noqa: PLC0415 - programs that import nothing
     from warren.shovel import run  # noqa: PLC0415

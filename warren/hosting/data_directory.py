@@ -1,4 +1,4 @@
-"""What a path is that somebody wants to open as a node's data directory, told without touching it."""
+"""What kind of path is to be opened as a node's data directory, determined without changing it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from warren.storage.filesystem import RealFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE
 
 _PARTS: Final = ("vhosts", "queues", VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
-"""Any of these lies in a ``msg_stores`` folder, a vhost's or a queue's."""
+"""Names that are found in a ``msg_stores`` folder, a vhost's folder, or a queue's."""
 _PARTS_BELOW: Final = (VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
-"""Any of these lies one level below a folder of vhosts or of queues."""
+"""Names that are found one level below a folder of vhosts or of queues."""
 _STORE: Final = ("commitlog", "consumequeue")
-"""Both lie in the folder of a topic store."""
+"""Both are found in the folder of a topic store."""
 
 
 class Kind(enum.Enum):
-    """What was found."""
+    """Kinds of paths."""
 
     MISSING = enum.auto()
     FILE = enum.auto()
@@ -31,14 +31,14 @@ class Kind(enum.Enum):
     NODES = enum.auto()
     """A node's data directory."""
     BROKERS = enum.auto()
-    """A RabbitMQ's data directory that no node has taken over."""
+    """The data directory of a RabbitMQ that no node has taken over."""
     PART = enum.auto()
-    """A folder out of such a directory, or a topic store's."""
+    """A folder from such a directory, or a topic store's."""
     OTHER = enum.auto()
 
 
 def kind_of(path: str) -> Kind:
-    """Raises :class:`StorageError` where the system does not let anybody look."""
+    """Return the kind of a path. Raises :class:`StorageError` if the directory cannot be read."""
     if not os.path.isdir(path):
         return Kind.FILE if os.path.lexists(path) else Kind.MISSING
     try:
@@ -57,11 +57,11 @@ def kind_of(path: str) -> Kind:
 
 
 def refuse_part(path: str) -> Kind:
-    """What ``path`` is, before something is written there.
+    """Return the kind of ``path``, before something is written there.
 
-    Raises :class:`ForeignDirectoryError` for a part, in which nothing new is to be made,
+    Raises :class:`ForeignDirectoryError` for a part, in which nothing may be created,
     :class:`~warren.storage.errors.StorageError` for a file, and
-    :class:`~warren.storage.data_version.VersionError` for what only a newer warren may write into.
+    :class:`~warren.storage.data_version.VersionError` for a directory that only a newer warren may write to.
     """
     refuse_newer(RealFileSystem(), path)
     kind = kind_of(path)

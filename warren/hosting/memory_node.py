@@ -1,7 +1,7 @@
-"""A node in memory: what it stands on in place of a directory and of what the machine says of its disk.
+"""A node in memory: what replaces the directory and the measurements of its disk.
 
-Its files are a :class:`~warren.storage.memory.MemoryFileSystem`'s, the node's alone and gone with it. Everything above
-them is as it is on a disk, durability apart.
+Its files are in a :class:`~warren.storage.memory.MemoryFileSystem`, which ends with the node. Everything above
+them works as on a disk, except for durability.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SMALL_FILES: Final[Mapping[str, int]] = {
     "max_hash_slot_num": 10_000,
     "max_index_num": 40_000,
 }
-"""The topics' settings, but for what somebody says: their files are made in full length, and here that takes memory."""
+"""Defaults of the topics' settings: their files are created in full length, which takes memory here."""
 
 
 def config_in_memory(config: Config | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> Config:
-    """The settings of a node in memory. Raises :class:`SettingsError`."""
+    """Return the settings of a node in memory. Raises :class:`SettingsError`."""
     chosen = Config.of(config, **({**SMALL_FILES, **settings} if config is None else settings))
     if chosen.record is not None:
         raise SettingsError("record: a node in memory has no place for a recording")
@@ -40,7 +40,7 @@ def config_in_memory(config: Config | str | os.PathLike[str] | None, settings: M
 def start_in_memory(
     path: str, config: Config | str | os.PathLike[str] | None, *, share: bool, settings: Mapping[str, Any]
 ) -> RunningNode:
-    """A node in this process's memory; ``path``: what it is called. Raises :class:`SettingsError`."""
+    """Start a node in this process's memory; ``path``: its name. Raises :class:`SettingsError`."""
     if share:
         raise SettingsError(f"share: {path} is in this process's memory; what is shared is a directory")
     chosen, clock = config_in_memory(config, settings), SystemClock()

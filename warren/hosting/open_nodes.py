@@ -1,12 +1,12 @@
-"""The nodes that are open in this process: what becomes of them when it forks, and when it ends.
+"""The nodes that are open in this process: what happens to them when it forks, and when it ends.
 
-*A fork*: in the child every node that its parent has is forgotten (:meth:`warren.Node.forget`).
+*A fork*: the child forgets every node of its parent (:meth:`warren.Node.forget`).
 
 *A normal end* closes every node of :func:`warren.open` that is still open: at the interpreter's exit, when the threads
 that it waits for have ended; daemon threads that still use the node get ``ClosedError``. A normal end is the last line
-of a program, ``sys.exit``, an error that nobody caught, Ctrl-C; of a process of ``multiprocessing`` the end of its
-function. A signal that Python does not handle (SIGTERM, unless the program handles it), ``os._exit`` and a kill are
-none: what was confirmed is there then, what was not may be missing.
+of a program, ``sys.exit``, an uncaught error, Ctrl-C; of a process of ``multiprocessing`` the end of its function. A
+signal that Python does not handle (SIGTERM, unless the program handles it), ``os._exit`` and a kill are not normal:
+confirmed messages are kept then, others may be lost.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ T = TypeVar("T")
 
 
 class Opening:
-    """An opening: it gives a node, or it leaves nothing behind, whatever strikes it.
+    """An opening: it returns a node, or leaves nothing open, even if it is interrupted.
 
-    An interrupt waits until the node is started, and is raised then; whoever meets it calls :meth:`undo`. Nothing is
-    lost on the way to the caller: what is started is held here before anything can strike.
+    An interrupt is held until the node is started, and raised then; its handler calls :meth:`undo`. Nothing is lost on
+    the way to the caller: what is started is recorded here before an interrupt can be raised.
     """
 
     __slots__ = ("_started",)
@@ -67,16 +67,16 @@ class Opening:
         return found[0]
 
     def undo(self) -> None:
-        """Close what was started: nobody gets it."""
+        """Close what was started: the caller does not get it."""
         for node in self._started:
-            with contextlib.suppress(Exception):  # the caller is told what has struck
+            with contextlib.suppress(Exception):  # the caller gets the original error
                 node.close()
 
 
 def opening(function: Callable[Concatenate[Opening, P], T]) -> Callable[P, T]:
-    """Make a public function of one that opens a node with the :class:`Opening` that it is given.
+    """Turn a function that opens a node with a given :class:`Opening` into a public one.
 
-    The arguments are checked first. If an interrupt strikes before the caller has the node, it is closed.
+    The arguments are checked first. If an interrupt comes before the caller has the node, it is closed.
     """
 
     @functools.wraps(function)
@@ -97,36 +97,36 @@ def opening(function: Callable[Concatenate[Opening, P], T]) -> Callable[P, T]:
 
 _NODES: Final[weakref.WeakSet[OpenNode]] = weakref.WeakSet()
 _TO_CLOSE: Final[set[OpenNode]] = set()
-"""Held here, for a program may let go of a node whose queues it has published to."""
+"""Nodes are kept here because a program may drop one whose queues it has published to."""
 
 
 def opened(node: OpenNode) -> None:
-    """Forget it in forked children."""
+    """Let forked children forget the node."""
     _NODES.add(node)
 
 
 def is_open(path: str) -> bool:
-    """Whether a node in this process has the directory."""
+    """Whether a node in this process has the directory open."""
     return any(os.path.realpath(node.path) == os.path.realpath(path) for node in list(_NODES))
 
 
 def close_at_exit(node: OpenNode) -> None:
-    """Close it at the end of the process, unless it is closed before."""
+    """Close the node at the end of the process, unless it is closed before."""
     _TO_CLOSE.add(node)
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
-        util.Finalize(None, close_all, exitpriority=0)  # a forked one ends without the interpreter's exit
+        util.Finalize(None, close_all, exitpriority=0)  # a forked child ends without the interpreter's exit
 
 
 def closed(node: OpenNode) -> None:
-    """Nothing is left to do for it."""
+    """Forget a closed node."""
     _NODES.discard(node)
     _TO_CLOSE.discard(node)
 
 
 def close_all() -> None:
-    """The process ends."""
+    """Close all nodes, at the end of the process."""
     for node in list(_TO_CLOSE):
         try:
             node.close()

@@ -1,19 +1,19 @@
-"""Whether a RabbitMQ runs on a directory that is about to be opened for writing: it does not know warren's lock.
+"""Detects a RabbitMQ that runs on a directory to be opened for writing: it does not use warren's lock.
 
-What gives a broker away:
+Signs of a broker:
 
-* The process id that it writes into a file beside its data directory, named like it with ``.pid`` behind. The file may
-  outlive the broker, and the id be another process's by then; so the process must be a virtual machine of Erlang's too,
-  where the system says what it is. The file may also lie elsewhere (``RABBITMQ_PID_FILE``), or name a process of
+* The process id that it writes into a file beside its data directory, named like it with ``.pid`` appended. The file
+  may outlive the broker, and the id be another process's by then; so the process must be a virtual machine of Erlang's
+  too, if the system says what it is. The file may also lie elsewhere (``RABBITMQ_PID_FILE``), or name a process of
   another container.
 * What an Erlang virtual machine of this system has open (``/proc/…/fd``): files below the directory, by whatever name
   and from whatever container; a broker always has ``LATEST.LOG`` open. The superuser sees this of every process,
   others of their own.
-* Of another user's virtual machine nobody else may see what it has open. Where the directory belongs to that same
-  user, it is taken to be its.
+* The open files of another user's virtual machine cannot be seen. If the directory belongs to that user, the machine is
+  taken for its broker.
 
-Not seen: a broker of another machine, one in a container of which this process sees nothing, one that starts a moment
-later; and where there is no ``/proc``, one without its pid file.
+Not detected: a broker of another machine, one in a container whose processes are invisible here, one that starts a
+moment later; and, without ``/proc``, one without its pid file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Final
 from warren.storage.errors import DirectoryLockedError
 
 FILES_OF_A_BROKER: Final = ("schema.DAT", "LATEST.LOG", "rabbit_serial", "cluster_nodes.config")
-"""Any of them: a broker has run on the directory."""
+"""Each shows that a broker has run on the directory."""
 _OPEN_FILES: Final = ("LATEST.LOG", "DECISION_TAB.LOG")
 _PROCESSES: Final = Path("/proc")
 
 
 class BrokerRunningError(DirectoryLockedError):
-    """A RabbitMQ runs on the data directory: whatever is written there now, it does not see, or destroys."""
+    """A RabbitMQ runs on the data directory: it would ignore, or destroy, anything written there."""
 
 
 def is_a_brokers(directory: str) -> bool:
@@ -41,7 +41,7 @@ def is_a_brokers(directory: str) -> bool:
 
 
 def refuse_running_broker(directory: str) -> None:
-    """Raise :class:`BrokerRunningError` where a broker runs on the data directory, as far as that can be seen."""
+    """Raise :class:`BrokerRunningError` if a broker is found running on the data directory."""
     place = os.path.realpath(directory)
     for beside in {directory.rstrip("/"), place}:
         if (process := _named_by(pid_file := Path(f"{beside}.pid"))) is not None:
@@ -57,7 +57,7 @@ def _error(directory: str, which: str) -> BrokerRunningError:
 
 
 def _named_by(pid_file: Path) -> int | None:
-    """The process that the file names, if it lives and may be a broker."""
+    """Return the process that the file names, if it is alive and may be a broker."""
     try:
         process = int(pid_file.read_text())
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def _named_by(pid_file: Path) -> int | None:
     except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
-        pass  # it lives, and is another user's
+        pass  # it is alive, and another user's
     return process if _is_erlangs(_PROCESSES / str(process), unknown=True) else None
 
 
@@ -75,7 +75,7 @@ def _is_erlangs(process: Path, *, unknown: bool) -> bool:
     try:
         return (process / "comm").read_text().startswith(("beam", "erl"))
     except OSError:
-        return unknown  # nothing says that it is not
+        return unknown  # nothing rules it out
 
 
 def _virtual_machines() -> Iterator[Path]:
@@ -87,7 +87,7 @@ def _virtual_machines() -> Iterator[Path]:
 
 
 def _has_open(machine: Path, place: str) -> str | None:
-    """What speaks for it that the virtual machine runs on ``place``; ``None``: nothing."""
+    """Return the evidence that the virtual machine runs on ``place``; ``None``: none found."""
     wanted = {identity for name in _OPEN_FILES if (identity := _identity(f"{place}/{name}")) is not None}
     try:
         descriptors = list((machine / "fd").iterdir())

@@ -1,7 +1,7 @@
-"""RunningNode: a node that runs, as the handles of threads and of coroutines share it.
+"""RunningNode: a running node, shared by the handles of threads and of coroutines.
 
-It starts the node's actor, and stops it. What handles ask goes through it: it knows whether the node may be used (it
-is not closed, and this is the process that opened it), and which actors run at the moment.
+It starts and stops the node's actor. Requests of handles go through it: it knows whether the node may be used (it
+is not closed, and this is the process that opened it), and which actors currently run.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ class ClosedError(WarrenError):
 
 
 class ClosedMeanwhileError(ClosedError, ActorStoppedError):
-    """The node was closed before what was asked of it was done."""
+    """The node was closed before a request was done."""
 
 
 class Hosted(Protocol):
-    """What runs over a node and ends before it does: a server."""
+    """A part that uses a node and ends before it: a server."""
 
     def stop(self) -> None: ...
 
     def forget(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Drop it in a forked child: it is the parent's."""
 
 
 class RunningNode:
-    """A node's actor, and what handles need of it."""
+    """A node's actor, and the interface of handles to it."""
 
     def __init__(
         self,
@@ -93,22 +93,22 @@ class RunningNode:
         check_invariants: bool = False,
         new_queue_turn: Callable[..., QueueTurn] = QueueTurn,
     ) -> None:
-        """``probes``: where it reads what the machine has; ``None``: from the machine. ``shared``: the lock file says
-        that others are let in; whoever says so serves them. ``new_queue_turn``: :class:`NodeContext`."""
+        """``probes``: what measures the machine; ``None``: the default. ``shared``: the lock file says that others
+        are let in; the caller then serves them. ``new_queue_turn``: :class:`NodeContext`."""
         self.path = path
         self.config = config
         self.pool = pool
-        """Who runs the actors' turns."""
+        """The pool that runs the actors' turns."""
         self._clock = clock
         self._forked: WrongProcessError | None = None
         self._closed = False
         self.on_deleted: list[Callable[[Literal["vhost", "user"], str], None]] = []
         """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.hosted: list[Hosted] = []
-        """What runs over it."""
+        """The servers that use it."""
         self._closing = Closing()
         self._ending: Future | None = None
-        """Of the node's actor, once it was asked to end."""
+        """The end of the node's actor, once requested."""
         self._context = NodeContext(
             files=files,
             pool=pool,
@@ -132,11 +132,11 @@ class RunningNode:
         )
         actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
         self.actor: NodeActor = actor
-        """Its vhosts may be looked at from any thread."""
+        """Its vhosts may be read from any thread."""
         try:
             self._asked(lambda _: None).get()
         except BaseException:
-            with contextlib.suppress(Exception):  # it may be open: an interrupt strikes behind the turn that opens it
+            with contextlib.suppress(Exception):  # it may be open: an interrupt may come after the turn that opens it
                 call(actor, actor.close).get()
             pool.stop()
             clock.close()
@@ -147,7 +147,7 @@ class RunningNode:
         open_nodes.opened(self)
 
     def _let_in(self, connection: socket.socket) -> None:
-        """Another process of the directory's user speaks AMQP at the node's socket."""
+        """Serve AMQP to another process of the directory's user, at the node's socket."""
         from warren.server.guests import let_in  # noqa: PLC0415 - nobody may come
 
         let_in(self, connection)
@@ -162,12 +162,12 @@ class RunningNode:
 
     @property
     def identity(self) -> object:
-        """What is equal for all handles on this node."""
+        """An object that is equal for all handles on this node."""
         return self
 
     @property
     def ended(self) -> bool:
-        """Whether its closing is over."""
+        """Whether the node has been closed completely."""
         return self._closing.is_over
 
     @property
@@ -177,19 +177,19 @@ class RunningNode:
 
     @property
     def gate(self) -> Gate:
-        """Shut while an alarm is set."""
+        """The gate, which is shut while an alarm is set."""
         return self._context.gate
 
     def new_msg_ids(self, count: int) -> bytes:
-        """Ids for messages that go to several queues, 16 bytes each."""
+        """Return ids for messages that go to several queues, 16 bytes each."""
         return self._context.new_msg_ids(count)
 
     def new_message_id(self) -> str:
-        """One that no other message has."""
+        """Return a unique message id."""
         return self.new_msg_ids(1).hex()
 
     def new_queue_name(self) -> str:
-        """A name that no other queue has."""
+        """Return a unique queue name."""
         return "amq.gen-" + base64.urlsafe_b64encode(self._context.random(16)).decode("ascii").rstrip("=")
 
     def now_ms(self) -> int:
@@ -197,14 +197,14 @@ class RunningNode:
         return self._clock.wall_us() // 1000
 
     def check_process(self) -> None:
-        """Raise where the node cannot be used: closed, or opened by a process that this one was forked from."""
+        """Raise if the node cannot be used: it is closed, or was opened by a process that this one was forked from."""
         if self._forked is not None:
             raise self._forked
         if self._closed:
             raise ClosedError(f"the node of {self.path} is closed")
 
     def change(self, work: Callable[[NodeActor], T]) -> Steps[T]:
-        """Do something in the node's actor, with nobody else at it."""
+        """Run ``work`` in the node's actor, exclusively, and return its result."""
         self.check_process()
         answer: T = yield self._asked(work)
         return answer
@@ -215,11 +215,11 @@ class RunningNode:
     # ── what runs in it ─────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str) -> RunningVhost:
-        """A vhost; raises :class:`NotFoundError`, or why it cannot be used."""
+        """Return a vhost; raises :class:`NotFoundError`, or why it cannot be used."""
         return self.actor.vhost(name)
 
     def queues(self, vhost: str, names: Iterable[str]) -> list[QueueEntry]:
-        """The queues of those names; raises :class:`NotFoundError`."""
+        """Return the queues with these names; raises :class:`NotFoundError`."""
         entries, found = self.vhost(vhost).queues, []
         for name in names:
             entry = entries.get(name)
@@ -229,12 +229,12 @@ class RunningNode:
         return found
 
     def streams(self, vhost: str, names: Iterable[str]) -> list[Stream]:
-        """Those of the names that are streams'."""
+        """Return the streams among these names."""
         streams = self.actor.streams
         return [stream for name in names if (stream := streams.find(vhost, name)) is not None] if streams else []
 
     def topics_now(self) -> RunningTopics:
-        """The topics' actors of the moment, without waiting for topics that are just opened anew."""
+        """Return the topics' current actors, without waiting for topics that are being reopened."""
         self.check_process()
         running = self.actor.topics
         if running is None:
@@ -242,15 +242,15 @@ class RunningNode:
         return running
 
     def topics(self) -> Steps[RunningTopics]:
-        """The topics' actors; raises why there are none."""
+        """Return the topics' actors; raises why they are not running."""
         try:
             return self.topics_now()
         except TopicsDownError:
-            yield from self.change(lambda _: None)  # they may just be opened anew
+            yield from self.change(lambda _: None)  # they may be about to be reopened
             return self.topics_now()
 
     def caught_up(self, *, with_index: bool = False) -> Steps[RunningTopics]:
-        """The topics, once everything that was appended until now has its entries (``with_index``: its keys)."""
+        """Return the topics, once everything appended so far has its entries (``with_index``: its keys)."""
         running = yield from self.topics()
         store, end = running.store, running.store.commit_log.end
         if store.dispatched < end or (with_index and store.indexed < end):
@@ -258,7 +258,7 @@ class RunningNode:
         return running
 
     def caught_up_now(self, *, with_index: bool = False) -> RunningTopics | None:
-        """The same, where there is nothing to wait for; else ``None``."""
+        """Return the topics if :meth:`caught_up` would not wait; else ``None``."""
         try:
             running = self.topics_now()
         except TopicsDownError:
@@ -269,34 +269,34 @@ class RunningNode:
 
     @property
     def name(self) -> str:
-        """What it is called: ``warren@host``."""
+        """The node's name: ``warren@host``."""
         return f"warren@{socket.gethostname()}"
 
     @property
     def cluster_name(self) -> str:
-        """As operators have named it, by the global parameter ``cluster_name``; else its name."""
+        """The name from the global parameter ``cluster_name``, or the node's name."""
         found = self.actor.parameters.global_value("cluster_name")
         return found if isinstance(found, str) else self.name
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
-        """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
+        """Return what is declared, in the whole node or in one vhost, as RabbitMQ's definitions JSON."""
         return (yield from self.change(lambda actor: actor.definitions.export_definitions(vhost)))
 
     def memory(self) -> Steps[dict[str, Any]]:
-        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        """Return memory and disk as measured by the monitor, and the alarms that are set."""
         self.check_process()
         found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
         return found
 
     def look_at_machine(self) -> None:
-        """Read now what the machine has; soon, where another thread is at that."""
+        """Measure the machine now, or soon if another thread is doing it."""
         if (watcher := self._context.gate.watcher) is not None:
             watcher.look(here=True)
 
     def count(self) -> None:
-        """Have queues count what happens to them from now on, those that come later too."""
+        """Let all queues, even future ones, count their events from now on."""
         self._context.counting = True
         for running in list(self.actor.vhosts.values()):
             for entry in list(running.queues.values()):
@@ -305,7 +305,7 @@ class RunningNode:
 
     @property
     def held_publishers(self) -> int:
-        """How many wait at the moment: for an alarm to be cleared, for bytes, or for a queue that is behind."""
+        """The number of publishers that wait for an alarm to be cleared, for bytes, or for a queue that lags."""
         held = self._context.gate.held
         for running in list(self.actor.vhosts.values()):
             for entry in list(running.queues.values()):
@@ -314,14 +314,14 @@ class RunningNode:
         return held
 
     def allocated_bytes(self, actor: QueueActor) -> int:
-        """What a queue accounts for in memory."""
+        """Return the memory that a queue accounts for."""
         return self._context.allocated.by_owner.get(actor.actor_urn, 0)
 
     def stats(self, asked: Mapping[tuple[str, str], Mapping[str, Any]] | None = None) -> Steps[dict[str, Any]]:
-        """Of every vhost the queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
+        """Return every vhost's queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
         :meth:`memory`; and the topics (:mod:`warren.hosting.topic_stats`), ``None`` if there never was one.
 
-        ``asked``: the stats of queues, by vhost and name, that were asked just now.
+        ``asked``: stats of queues, by vhost and name, that were fetched just now.
         """
         memory = yield from self.memory()
         streams: dict[str, dict[str, Any]] = {}
@@ -333,7 +333,7 @@ class RunningNode:
         return found
 
     def stream_stats(self, stream: Stream) -> Steps[dict[str, Any]]:
-        """What a stream says of itself, with what was published until now."""
+        """Return the stats of a stream, including what was published until now."""
         yield from self.caught_up()
         found: dict[str, Any] = yield Reading(stream.stats)
         return found
@@ -354,7 +354,7 @@ class RunningNode:
             try:
                 stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
             except WarrenError:
-                continue  # the vhost is just being deleted, or opened anew
+                continue  # the vhost is being deleted or reopened
             of_streams = streams.get(name, {})
             vhosts[name] = {"queues": queues, "streams": of_streams, "down": failed_queues(running), "stores": stores}
             vhosts[name]["messages_delayed"] = running.messages_delayed
@@ -382,10 +382,10 @@ class RunningNode:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Wait for what was published to be safe, write everything down, and give the directory free.
+        """Wait until what was published is safe, write everything to disk, and release the directory.
 
-        Where another thread is at it, wait for that. An interrupt is raised when it is closed; a second one breaks the
-        closing off, and the next call goes on with it.
+        If another thread is closing it, wait for that. An interrupt is raised when it is closed; a second one stops the
+        closing, and the next call continues it.
         """
         if self._forked is not None:
             raise self._forked
@@ -405,7 +405,7 @@ class RunningNode:
     def _begin_to_end(self) -> None:
         if self._ending is None:
             if self._status is not None:
-                self._status.stop()  # first: nobody comes in any more
+                self._status.stop()  # first: accept no more connections
             for hosted in list(self.hosted):
                 hosted.stop()
             self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
@@ -413,14 +413,14 @@ class RunningNode:
             self._ending = call(self.actor, self.actor.close)
 
     def _let_go(self) -> None:
-        self._context.gate.end()  # nobody is left who could open it
+        self._context.gate.end()  # nothing could open it any more
         self.pool.stop()
         self._clock.close()
         open_nodes.closed(self)
         self._closing.is_over = True
 
     def crash(self) -> None:
-        """End as a killed process does, between two turns: nothing more is written, the files are as they are."""
+        """End as a killed process does, between two turns: nothing more is written."""
         self.check_process()
         self._closed = True
         if self._status is not None:
@@ -432,7 +432,7 @@ class RunningNode:
         self._let_go()
 
     def forget(self) -> None:
-        """In a forked child: the directory stays the parent's."""
+        """Forget the node in a forked child: the directory stays the parent's."""
         self._forked = WrongProcessError(
             f"{self.path} was opened by the process that this one was forked from; open it anew"
         )
@@ -445,7 +445,7 @@ class RunningNode:
 
 
 def failed_queues(running: RunningVhost) -> dict[str, str]:
-    """The queues of a vhost that cannot be used, and why."""
+    """Return the queues of a vhost that cannot be used, and why."""
     return {
         name: str(entry.error if entry.error is not None else entry.down_error())
         for name, entry in list(running.queues.items())
@@ -462,20 +462,20 @@ def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | No
 
 
 def _session(node: RunningNode) -> Session:
-    """What answers one client of the status socket."""
+    """Return the session that answers one client of the status socket."""
     from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
 
     return Snapshots(node).answer
 
 
 def memory_reading(config: Config, rss: MemoryReading) -> Callable[[NodeContext], MemoryReading]:
-    """How a node reads its memory, by its strategy; ``rss``: what the process uses."""
+    """Return the function that measures a node's memory, by its strategy; ``rss``: measures that of the process."""
     is_allocated = config.node.vm_memory_calculation_strategy == "allocated"
     return lambda context: context.allocated if is_allocated else rss
 
 
 def machine_probes(config: Config, path: str) -> Probes:
-    """The machine's own numbers."""
+    """Return the probes of the machine."""
     override = config.node.total_memory_available_override_value
     log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path
 

@@ -1,13 +1,13 @@
 """Channel: AMQP's methods, as Kombu calls them, on warren's verbs.
 
-Delivery tags are the channel's own, for it has messages of several queues. What it has delivered and nobody settled is
-in one of two tables, as it came by a consumer, where the channel's prefetch count limits it, or by a get. Settling may
-be done by any thread, one operation on a table; everything else belongs to the thread that drains the connection.
+Delivery tags are the channel's own, as it has messages of several queues. Unsettled deliveries are in two tables:
+those of consumers, which the channel's prefetch count limits, and those of gets. Any thread may settle, with one
+operation on a table; everything else belongs to the thread that drains the connection.
 
-Prefetch count: at most so many messages of all consumers together are with the program, whatever ``apply_global`` says,
-and it can be changed at any time; that is what Kombu's users know from its other transports, and what Celery needs.
+Prefetch count: the most unsettled messages of all consumers together, whatever ``apply_global`` says. It can be changed
+at any time; that is what Kombu's users know from its other transports, and what Celery needs.
 
-Closing a channel gives back what it has not settled, each message to its old place in its queue.
+Closing a channel gives back its unsettled messages, each to its old place in its queue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOG = logger("kombu")
 _numbers = itertools.count(1)
 
 NO_ROUTE = 312
-"""AMQP's number for a message that is returned."""
+"""AMQP's reply code of a returned message."""
 
 
 class Channel(base.StdChannel):
@@ -53,14 +53,14 @@ class Channel(base.StdChannel):
         self.connection: Connection | None = connection
         self.channel_id = connection.add_channel(self)
         self.events: defaultdict[str, set[Callable[..., Any]]] = defaultdict(set)
-        """"basic_return": who is told of messages that came back."""
+        """"basic_return": the callbacks for returned messages."""
         self.no_ack_consumers: set[str] = set()  # type: ignore[assignment]
         self.prefetch_count = 0
         self.confirms = connection.address.confirm_publish
         self._number = next(_numbers)
         self._subscriptions: dict[str, Subscription] = {}
         self._ended: list[Subscription] = []
-        """Cancelled, with messages that are unsettled."""
+        """Cancelled consumers with unsettled messages."""
         self._handles: dict[str, tuple[object, Queue]] = {}
         self._tags = itertools.count(1)
         self._consumed: dict[int, tuple[Delivery, dict[int, None]]] = {}
@@ -94,7 +94,7 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """See that an exchange is there; ``passive``: only whether it is."""
+        """Declare an exchange; ``passive``: only check that it exists."""
         vhost = self._open_connection.vhost
         with as_amqp("Exchange.declare"):
             if passive:
@@ -122,18 +122,18 @@ class Channel(base.StdChannel):
             try:
                 getattr(vhost, change)(vhost.exchange(destination), source, routing_key, arguments)
             except NotFoundError:
-                if change == "bind":  # what is not there has no binding that could be taken away
+                if change == "bind":  # an exchange that does not exist has no bindings to delete
                     raise
 
     exchange_bind = partialmethod(_exchange_binding, "bind")
-    """Let messages go from the exchange ``source`` to the exchange ``destination``."""
+    """Bind the exchange ``destination`` to the exchange ``source``."""
     exchange_unbind = partialmethod(_exchange_binding, "unbind")
-    """Take that away."""
+    """Undo :meth:`exchange_bind`."""
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prepare_queue_arguments(self, arguments: Mapping[str, Any] | None, **kwargs: Any) -> Mapping[str, Any]:
-        """Kombu's ``expires``, ``message_ttl``, ``max_length``, … as ``x-`` arguments."""
+        """Return Kombu's ``expires``, ``message_ttl``, ``max_length``, … as ``x-`` arguments."""
         prepared: Mapping[str, Any] = base.to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
         return prepared
 
@@ -148,7 +148,7 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> Any:
-        """See that a queue is there; its name, ready messages and consumers. Without a name it gets one."""
+        """Declare a queue; return its name, ready messages and consumers. Without a name it gets one."""
         vhost = self._open_connection.vhost
         with as_amqp("Queue.declare"):
             handle = vhost.queue(
@@ -175,24 +175,24 @@ class Channel(base.StdChannel):
             getattr(self._open_connection.vhost, change)(queue, exchange, routing_key, arguments)
 
     queue_bind = partialmethod(_queue_binding, "bind")
-    """Let messages go from an exchange to a queue."""
+    """Bind a queue to an exchange."""
     queue_unbind = partialmethod(_queue_binding, "unbind")
-    """Take that away."""
+    """Undo :meth:`queue_bind`."""
 
     def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
-        """Delete ready messages; returns how many."""
+        """Delete ready messages; return how many."""
         with as_amqp("Queue.purge"):
             return self._queue(queue).purge()
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, nowait: bool = False, **_: Any
     ) -> int:
-        """Delete a queue; returns how many messages were ready. One that is not there is fine."""
+        """Delete a queue; return how many messages were ready. A missing queue is no error."""
         with as_amqp("Queue.delete"):
             return self._open_connection.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
 
     def get_bindings(self) -> Iterable[dict[str, Any]]:
-        """Every binding of the vhost, as Kombu's managers show them."""
+        """Return every binding of the vhost, in the form of Kombu's managers."""
         connection = self._open_connection
         return [
             {key: binding[key] for key in ("source", "destination", "routing_key", "arguments")}
@@ -200,7 +200,7 @@ class Channel(base.StdChannel):
         ]
 
     def _queue(self, name: str) -> Queue:
-        """A handle that stays, for what it got is unsettled with it; another one where the queue was deleted since."""
+        """Return a cached handle, which has its unsettled messages; a new one if the queue was deleted since."""
         vhost = self._open_connection.vhost
         identity = vhost._verbs.queue_identity(name)
         known = self._handles.get(name)
@@ -219,7 +219,7 @@ class Channel(base.StdChannel):
         headers: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> Outgoing:
-        """What :meth:`basic_publish` takes."""
+        """Return a message for :meth:`basic_publish`."""
         return outgoing(body, priority, content_type, content_encoding, headers, properties)
 
     def basic_publish(  # noqa: PLR0917 - AMQP's
@@ -233,9 +233,9 @@ class Channel(base.StdChannel):
         confirm_timeout: float | None = None,
         **_: Any,
     ) -> Confirm:
-        """Publish; comes back at once, or with ``confirm_publish`` when the message is safe.
+        """Publish; return at once, or with ``confirm_publish`` when the message is safe.
 
-        ``timeout``: seconds to wait at most while publishers are blocked. ``.wait()`` on what is returned waits until
+        ``timeout``: the most seconds to wait while publishers are blocked. ``.wait()`` on the result waits until
         the message is safe in any case.
         """
         connection, arguments = self._open_connection, message.arguments
@@ -255,12 +255,12 @@ class Channel(base.StdChannel):
         return confirm
 
     def basic_publish_confirm(self, *args: Any, **kwargs: Any) -> Confirm:
-        """Publish, and come back when the message is safe."""
+        """Publish, and return when the message is safe."""
         self.confirms = True
         return self.basic_publish(*args, **kwargs)
 
     def confirm_select(self, nowait: bool = False) -> None:
-        """From now on publishes come back when their messages are safe."""
+        """Let publishes return only when their messages are safe."""
         self.confirms = True
 
     def _return(self, message: Outgoing, exchange: str, routing_key: str) -> None:
@@ -274,7 +274,7 @@ class Channel(base.StdChannel):
     # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False, **_: Any) -> None:
-        """How many messages may be unacked with the channel's consumers; 0: any number."""
+        """Set how many messages of the channel's consumers may be unacked; 0: any number."""
         connection = self._open_connection
         self.prefetch_count = prefetch_count or 0
         for subscription in self._subscriptions.values():
@@ -294,7 +294,7 @@ class Channel(base.StdChannel):
         on_cancel: Callable[[str], Any] | None = None,
         **_: Any,
     ) -> str:
-        """Begin a consumer, whose messages come when the connection is drained; returns its tag."""
+        """Begin a consumer, whose messages come when the connection is drained; return its tag."""
         connection = self._open_connection
         tag = consumer_tag or f"ctag{self.channel_id}.{next(self._tags)}"
         if tag in self._subscriptions:
@@ -324,7 +324,7 @@ class Channel(base.StdChannel):
         """End a consumer. What it has delivered can still be settled.
 
         As on a connection with a server, messages that were on their way to it go to its callback first, as far as the
-        channel has room. Those of a consumer without acks go back: they would be gone if nobody looked.
+        channel has room. Those of a consumer without acks go back: if they went unread, they would be lost.
         """
         subscription = self._subscriptions.pop(consumer_tag, None)
         if subscription is None:
@@ -349,7 +349,7 @@ class Channel(base.StdChannel):
 
     @property
     def has_room(self) -> bool:
-        """Whether its prefetch count lets another message through."""
+        """Whether its prefetch count allows another message."""
         return not self.prefetch_count or len(self._consumed) < self.prefetch_count
 
     def deliver(self, subscription: Subscription, delivery: Delivery) -> None:
@@ -366,26 +366,26 @@ class Channel(base.StdChannel):
         subscription.callback(message)
 
     def _readable(self, delivery: Delivery, tag: int, consumer_tag: str | None = None) -> Message | None:
-        """The message as Kombu's; one whose bytes on disk are none is rejected, for nobody could settle it."""
+        """Return the message as Kombu's. Reject one whose bytes are invalid, as the program could not settle it."""
         try:
             return Message(delivery, channel=self, tag=tag, consumer_tag=consumer_tag)
         except MessageError as error:
             _LOG.warning(
                 "a message that cannot be read is rejected: %s", error, extra=log_event("message_unreadable", error)
             )
-            if delivery.delivery_tag:  # else nobody waits for it to be settled
+            if delivery.delivery_tag:  # else it needs no settling
                 delivery.nack(requeue=False)
             return None
 
     def cancelled(self, subscription: Subscription, error: Exception | None) -> None:
-        """The node has ended a consumer, for instance because its queue was deleted."""
+        """Handle a consumer that the node has ended, for instance because its queue was deleted."""
         self._subscriptions.pop(subscription.tag, None)
         if subscription.on_cancel is None:
             raise amqp.ConsumerCancelled(subscription.tag, (60, 30)) from error
         subscription.on_cancel(subscription.tag)
 
     def basic_get(self, queue: str = "", no_ack: bool = False, **_: Any) -> Message | None:
-        """The message at the head of a queue, or ``None``."""
+        """Return the message at the head of a queue, or ``None``."""
         tag = next(self._tags)
         while True:
             with as_amqp("Basic.get"):
@@ -399,17 +399,17 @@ class Channel(base.StdChannel):
                 return message
 
     def message_to_python(self, raw_message: Message) -> Message:
-        """Messages come as Kombu's already."""
+        """Return the message, which is Kombu's already."""
         return raw_message
 
     # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False, **_: Any) -> None:
-        """Done with a message, or (``multiple``) with all up to it."""
+        """Ack a message, or (``multiple``) all up to it."""
         self._settle("ack", delivery_tag, multiple, "Basic.ack")
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False, **_: Any) -> None:
-        """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
+        """Return a message to its place in the queue, or (without ``requeue``) to the dead letters."""
         self._settle("failed" if requeue else "reject", delivery_tag, False, "Basic.reject")
 
     def basic_nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True, **_: Any) -> None:
@@ -417,7 +417,7 @@ class Channel(base.StdChannel):
         self._settle("requeue" if requeue else "reject", delivery_tag, multiple, "Basic.nack")
 
     def basic_recover(self, requeue: bool = True, **_: Any) -> None:
-        """Give back everything that is not settled."""
+        """Give back all unsettled messages."""
         if not requeue:
             raise amqp.AMQPNotImplementedError("requeue=False", None, "Basic.recover", 540)
         self._settle("requeue", 0, True, "Basic.recover")
@@ -431,7 +431,7 @@ class Channel(base.StdChannel):
         found = [delivery for tag in tags if (delivery := self._take(tag)) is not None]
         if delivery_tag and not found:
             raise amqp.PreconditionFailed(f"unknown delivery tag {delivery_tag}", None, method, 406)
-        with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
+        with contextlib.suppress(ActorStoppedError):  # the queue is gone or restarts: it has all of them already
             settle(found, outcome)
         connection.wake.set()
 
@@ -445,11 +445,11 @@ class Channel(base.StdChannel):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def flow(self, active: bool = True) -> bool:
-        """AMQP lets a server do without; there is nothing to stop here."""
+        """Do nothing: AMQP does not require this, and there is nothing to stop here."""
         return active
 
     def close(self) -> None:
-        """End its consumers, and give back what it has not settled."""
+        """End the channel's consumers, and give back its unsettled messages."""
         connection, self.connection = self.connection, None
         if connection is None:
             return
@@ -464,16 +464,16 @@ class Channel(base.StdChannel):
         subscriptions += self._ended
         handles = [handle for _, handle in self._handles.values()]
         for end in (*(one.close for one in subscriptions), *(one.release for one in handles)):
-            with contextlib.suppress(WarrenError):  # what is gone or down has its messages back
+            with contextlib.suppress(WarrenError):  # a queue that is gone or down has its messages back
                 end()
         self._handles.clear()
 
 
 def _ignore(_: Message) -> None:
-    """For a consumer without a callback."""
+    """The callback of a consumer without one."""
 
 
 def _ack_timeout(arguments: Mapping[str, Any], otherwise: float | None) -> float | None:
-    """Seconds that a consumer may have a message, by its argument ``x-consumer-timeout`` (ms) or the connection's."""
+    """Return a consumer's ack timeout in seconds, from its argument ``x-consumer-timeout`` (ms) or the connection."""
     timeout_ms = arguments.get("x-consumer-timeout")
     return otherwise if timeout_ms is None else timeout_ms / 1000

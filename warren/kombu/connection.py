@@ -1,10 +1,10 @@
-"""Connection: a share in a node, and the one place where the messages for all of its consumers come together.
+"""Connection: a share in a node, which drains the messages for all of its consumers.
 
 *Draining* hands one message to the callback of its consumer. Consumers take turns; those whose channel has no room are
-passed over. Whoever finds nothing has the event set when something comes, and waits for it, or leaves the
+passed over. If no message is ready, the consumers set the event when one comes; the thread waits for it, or leaves the
 waiting to an event loop, which watches the event's file.
 
-In a process that was forked from the one that opened it, a connection is of no use, and closing it touches nothing.
+In a process that was forked from the one that opened it, a connection is unusable, and closing it has no effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warren.storage.errors import WarrenError
 
 
 class Connection:
-    """What :meth:`warren.kombu.transport.Transport.establish_connection` gives to Kombu."""
+    """The result of :meth:`warren.kombu.transport.Transport.establish_connection` for Kombu."""
 
     def __init__(self, client: Any, address: Address) -> None:
         self.client = client
@@ -49,16 +49,16 @@ class Connection:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the node is that of the process that this one was forked from."""
+        """Whether the node belongs to the process that this one was forked from."""
         return self.node.is_foreign
 
     @property
     def is_usable(self) -> bool:
-        """Whether its node is open, and this process's."""
+        """Whether its node is open, and belongs to this process."""
         return self.connected and is_open(self.node)
 
     def check(self) -> None:
-        """Raise where it cannot be used any more."""
+        """Raise an error if the connection cannot be used any more."""
         if self.is_foreign:
             raise WrongProcessError(f"{self.node.path} was opened by the process that this one was forked from")
         self.node._opened.check_process()
@@ -66,36 +66,36 @@ class Connection:
     # ── channels and what they share ────────────────────────────────────────────────────────────────────────────
 
     def add_channel(self, channel: Receiver) -> int:
-        """Take in a channel until it is closed; returns its number."""
+        """Register a channel until it is closed; return its number."""
         self.check()
         number = next(self._channel_ids)
         self._channels[number] = channel
         return number
 
     def forget_channel(self, channel: Receiver) -> None:
-        """It is closed."""
+        """Forget a closed channel."""
         self._channels.pop(channel.channel_id, None)
 
     def exchange(self, name: str) -> Exchange:
-        """A handle on an exchange; raises :class:`~warren.errors.NotFoundError`."""
+        """Return a handle on an exchange; raises :class:`~warren.errors.NotFoundError`."""
         exchange = self._exchanges.get(name)
         if exchange is None:
             exchange = self._exchanges[name] = self.vhost.exchange(name)
         return exchange
 
     def add(self, subscription: Subscription) -> None:
-        """Take a consumer's messages from now on."""
+        """Start to drain a consumer's messages."""
         self._consumers.append(subscription)
         self.wake.set()
 
     def remove(self, subscription: Subscription) -> None:
-        """Take no more of a consumer's."""
+        """Stop draining a consumer's messages."""
         self._consumers = deque(one for one in self._consumers if one is not subscription)
 
     # ── draining ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Hand one message to its consumer; raises ``TimeoutError`` where none has come after ``timeout`` seconds."""
+        """Hand one message to its consumer; raise ``TimeoutError`` if none has come after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self.check()
@@ -126,7 +126,7 @@ class Connection:
                 subscription.channel.deliver(subscription, delivery)
                 return True
             if ended:
-                self.check()  # the node may be closed: then it is the connection that is lost
+                self.check()  # if the node is closed, the connection is lost
                 self.remove(subscription)
                 subscription.channel.cancelled(subscription, error)
                 return True
@@ -135,35 +135,35 @@ class Connection:
     # ── an event loop ───────────────────────────────────────────────────────────────────────────────────────────
 
     def watch(self, loop: Any) -> None:
-        """Let an event loop of Kombu's drain it."""
+        """Let an event loop of Kombu drain the connection."""
         self._loop = loop
         loop.add_reader(self.wake.fileno(), self._on_readable)
         self.wake.set()
 
     def unwatch(self) -> None:
-        """Let it no more."""
+        """Undo :meth:`watch`."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.remove_reader(self.wake.fileno())
 
     def _on_readable(self) -> None:
-        """One message a round of the loop, for timers and the other readers have their turns too."""
+        """Drain one message per round of the loop, so that timers and other readers have their turns."""
         if not self.connected:
             return
         with contextlib.suppress(TimeoutError):
             try:
                 self.drain_events(timeout=0)
             except TimeoutError:
-                raise  # nothing is left, and the event is set for the next one
+                raise  # no message is left; the next one sets the event
             except BaseException:
                 self.wake.set()
                 raise
-            self.wake.set()  # and not the loop's call_soon, which would be late: a loop sleeps before it calls
+            self.wake.set()  # not the loop's call_soon, which would be late: the loop sleeps before it calls
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Close its channels, delete its exclusive queues, and need the node no more."""
+        """Close the channels, delete the exclusive queues, and release the node."""
         if not self.connected:
             return
         self.connected = False

@@ -1,11 +1,11 @@
 """Subscription: one consumer of a Kombu channel, and how many messages it may have ahead.
 
 The queue's actor hands out messages up to a prefetch; they wait in the consumer's deliveries until the connection is
-drained, and count as unacked meanwhile. With a channel that has a prefetch count, that is the prefetch: what waits
-unseen here is kept from no other consumer longer than AMQP lets it. Without one AMQP's is unlimited; here the queue is
-asked for :data:`AHEAD` messages beyond those that the program has, so that a long queue does not come into memory.
+drained, and count as unacked meanwhile. If the channel has a prefetch count, that is the prefetch: messages that wait
+here are kept from other consumers no longer than AMQP allows. Without one AMQP's is unlimited; here the queue is
+asked for :data:`AHEAD` messages beyond those that the program has, so that a long queue is not loaded into memory.
 
-Kombu's ``no_ack`` acks for the consumer, as each message is handed over: what was not goes back when the channel is
+With Kombu's ``no_ack`` each message is acked as it is handed over: the others go back when the channel is
 closed.
 """
 
@@ -22,7 +22,7 @@ from warren.handles.consumer import Delivery
 from warren.handles.queue import Queue
 
 AHEAD: Final = 256
-"""Fewer cost a message to the queue's actor for every few deliveries; more keep messages from other consumers."""
+"""A lower number means more messages to the queue's actor; a higher one keeps messages from other consumers."""
 
 
 class Receiver(Protocol):
@@ -32,16 +32,16 @@ class Receiver(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether its prefetch count lets another message through."""
+        """Whether its prefetch count allows another message."""
 
     def deliver(self, subscription: Subscription, delivery: Delivery) -> None:
         """Hand a message to a consumer's callback."""
 
     def cancelled(self, subscription: Subscription, error: Exception | None) -> None:
-        """The node has ended a consumer."""
+        """Handle a consumer that the node has ended."""
 
     def close(self) -> None:
-        """Give back what it has not settled."""
+        """Give back the channel's unsettled messages."""
 
 
 class Subscription:
@@ -63,7 +63,7 @@ class Subscription:
         on_cancel: Callable[[str], Any] | None,
         wake: WakeEvent,
     ) -> None:
-        """``name``: the consumer's to the queue, which no other has; ``prefetch``: the channel's, 0 for none."""
+        """``name``: the consumer's unique name in the queue; ``prefetch``: the channel's, 0 for none."""
         self.channel = channel
         self.queue = queue
         self.tag = tag
@@ -71,7 +71,7 @@ class Subscription:
         self.no_ack = no_ack
         self.on_cancel = on_cancel
         self.unacked: dict[int, None] = {}
-        """Delivery tags of the channel. Entries come and go in different threads, each by one operation."""
+        """Delivery tags of the channel. Different threads add and remove entries, each with one operation."""
         self._wake = wake
         self._armed = False
         self._limit = 0 if no_ack else prefetch
@@ -81,23 +81,23 @@ class Subscription:
         )
 
     def take(self) -> Delivery | None:
-        """The next message, if there is one; raises what ended the queue."""
+        """Return the next message, if there is one; raise what ended the queue."""
         if not self._limit and len(self.unacked) + AHEAD // 2 > self._asked:
             self._ask_for(len(self.unacked) + AHEAD)
         return self._consumer.take_now()
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be handed another message."""
+        """Whether it may get another message."""
         return self.no_ack or self.channel.has_room
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more messages will come."""
         return self._consumer.ended
 
     def arm(self) -> None:
-        """See that the event is set when there is something to take."""
+        """Let the event be set when a message can be taken."""
         if not self._armed:
             self._armed = True
             self._consumer.on_ready(self._ready)
@@ -107,7 +107,7 @@ class Subscription:
         self._wake.set()
 
     def set_prefetch(self, prefetch: int) -> None:
-        """The channel has another prefetch count."""
+        """Follow a change of the channel's prefetch count."""
         if not self.no_ack and prefetch != self._limit:
             self._limit = prefetch
             self._ask_for(prefetch or len(self.unacked) + AHEAD)
@@ -117,21 +117,21 @@ class Subscription:
         self._consumer.set_prefetch(prefetch)
 
     def stop(self) -> None:
-        """Ask for no more. What has come can still be taken, and what the program has stays with the channel."""
-        with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
+        """Request no more messages. Those that have come can still be taken; the program's stay with the channel."""
+        with contextlib.suppress(ActorStoppedError):  # the queue is gone or restarts: it has all of them already
             self._consumer.cancel()
 
     def take_last(self) -> Delivery | None:
-        """What had come before it was stopped, one by one; ``None``: there is no more."""
+        """Return the next message that came before the stop; ``None``: there are no more."""
         with contextlib.suppress(ActorStoppedError):
             return self._consumer.take_now()
         return None
 
     def give_back(self) -> None:
-        """What the program has not seen goes back to the queue."""
+        """Return messages that the program has not seen to the queue."""
         with contextlib.suppress(ActorStoppedError):
             self.queue.nack(iter(self.take_last, None))
 
     def close(self) -> None:
-        """Give back everything that is not settled."""
+        """Give back all unsettled messages."""
         self._consumer.close()

@@ -1,4 +1,4 @@
-"""Transport: what Kombu asks of one, for connections to a node in this process."""
+"""Transport: Kombu's transport interface, for connections to a node in this process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CANNOT_OPEN: Final = (
     DataError,
     VhostDownError,
 )
-"""Why a directory cannot be opened. Each by itself, for some look for the type and not for what it is derived from."""
+"""Reasons why a directory cannot be opened. All are listed, as some callers compare the exact type."""
 
 
 class Management(base.Management):
-    """What Kombu's managers can ask."""
+    """The interface of Kombu's managers."""
 
     def get_bindings(self) -> Any:
-        """Every binding of the vhost."""
+        """Return every binding of the vhost."""
         with self.transport.client.channel() as channel:
             return channel.get_bindings()
 
@@ -60,7 +60,7 @@ class Transport(base.Transport):
     recoverable_channel_errors = (amqp.RecoverableChannelError,)
 
     def driver_version(self) -> str:
-        """warren's."""
+        """Return warren's version."""
         from importlib.metadata import version  # noqa: PLC0415 - asked for once, by Celery's banner
 
         return version("warrenmq")
@@ -68,8 +68,8 @@ class Transport(base.Transport):
     def establish_connection(self) -> Connection:
         """Open the node, or share the one that is open. Raises what :func:`warren.open` does.
 
-        Where Kombu has several URLs, an error that makes it try the next one: a directory that is somebody else's, or
-        damaged, is no better a second later, so without another one the program is told at once.
+        With several URLs, raise an error that makes Kombu try the next one. With one, tell the program at once: a
+        directory that another process has, or that is damaged, is no better a second later.
         """
         client: Any = self.client
         options = client.transport_options or {}
@@ -87,7 +87,7 @@ class Transport(base.Transport):
         connection.drain_events(timeout)
 
     def verify_connection(self, connection: Connection) -> bool:
-        """Whether it can be used."""
+        """Return whether the connection can be used."""
         return connection.is_usable
 
     def close_connection(self, connection: Connection) -> None:
@@ -95,7 +95,7 @@ class Transport(base.Transport):
         connection.close()
 
     def _collect(self, connection: Connection | None) -> None:
-        """Kombu drops the connection, maybe in a forked child, where this touches nothing."""
+        """Drop a connection. In a forked child this has no effect."""
         if connection is not None:
             self.close_connection(connection)
 
@@ -106,11 +106,11 @@ class Transport(base.Transport):
         connection.unwatch()
 
     def qos_semantics_matches_spec(self, connection: Connection) -> bool:
-        """A prefetch count is the channel's, as the specification has it."""
+        """Return whether a prefetch count applies to the channel, as in the specification."""
         return True
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """A warren URL has no password."""
+        """Return the URL: a warren URL has no password."""
         return uri
 
     @property

@@ -1,4 +1,4 @@
-"""Who asks: by name and password (HTTP's basic authentication), or by a session of the page. And who may what."""
+"""Authentication by name and password (HTTP's basic authentication) or by a session of the page; and permissions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TOKEN_BYTES: Final = 32
 
 @attrs.define
 class Session:
-    """Somebody who has logged in to the page."""
+    """A login to the page."""
 
     user: User
-    """As it was then: where it has changed, the session is over."""
+    """The user at login; the session ends if it changes."""
     csrf_token: str
     ends_s: float
 
@@ -57,11 +57,11 @@ class Sessions:
         return token, session
 
     def get(self, token: str) -> Session | None:
-        """The session of a token, if it goes on."""
+        """Return the session of a token; ``None`` if it is over."""
         session = self._sessions.pop(token, None)
         if session is None or session.ends_s <= self._clock():
             return None
-        self._sessions[token] = session  # behind all others: it was used just now
+        self._sessions[token] = session  # last in order: it was used just now
         return session
 
     def end(self, token: str) -> None:
@@ -83,7 +83,7 @@ def log_in(managed: Managed, request: Request, name: str, password: bytes) -> Us
 
 
 def check_user(managed: Managed, request: Request, user: User) -> None:
-    """Raise :class:`HttpError` where somebody who is known may not use the API, or not from there."""
+    """Raise :class:`HttpError` if an authenticated user may not use the API, or not from this address."""
     if user.name in managed.settings.loopback_users and not is_loopback(request):
         raise not_authorised("User can only log in via localhost")
     if MANAGEMENT_TAGS.isdisjoint(user.tags):
@@ -108,7 +108,7 @@ def is_loopback(request: Request) -> bool:
 
 
 def identify(managed: Managed, sessions: Sessions, request: Request) -> User:
-    """Who asks. Raises :class:`HttpError` where nobody says, who says is not known, or another site's page asks."""
+    """Return the user. Raises :class:`HttpError` if credentials are missing or wrong, or another site's page asks."""
     check_same_site(request)
     kind, _, encoded = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "basic":
@@ -129,7 +129,7 @@ def identify(managed: Managed, sessions: Sessions, request: Request) -> User:
 
 
 def session_of(managed: Managed, sessions: Sessions, request: Request) -> Session | None:
-    """The session that a request belongs to. It is over where the user has gone, or has another password or tags."""
+    """The session that a request belongs to. It is over if the user is gone, or has another password or tags."""
     token = request.cookies.get(COOKIE)
     session = None if token is None else sessions.get(token)
     if token is None or session is None:
@@ -145,14 +145,14 @@ def session_of(managed: Managed, sessions: Sessions, request: Request) -> Sessio
 
 
 def check_token(request: Request, session: Session) -> None:
-    """Raise :class:`HttpError` where a change does not come from the page that the session's user has open."""
+    """Raise :class:`HttpError` if a change does not come from the page that the session's user has open."""
     said = request.headers.get(CSRF_HEADER, "")
     if not hmac.compare_digest(said.encode("latin-1"), session.csrf_token.encode()):
         raise HttpError(403, "forbidden", f"a change needs the session's {CSRF_HEADER}")
 
 
 def check_same_site(request: Request) -> None:
-    """Raise :class:`HttpError` where a browser asks for a change on behalf of another site's page."""
+    """Raise :class:`HttpError` if a browser asks for a change on behalf of another site's page."""
     if request.method in SAFE_METHODS:
         return
     origin = request.headers.get("origin")

@@ -1,4 +1,4 @@
-"""A request that was let in: who asks, for what, and the node that is asked."""
+"""A request that was admitted: its user, what it asks for, and the node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Managed:
     samples: Samples = attrs.field(init=False)
     live: Live = attrs.field(init=False)
     addresses: list[tuple[str, int]] = attrs.Factory(list)
-    """Where the API itself listens."""
+    """The addresses on which the API itself listens."""
     _sampling: asyncio.Lock = attrs.Factory(asyncio.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Managed:
             return await bridge.in_thread(self.samples.take)
 
     async def sample_queue(self, vhost: str, name: str) -> QueueSample | None:
-        """One queue's; ``None`` where there is none."""
+        """Return the sample of one queue; ``None`` if it does not exist."""
         async with self._sampling:
             return await bridge.in_thread(lambda: self.samples.one(vhost, name))
 
@@ -86,7 +86,7 @@ class Call:
     request: Request
     user: User
     parts: dict[str, str]
-    """What the path says, by the names in its route."""
+    """The parts of the path, by the names in its route."""
 
     @property
     def node(self) -> RunningNode:
@@ -107,13 +107,13 @@ class Call:
         return parse_body(await self.raw_body())
 
     async def raw_body(self) -> bytes:
-        """The body. Raises :class:`HttpError` where it is too long."""
+        """Return the body. Raises :class:`HttpError` if it is too long."""
         return await read_body(self.request, self.managed.settings.management_max_http_body_size)
 
     # ── who ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def has_tag(self, *tags: str) -> bool:
-        """Whether the user has one of these."""
+        """Whether the user has one of the tags."""
         return not set(tags).isdisjoint(self.user.tags)
 
     @property
@@ -122,31 +122,31 @@ class Call:
 
     @property
     def is_monitor(self) -> bool:
-        """Whether it may see what others do."""
+        """Whether the user may see what others do."""
         return self.has_tag(*MONITOR_TAGS)
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def vhosts(self) -> list[str]:
-        """All there are, those that are down too."""
+        """All vhosts, including those that are down."""
         return sorted({*self.node.actor.vhosts, *self.node.actor.down})
 
     @property
     def usable_vhosts(self) -> list[str]:
-        """Those that the user may use."""
+        """The vhosts that the user may use."""
         return [name for name in self.vhosts if self.managed.users.may_use(self.user.name, name)]
 
     @property
     def visible_vhosts(self) -> list[str]:
-        """Those that the user may know of."""
+        """The vhosts that the user may see."""
         return self.vhosts if self.is_monitor else self.usable_vhosts
 
     @property
     def listed_vhosts(self) -> list[str]:
-        """Those whose queues, exchanges and bindings a list has for the user; of one vhost, where the path says it.
+        """Return the vhosts whose queues, exchanges and bindings a list shows; only one, if the request names it.
 
-        Raises :class:`HttpError` where there is none of that name.
+        Raises :class:`HttpError` if the path names a vhost that does not exist.
         """
         listed = self.vhosts if self.is_administrator else self.usable_vhosts
         one = self.one_vhost
@@ -154,14 +154,14 @@ class Call:
 
     @property
     def one_vhost(self) -> str | None:
-        """The vhost that the path (or the header ``x-vhost``) says; ``None``: none. Raises :class:`HttpError`."""
+        """The vhost in the path or the header ``x-vhost``; ``None`` without either. Raises :class:`HttpError`."""
         if "vhost" in self.parts:
             return self.vhost
         return self.request.headers.get("x-vhost") or None
 
     @property
     def vhost(self) -> str:
-        """The vhost of the path. Raises :class:`HttpError` where it is not there."""
+        """Return the vhost in the path. Raises :class:`HttpError` if it does not exist."""
         name = self.parts["vhost"]
         if name not in self.node.actor.vhosts and name not in self.node.actor.down:
             raise not_found()
@@ -169,7 +169,7 @@ class Call:
 
     @property
     def vhost_to_change(self) -> str:
-        """The same, where RabbitMQ says what it misses."""
+        """The same, for requests to which RabbitMQ answers what is missing."""
         name = self.parts["vhost"]
         if name not in self.node.actor.vhosts and name not in self.node.actor.down:
             raise not_found("vhost_not_found")

@@ -1,4 +1,4 @@
-"""The clients that a server has: what the management API asks of it. A node that serves nobody has none."""
+"""The clients of a server: what the management API asks of it. A node without a server has no clients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Clients(Protocol):
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
+        """The addresses on which the server listens."""
 
     @property
     def traffic(self) -> Traffic:

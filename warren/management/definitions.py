@@ -70,6 +70,6 @@ def _unknown_vhost(document: dict[str, Any], vhosts: Iterable[str]) -> Any:
 
 
 def _items(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    """The objects of a part; what is none is for the node to refuse."""
+    """Return the objects of a part; the node rejects other values."""
     found = document.get(part)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

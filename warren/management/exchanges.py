@@ -31,7 +31,7 @@ _HASH_BYTES = 4
 
 
 def definitions_of(call: Call, vhost: str) -> VhostDefinitions | None:
-    """What a vhost has; ``None`` where it is down."""
+    """Return the definitions of a vhost; ``None`` if it is down."""
     running = call.node.actor.vhosts.get(vhost)
     return None if running is None else running.definitions
 
@@ -45,13 +45,13 @@ def _listed_definitions(call: Call) -> list[VhostDefinitions]:
 
 
 def exchange_json(exchange: ExchangeDeclaration) -> Document:
-    """As the API has it."""
+    """Return an exchange as the API shows it."""
     by = "rmq-internal" if is_builtin(exchange.name) else "guest"
     return exchange.to_json() | {"user_who_performed_action": by}
 
 
 def _shown(call: Call, vhost: VhostDefinitions, exchange: ExchangeDeclaration, past: Past) -> Document:
-    """With its policy and what went through it, where there is any."""
+    """Return an exchange with its policy, if any, and its traffic, if any."""
     applied, found = vhost.policies.of("exchange", exchange.name), exchange_json(exchange)
     if applied.policy is not None:
         found["policy"] = applied.policy.name
@@ -140,7 +140,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def binding_json(binding: Binding) -> Document:
-    """As the API has it."""
+    """Return a binding as the API shows it."""
     return binding.to_json() | {"properties_key": properties_key(binding)}
 
 
@@ -154,7 +154,7 @@ async def bindings(call: Call) -> Any:
 
 
 def _all(vhost: VhostDefinitions) -> Iterator[Binding]:
-    """Those of the default exchange too, which are there without being declared."""
+    """Yield all bindings, including those of the default exchange, which exist without being declared."""
     for queue in vhost.queues():
         yield from (one for one in vhost.bindings_to("queue", queue.name) if one.source == DEFAULT_EXCHANGE)
     yield from vhost.bindings()
@@ -208,7 +208,7 @@ async def bindings_between(call: Call) -> Any:
 
 
 async def post_binding(call: Call) -> Any:
-    """Declare a binding; the answer says where it is."""
+    """Declare a binding; the answer has its location."""
     source, kind, name = _ends(call)
     vhost, said = call.vhost_to_change, await call.body()
     binding = Binding(

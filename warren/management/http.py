@@ -1,4 +1,4 @@
-"""What a request of the management API is to its handlers, and how they answer: JSON, and RabbitMQ's errors."""
+"""A request of the management API as its handlers see it, and their answers: JSON, and RabbitMQ's errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REST_EVERY: Final = 20
 _DEPTH: Final = 2
 """Lists in which a value's items are encoded one by one: those of an answer and of its objects."""
 _LINE: Final = 78
-"""Erlang breaks what it prints behind so many characters."""
+"""The column after which Erlang breaks a line that it prints."""
 
 
 class HttpError(WarrenError):
@@ -51,7 +51,7 @@ class HttpError(WarrenError):
 
 
 def bad_request(reason: Any) -> HttpError:
-    """400: what was asked for cannot be."""
+    """Return a 400: the request cannot be fulfilled."""
     return HttpError(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
@@ -63,12 +63,12 @@ def not_found(reason: str | None = None) -> HttpError:
 
 
 def not_authorised(reason: str = "Access refused.") -> HttpError:
-    """401 as well, but of one who is known: it may not."""
+    """401 as well, but for a user who is known and lacks permission."""
     return HttpError(HTTPStatus.UNAUTHORIZED, "not_authorised", reason)
 
 
 def refused(error: RefusedError) -> HttpError:
-    """What the node has refused to do, as the answer to a request for it."""
+    """Return the answer to a request that the node has refused."""
     match error:
         case NotFoundError():
             return not_found(str(error))
@@ -81,7 +81,7 @@ def refused(error: RefusedError) -> HttpError:
 
 
 def refused_in_channel(error: RefusedError) -> HttpError:
-    """The same where RabbitMQ does it through a channel, which is closed with a code."""
+    """The same for what RabbitMQ does through a channel, which is closed with a code."""
     if isinstance(error, (NotFoundError, AccessRefusedError)) and not isinstance(error, ResourceLockedError):
         return refused(error)
     return bad_request(closed_with(error))
@@ -98,7 +98,7 @@ def closed_with(error: RefusedError) -> str:
 
 @attrs.frozen
 class Done:
-    """Something was changed: 204, or 201 where it is new."""
+    """The answer to a change: 204, or 201 if something was created."""
 
     new: bool = False
     location: str | None = None
@@ -121,7 +121,7 @@ class Failed:
 
 
 def escaped(text: str) -> str:
-    """As RabbitMQ writes what a page may show as it is."""
+    """Return a text escaped for HTML, as RabbitMQ does."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -262,7 +262,7 @@ _ENCODER: Final = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure
 
 
 async def read_body(request: Request, at_most: int) -> bytes:
-    """A request's body. Raises :class:`HttpError` where it is longer than ``at_most`` bytes."""
+    """Return a request's body. Raises :class:`HttpError` if it is longer than ``at_most`` bytes."""
     parts, size = [], 0
     try:
         async for part in request.stream():
@@ -313,7 +313,7 @@ def arguments_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def required(found: Mapping[str, Any], *names: str) -> list[Any]:
-    """Those values. Raises :class:`HttpError`, which says which are missing."""
+    """Return the values of ``names``. Raises :class:`HttpError`, which lists the missing ones."""
     missing = [f"{{key_missing,{name}}}" for name in names if name not in found]
     if missing:
         line = f"[{','.join(missing)}]"
@@ -322,7 +322,7 @@ def required(found: Mapping[str, Any], *names: str) -> list[Any]:
 
 
 def boolean(value: Any, otherwise: bool = False) -> bool:
-    """A truth value, which may be said as a text. Raises :class:`HttpError`."""
+    """Return a truth value, which may be given as text. Raises :class:`HttpError`."""
     match value:
         case None:
             return otherwise
@@ -335,7 +335,7 @@ def boolean(value: Any, otherwise: bool = False) -> bool:
 
 
 def integer(value: Any) -> int:
-    """A whole number, which may be said as a text. Raises :class:`HttpError`."""
+    """Return a whole number, which may be given as text. Raises :class:`HttpError`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     try:

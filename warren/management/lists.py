@@ -1,4 +1,4 @@
-"""Lists as the management API answers them: sorted, filtered, in pages, and with the columns that were asked for."""
+"""Lists as the management API answers them: sorted, filtered, in pages, and with the requested columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Columns = list[list[str]] | None
 
 @attrs.frozen
 class Page:
-    """Which page of a list, and of which of its items."""
+    """The number of a page, its size, and the filter of the list's items."""
 
     number: int
     size: int
@@ -37,7 +37,7 @@ class Page:
 
     @classmethod
     def of(cls, query: Query) -> Page | None:
-        """As a request asks for it; ``None``: it wants the whole list. Raises :class:`HttpError`."""
+        """Return the page that a request asks for; ``None``: the whole list. Raises :class:`HttpError`."""
         number, size = _number(query, "page"), _number(query, "page_size")
         if number is None:
             return None
@@ -52,7 +52,7 @@ class Page:
         return cls(number, DEFAULT_PAGE_SIZE if size is None else size, query.get("name", ""), is_pattern)
 
     def matching(self, items: Sequence[Item]) -> list[Item]:
-        """Those whose name is asked for."""
+        """Return the items whose name matches."""
         if not self.name:
             return list(items)
         if not self.is_pattern:
@@ -67,7 +67,7 @@ class Page:
         return [item for item in items if pattern.matches(str(item.get("name", "")))]
 
     def cut(self, items: Sequence[Item], total: int) -> dict[str, Any]:
-        """The page of ``items``, of ``total`` that there are. Raises :class:`HttpError` where it is behind the end."""
+        """Return the page of ``items``, of ``total`` in all. Raises :class:`HttpError` if it is after the end."""
         first = (self.number - 1) * self.size
         if first > len(items):
             raise HttpError(
@@ -102,7 +102,7 @@ def _number(query: Query, name: str) -> int | None:
 
 
 def listed(items: Iterable[Item], query: Query, order: Sequence[str] = _BY_NAME, *, pages: bool = False) -> Any:
-    """A list as a request wants it; ``order``: by which columns, where it says nothing; ``pages``: it may have pages.
+    """Return a list as a request wants it; ``order``: columns to sort by if it names none; ``pages``: allow pages.
 
     Raises :class:`HttpError`.
     """
@@ -132,7 +132,7 @@ def sorted_items(items: Iterable[Item], query: Query, order: Sequence[str]) -> l
 
 
 def _dotted(item: Any, path: Sequence[str]) -> Any:
-    """What is not there counts as the number 0."""
+    """Return the value at a path; 0 if it is missing."""
     for name in path:
         if not isinstance(item, Mapping) or name not in item:
             return 0
@@ -165,7 +165,7 @@ def columns_of(query: Query) -> Columns:
 
 
 def pick(item: Any, columns: Columns) -> Any:
-    """What the columns leave of an object, or of the objects of a list."""
+    """Reduce an object, or the objects of a list, to the columns."""
     if columns is None:
         return item
     if isinstance(item, list):

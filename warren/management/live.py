@@ -1,6 +1,6 @@
-"""``/api/snapshot``: what the page draws, of all queues (:mod:`warren.top.snapshots`) and of those who are held back.
+"""``/api/snapshot``: what the page draws, of all queues (:mod:`warren.top.snapshots`) and of blocked publishers.
 
-However many look, the node is asked once a second.
+However many clients ask, the node is asked at most about once a second.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def _one(call: Call, vhost: str, name: str, taken: Snapshot) -> Document:
 
 
 def _held(call: Call, taken: Snapshot) -> Document:
-    """Who cannot publish at the moment."""
+    """Return the alarms, and what cannot publish at the moment."""
     connections = list(call.managed.clients.connections.values())
     return {
         "alarms": taken["memory"]["alarms"],

@@ -1,4 +1,4 @@
-"""What RabbitMQ's API has not: looking at the messages of a queue, and mending (:mod:`warren.verbs.mending`)."""
+"""What RabbitMQ's API lacks: looking at the messages of a queue, and mending (:mod:`warren.verbs.mending`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BROWSE_AT_MOST: Final = 500
 LOOK_AT_MOST: Final = 20_000
-"""So many messages are looked at for an answer, where a condition is true of few."""
+"""The most messages that are looked at for one answer, if a condition is true of few."""
 _BROWSED_BYTES: Final = 16_384
 _NO_LIMIT: Final = 1 << 62
 
@@ -37,8 +37,8 @@ _NO_LIMIT: Final = 1 << 62
 async def browse(call: Call) -> Any:
     """``/api/queues/:vhost/:queue/browse``: messages as they stand, none taken; those of consumers are ``unacked``.
 
-    ``count``: how many, up to the size of an answer; ``where``: a condition; ``after``: those
-    after this place (``next`` of the answer before); ``truncate``: bytes of a body.
+    ``count``: how many, up to the size of an answer; ``where``: a condition; ``after``: only messages after this place
+    (``next`` of the answer before); ``truncate``: bytes of a body.
     """
     there = find(call)
     declaration = there.declaration
@@ -146,10 +146,10 @@ async def take(call: Call) -> Any:
 
 
 async def move(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/move``: messages go to another queue of the vhost, or to an exchange.
+    """``/api/queues/:vhost/:queue/move``: move messages to another queue of the vhost, or to an exchange.
 
-    ``to``, or ``exchange`` and ``routing_key``; ``where`` or ``ids``; ``count``: at most so many. Each is gone here
-    once it is safe there: none is lost; a crash in between leaves it in both.
+    ``to``, or ``exchange`` and ``routing_key``; ``where`` or ``ids``; ``count``: the maximum. A message is deleted here
+    once it is safe there, so no message is lost; a crash in between leaves it in both.
     """
     verbs, said = _readable(call, "moving"), await call.body()
     users, user, vhost = call.managed.users, call.user.name, verbs.entry.declaration.vhost
@@ -168,9 +168,9 @@ async def move(call: Call) -> Any:
 
 
 async def remove(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/remove``: messages are deleted, wherever they stand.
+    """``/api/queues/:vhost/:queue/remove``: delete messages, wherever they stand.
 
-    ``where`` or ``ids``; ``count``: at most so many.
+    ``where`` or ``ids``; ``count``: the maximum.
     """
     verbs, said = _readable(call, "removing"), await call.body()
     where, ids, count = _which(said)
@@ -181,9 +181,9 @@ async def remove(call: Call) -> Any:
 
 
 async def requeue(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/requeue``: dead letters go back to the queues that they died in.
+    """``/api/queues/:vhost/:queue/requeue``: return dead letters to the queues that they died in.
 
-    ``where`` or ``ids``; ``count``: at most so many.
+    ``where`` or ``ids``; ``count``: the maximum.
     """
     verbs, said = _readable(call, "requeueing"), await call.body()
     call.managed.users.check(call.user.name, verbs.entry.declaration.vhost, "exchange", "", "write")

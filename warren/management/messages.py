@@ -60,7 +60,7 @@ _INTEGERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
 
 
 def properties_of(said: Any) -> Properties:
-    """Properties as a request says them. Raises :class:`HttpError`."""
+    """Return the properties in a request. Raises :class:`HttpError`."""
     if not isinstance(said, Mapping):
         raise bad_request("properties are an object")
     found: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def _check_no_null(value: Any) -> None:
 
 
 def properties_json(properties: Properties) -> Any:
-    """Those that are set; where none is, RabbitMQ writes an empty list."""
+    """Return the properties that are set; without any, an empty list, as RabbitMQ does."""
     found = {name: value for name, value in attrs.asdict(properties, recurse=False).items() if value is not None}
     if "headers" in found:
         found["headers"] = table_to_json(found["headers"])
@@ -164,7 +164,7 @@ async def _publish(
 async def _hand_over(
     call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
 ) -> Confirm | None:
-    """Give a message to the queues that it is for; ``None`` where there is none."""
+    """Publish a message to the queues that it is routed to; return ``None`` if there are no queues."""
     properties, delay = delay_in(call.node.vhost(vhost).definitions.exchange(exchange), properties)
     key, keys, headers = address(vhost, exchange, routing_key, properties)
 
@@ -229,7 +229,7 @@ async def _settle(call: Call, channel: Channel, batches: list[Any], outcome: str
 
 
 def got(message: DeliveredMessage, left: int, encoding: str, limit: int | None) -> dict[str, Any]:
-    """A message as an answer has it. ``left``: how many are behind it; ``limit``: bytes of the body that are shown."""
+    """Return a message as JSON. ``left``: how many remain in the queue; ``limit``: the most bytes of body to show."""
     return {
         "payload_bytes": len(message.body),
         "redelivered": message.redelivered,
@@ -242,7 +242,7 @@ def got(message: DeliveredMessage, left: int, encoding: str, limit: int | None) 
 
 
 def payload_json(body: bytes, encoding: str, limit: int | None) -> dict[str, str]:
-    """A body, as text where it is one and that is wanted."""
+    """Return a body; as text, if ``encoding`` is ``auto`` and it is UTF-8."""
     shown = body if limit is None or len(body) < limit else body[:limit]
     if encoding == "auto":
         try:

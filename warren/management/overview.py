@@ -58,7 +58,7 @@ def disable_stats(call: Call) -> bool:
 
 
 def exchange_types() -> list[Document]:
-    """Those there are."""
+    """Return the types of exchanges."""
     return [{"name": name, "description": text, "enabled": True} for name, text in sorted(_DESCRIPTIONS.items())]
 
 
@@ -164,7 +164,7 @@ async def _object_totals(call: Call) -> Document:
 
 
 def listeners(call: Call) -> list[Document]:
-    """Where the node listens."""
+    """Return the addresses on which the node listens."""
     options = {"backlog": 128, "nodelay": True, "linger": [True, 0], "exit_on_close": False}
     return [
         {
@@ -179,7 +179,7 @@ def listeners(call: Call) -> list[Document]:
 
 
 def contexts(call: Call) -> list[Document]:
-    """Where the API is."""
+    """Return the addresses of the API."""
     return [
         {
             "ssl_opts": [],
@@ -281,7 +281,7 @@ def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process
 
 
 def io_counters(process: psutil.Process) -> dict[str, int]:
-    """What the process has read and written, where the system counts that."""
+    """Return what the process has read and written, if the system counts that."""
     try:
         found = process.io_counters()
     except (AttributeError, psutil.Error):
@@ -349,7 +349,7 @@ async def vhost(call: Call) -> Any:
 
 
 async def put_vhost(call: Call) -> Any:
-    """Declare a vhost; who does so may do everything in it."""
+    """Declare a vhost; the user gets all permissions in it."""
     said = await call.body()
     boolean(said.get("tracing"))
     if isinstance(said.get("tags"), str):
@@ -421,5 +421,5 @@ async def feature_flags(call: Call) -> Any:
 
 
 async def empty(call: Call) -> Any:
-    """A list of what there is none of here."""
+    """Return an empty list, for things that a node does not have."""
     return []

@@ -90,7 +90,7 @@ class Page:
         return response
 
     def _session(self, request: Request) -> Response:
-        """Who is logged in: ``null`` where nobody is."""
+        """Return the user who is logged in, or ``null``."""
         session = access.session_of(self._managed, self._sessions, request)
         return json_response(None if session is None else _said(session))
 

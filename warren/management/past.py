@@ -48,7 +48,7 @@ class Past:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Past:
-        """As a query says it. Raises :class:`HttpError` for what is not kept."""
+        """Return the ranges of a query. Raises :class:`HttpError` for samples that are not kept."""
         found = {}
         for kind in _KINDS:
             age, incr = query.get(f"{kind}_age", ""), query.get(f"{kind}_incr", "")
@@ -64,7 +64,7 @@ class Past:
         return cls(found)
 
     def add(self, document: dict[str, Any], rates: Rates, key: Hashable, now_s: float, others: str) -> None:
-        """Put samples into the details of counters. ``others``: of which kind those are whose names do not say it."""
+        """Put samples into the details of counters. ``others``: the kind of counters whose names do not tell it."""
         for detail, said in document.items() if self.ranges else ():
             if detail.endswith(_DETAILS):
                 name = detail.removesuffix(_DETAILS)

@@ -1,8 +1,8 @@
 """``/metrics``: a node's numbers as Prometheus scrapes them, under the names of RabbitMQ's plugin.
 
 ``/metrics`` has sums of all queues, ``/metrics/per-object`` a series of each. They are read at the moment of the
-scrape. Nobody needs to log in for them on the machine itself, as with RabbitMQ; who is elsewhere needs a user with the
-tag ``monitoring``.
+scrape. On the machine itself no login is needed for them, as with RabbitMQ; from elsewhere, a user with the tag
+``monitoring`` is needed.
 """
 
 from __future__ import annotations

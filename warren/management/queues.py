@@ -27,7 +27,7 @@ def _short(call: Call, declaration: QueueDeclaration) -> Document:
 
 
 def _declarations(call: Call) -> list[QueueDeclaration]:
-    """Of the queues that a list has."""
+    """Return the declarations of the queues in a list."""
     found, streams = [], call.node.actor.streams
     for vhost in call.listed_vhosts:
         if (running := call.node.actor.vhosts.get(vhost)) is not None:
@@ -37,7 +37,7 @@ def _declarations(call: Call) -> list[QueueDeclaration]:
 
 
 def find(call: Call) -> QueueEntry | Stream:
-    """The queue of the path. Raises :class:`HttpError` where it is not there."""
+    """Return the queue of the path. Raises :class:`HttpError` if it does not exist."""
     running, name = call.node.actor.vhosts.get(call.vhost), call.parts["queue"]
     entry = None if running is None else running.queues.get(name)
     found = entry or call.node.actor.streams.find(call.vhost, name)
@@ -47,7 +47,7 @@ def find(call: Call) -> QueueEntry | Stream:
 
 
 def find_classic(call: Call, what: str) -> QueueEntry:
-    """The same, where a stream cannot do ``what`` is asked for. Raises :class:`HttpError`."""
+    """The same, for ``what`` a stream cannot do. Raises :class:`HttpError` for a stream."""
     found = find(call)
     if not isinstance(found, QueueEntry):
         raise bad_request(f"{what} not supported by stream queues {found.declaration}")
@@ -145,7 +145,7 @@ async def purge(call: Call) -> Any:
 
 
 async def act(call: Call) -> Any:
-    """``sync`` and ``cancel_sync``: of mirrors, which a queue has none of."""
+    """``sync`` and ``cancel_sync``, of mirrors, which a queue does not have."""
     find(call)
     (action,) = required(await call.body(), "action")
     if action not in ("sync", "cancel_sync"):

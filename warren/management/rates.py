@@ -1,8 +1,8 @@
-"""Rates and samples of the past: how counters grow. A plain object.
+"""Rates and past samples: how counters grow. A plain object.
 
-Of each thing that is counted, samples are kept that were taken five seconds apart, of the last ten minutes; of the time
-in which nothing changed, the first and the last one. They come by a clock, and when somebody asks. A rate is the growth
-since the newest sample that is five seconds old; the first time there is none, and it is 0.0.
+For everything that is counted, samples are kept that were taken five seconds apart, of the last ten minutes; of a time
+without changes, the first and the last one. They are taken by a clock, and at requests. A rate is the growth since the
+newest sample that is five seconds old; without such a sample it is 0.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ APART_S: Final = 5.0
 KEPT_S: Final = 600
 """How far samples go back."""
 MAX_SAMPLES: Final = 100_000
-"""Of all things of one kind together: each has its share, and always enough for a rate."""
+"""The limit for all things of one kind together: each has its share, and always enough for a rate."""
 _FOR_A_RATE: Final = 8
 
 Counters = Mapping[str, float]
@@ -75,7 +75,7 @@ class Rates:
         return rates
 
     def samples(self, key: Hashable, name: str, moments_s: Iterable[float]) -> list[float]:
-        """A counter at moments, the newest one first; 0 where nothing was known of the thing yet."""
+        """A counter at moments, the newest one first; 0 before the first sample."""
         kept = self._kept.get(key)
         if kept is None or name not in kept.names:
             return [0 for _ in moments_s]

@@ -15,8 +15,8 @@ Handler = Callable[["Call"], Awaitable[Any]]
 """Gives the JSON to answer with, or an answer of :mod:`warren.management.http`."""
 
 Access = Literal["any", "vhost", "vhost-visible", "monitor", "policies", "global", "admin"]
-"""Who may, of those with a tag of the API's: anybody; who may use the vhost of the path; who may see it; ``monitoring``
-and administrators; policymakers where they may use the vhost; policymakers; administrators."""
+"""The users with a tag of the API's that may use a path: all; those that may use its vhost; those that may see it;
+``monitoring`` and administrators; policymakers that may use the vhost; policymakers; administrators."""
 
 _ANY: Final = ":"
 
@@ -41,7 +41,7 @@ class Route:
 
 @attrs.define
 class Router:
-    """The routes as a tree of the parts of their paths. Where two could be meant, the one that says the part wins."""
+    """The routes as a tree of the parts of their paths. If two match, the one that names the part wins."""
 
     _root: dict[str, Any] = attrs.Factory(dict)
 

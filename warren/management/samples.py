@@ -1,7 +1,7 @@
-"""Samples: the numbers of a node at one moment, as the management API says them, with rates since the last ones.
+"""Samples: the numbers of a node at one moment, as the management API names them, with rates since the last ones.
 
-Queues are asked when somebody asks the API, all of them in one go, each for as long as :data:`QUEUE_PATIENCE_S`; one
-that is busy has the numbers of the sample before. A sample changes nothing and wakes nothing.
+A sample asks all queues, each for at most :data:`QUEUE_PATIENCE_S`; a busy queue keeps the numbers of the sample
+before. A sample changes nothing and wakes nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 QUEUE_PATIENCE_S: Final = 0.5
 SAMPLE_PATIENCE_S: Final = 3.0
-"""The longest wait for all queues; the rest is said as it was."""
+"""The longest wait for all queues; the others keep their previous numbers."""
 
 MAX_OTHER: Final = 10_000
-"""Vhosts, connections and channels whose rates are known at a time; with more, all begin anew."""
+"""Vhosts, connections and channels whose rates are known at a time; with more, all rates start over."""
 
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 _STATS: Final = (
@@ -42,9 +42,9 @@ _STATS: Final = (
     "messages_ready_ram", "messages_unacknowledged_ram", "name", "state", "vhost", "policy", "operator_policy",
     "effective_policy_definition",
 )  # fmt: skip
-"""What a queue says of itself and the API repeats."""
+"""What a queue reports and the API repeats."""
 _OF_STREAMS: Final = ("consumers", "policy", "operator_policy", "effective_policy_definition")
-"""What a stream says of itself."""
+"""What a stream reports."""
 
 Key = tuple[str, str]
 Document = dict[str, Any]
@@ -52,7 +52,7 @@ Document = dict[str, Any]
 
 @attrs.frozen
 class _Answer:
-    """What a queue said of itself."""
+    """What a queue reported."""
 
     actor: QueueActor
     stats: Document
@@ -69,7 +69,7 @@ class QueueSample:
     """As ``/api/queues`` has it."""
     message_stats: Mapping[str, int]
     stats: Document | None
-    """All that it said; ``None`` where it is down."""
+    """All its statistics; ``None`` if it is down."""
     disk: Mapping[str, int]
     """``disk_reads`` and ``disk_writes``."""
 
@@ -83,7 +83,7 @@ class NodeSample:
     lengths: dict[str | None, Counter[str]]
     """By vhost, and of all: sums of queues' lengths."""
     counted: dict[str | None, Counter[str]]
-    """The same of their message stats; of all, with those that are no more, and with what they read and wrote."""
+    """The same of their message stats; of all, including queues that no longer exist, and what they read and wrote."""
 
 
 @attrs.define
@@ -100,9 +100,9 @@ class Samples:
     """Of queues."""
     _other_rates: Rates = attrs.Factory(Rates)
     _answers: dict[Key, _Answer] = attrs.Factory(dict)
-    """What each queue said last."""
+    """The last report of each queue."""
     _gone: Counter[str] = attrs.Factory(Counter)
-    """What was counted by queues that are no more."""
+    """The counts of queues that no longer exist."""
 
     def begin(self) -> None:
         """Have queues count what happens to them, those that come later too."""
@@ -144,7 +144,7 @@ class Samples:
         return NodeSample(memory, queues, lengths, counted)
 
     def one(self, vhost: str, name: str) -> QueueSample | None:
-        """One queue alone; ``None`` where there is none."""
+        """Return the sample of one queue; ``None`` if it does not exist."""
         running = self._node.actor.vhosts.get(vhost)
         entry = None if running is None else running.queues.get(name)
         if entry is None:

@@ -29,12 +29,12 @@ _LOG = logger("management")
 
 _BACKLOG = 128
 SAMPLING_SHARE: Final = 100
-"""Samples are taken by the clock for one part of so many of the time."""
+"""Samples by the clock take at most about one part in this number of the time."""
 _STOP_TIMEOUT_S = 2
 
 
 class _Uvicorn(uvicorn.Server):
-    """One that leaves signals to the program that it is in."""
+    """A server that leaves signals to the program that it is in."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -61,18 +61,18 @@ class ManagementServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens: host and port."""
+        """The addresses on which it listens: host and port."""
         return list(self._managed.addresses)
 
     @property
     def url(self) -> str:
-        """Of the page."""
+        """The URL of the page."""
         host, port = self._managed.addresses[0]
         scheme = "http" if self.settings.management_ssl_certfile is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def start(self) -> None:
-        """Listen. Raises :class:`~warren.server.server.ListenError` where the address cannot be had."""
+        """Listen. Raises :class:`~warren.server.server.ListenError` if the address is not available."""
         self._socket = _listening(self.settings.management_tcp_ip, self.settings.management_tcp_port)
         self._managed.addresses[:] = [self._socket.getsockname()[:2]]
         self._managed.samples.begin()
@@ -112,7 +112,7 @@ class ManagementServer:
         self._sampling = asyncio.create_task(self._sample_by_the_clock())
 
     async def _sample_by_the_clock(self) -> None:
-        """Every five seconds; more seldom where that would be more than a hundredth of the time."""
+        """Sample every five seconds; less often if that took more than a hundredth of the time."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
@@ -123,7 +123,7 @@ class ManagementServer:
             await asyncio.sleep(max(APART_S, SAMPLING_SHARE * (loop.time() - began_s)))
 
     def stop(self) -> None:
-        """Answer what was asked, and listen no more. Again is fine."""
+        """Answer the requests that were received, and stop listening. May be called again."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -143,7 +143,7 @@ class ManagementServer:
             await self._serving
 
     def forget(self) -> None:
-        """In a forked child: the socket is the parent's, and open for as long as anybody has it."""
+        """Close the socket in a forked child: it is the parent's, and stays open as long as any process has it."""
         self._thread = None
         if self._socket is not None:
             self._socket.close()
@@ -156,7 +156,7 @@ class ManagementServer:
 
 
 def _before(handshakes: Handshakes, protocol: type[HttpProtocol], **arguments: Any) -> asyncio.Protocol:
-    """What uvicorn gets for a client, who has not done the handshake yet."""
+    """Return the protocol that uvicorn uses for a client before the handshake is done."""
     return handshakes.before(functools.partial(protocol, **arguments))
 
 

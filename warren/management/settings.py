@@ -1,4 +1,4 @@
-"""ManagementSettings: what the management API can be told, under RabbitMQ's names (dots are underscores)."""
+"""ManagementSettings: the settings of the management API, under RabbitMQ's names (dots are underscores)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ DEFAULT_PORT: Final = 15672
 
 @attrs.frozen(kw_only=True)
 class ManagementSettings:
-    """Where the management API listens, and whom it lets in. Raises :class:`SettingsError`."""
+    """Where the management API listens, and which users it admits. Raises :class:`SettingsError`."""
 
     management_tcp_ip: str = "127.0.0.1"
-    """The address to listen on: the loopback one, unless something else is said."""
+    """The address to listen on; by default the loopback one."""
     management_tcp_port: int = DEFAULT_PORT
     """0: a free one."""
     management_tcp_request_timeout: int = 5000
-    """Milliseconds in which a client that has connected has to have asked something."""
+    """Milliseconds within which a client that has connected has to send a request."""
     management_ssl_certfile: str | None = None
     """With it, the API is HTTPS: the server's certificate (PEM)."""
     management_ssl_keyfile: str | None = None
     """The certificate's key (PEM)."""
     management_login_session_timeout: int = 480
-    """Minutes after which who has logged in to the page has to do so again."""
+    """Minutes after which a login to the page expires."""
     management_max_http_body_size: int = 10_000_000
     """Bytes; a request with more is refused."""
     loopback_users: tuple[str, ...] = ("guest",)
-    """Who may log in from this machine only."""
+    """Users who may log in from this machine only."""
     cluster_name: str | None = None
-    """What the node is called where operators have not named it; ``None``: as its name."""
+    """The cluster's name if operators have not set one; ``None``: the node's name."""
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.management_tcp_port <= 65535:

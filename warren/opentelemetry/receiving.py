@@ -1,7 +1,7 @@
-"""Receiving and settling: spans around what hands messages to a program, and what it does with them.
+"""Receiving and settling: spans around the verbs that hand messages to a program, and around those that settle them.
 
 A span that receives is made when a message is handed to the program, not when it comes to the process, which keeps
-some ahead. What is asked for and not there makes none.
+some ahead. A request that finds no message makes no span.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Receiving:
         return begin
 
     def closed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around a consumer's end, which looks at what nobody has seen: that is not handed out."""
+        """Wrap a consumer's end, which looks at messages that the program has not seen: they are not handed out."""
 
         @functools.wraps(original)
         def close(handle: Any) -> None:
@@ -298,7 +298,7 @@ class _Settling:
         ).start(self._tracer)
 
     def commit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what says how far a group has read."""
+        """Wrap the verb that commits how far a group has read."""
 
         @functools.wraps(original)
         def commit(handle: Any, *args: Any, **kwargs: Any) -> Any:
@@ -330,7 +330,7 @@ class _Settling:
 
 
 def _named(name: str, arguments: dict[str, Any]) -> str:
-    """What AMQP calls it: a nack that does not requeue rejects."""
+    """Return AMQP's name of an operation: a nack that does not requeue is a reject."""
     return "reject" if name == "nack" and not arguments.get("requeue", True) else name
 
 
@@ -340,7 +340,7 @@ class _Handling:
 
     _tracer: Tracer
     _open: dict[int, tuple[Span, Any]] = attrs.Factory(dict)
-    """Of the deliveries that are in a block at the moment, by their identity."""
+    """The spans of deliveries that are in a block at the moment, by the identity of the delivery."""
 
     def enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

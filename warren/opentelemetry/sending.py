@@ -1,6 +1,6 @@
-"""Sending: spans around what hands messages over, and their contexts in the messages.
+"""Sending: spans around the verbs that publish messages, and their contexts in the messages.
 
-A span lasts until the message is safe, or refused, whoever waits for that.
+A span lasts until the message is safe or refused, whether or not the caller waits for that.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LOG = logger("opentelemetry")
 Described = tuple[Operation, list[Any], dict[str, Any]]
 """What is sent, and the arguments of the call without their context."""
 Describe = Callable[[Any, list[Any], dict[str, Any]], Described]
-"""Of a handle, and the arguments of the call."""
+"""Takes a handle and the arguments of the call."""
 
 
 def patch(patches: Patches, tracer: Tracer) -> None:
-    """Put the spans around all that sends."""
+    """Put spans around all verbs that send."""
     kind: type
     for kind in (queue.Queue, aio_queue.Queue):
         _patch(patches, kind, "publish", _by_queue, tracer)
@@ -111,7 +111,7 @@ def _begin(
     name = "headers" if operation.system == RABBITMQ else "properties"
     carriers = named.get(name)
     own = links_of(carriers if isinstance(carriers, list) else [carriers or {}])
-    if own:  # somebody has said in which context they were created
+    if own:  # the caller has given the context in which they were created
         operation = attrs.evolve(operation, links=own, kind=SpanKind.CLIENT)
     span = operation.start(tracer)
     if isinstance(carriers, list):
@@ -122,7 +122,7 @@ def _begin(
 
 
 def _confirm_of(sent: Any) -> Future | None:
-    """Who knows when it is safe."""
+    """Return the future that is done when the message is safe."""
     if isinstance(sent, Future):
         return sent
     found = getattr(sent, "confirm", None) or getattr(sent, "_future", None)
@@ -255,7 +255,7 @@ def _size(body: Any) -> int | None:
 
 
 def _listed(args: list[Any], named: dict[str, Any]) -> Any:
-    """The bodies, which may come from a generator, as they are handed on; what are none the verb refuses."""
+    """Return the bodies as a list, and pass a generator on as one; the verb refuses what is not a list of bodies."""
     bodies = _first(args, named, "bodies")
     if isinstance(bodies, Iterable) and not isinstance(bodies, (bytes, bytearray, memoryview, str, list)):
         bodies = list(bodies)

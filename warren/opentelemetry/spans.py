@@ -42,7 +42,7 @@ _KINDS: Final = {
 
 @attrs.frozen(kw_only=True)
 class Operation:
-    """What a span is of."""
+    """The operation of a span."""
 
     type: str
     name: str
@@ -52,7 +52,7 @@ class Operation:
     attributes: Mapping[str, Any] = attrs.Factory(dict)
     """Beside those that all have."""
     parent: Context | None = None
-    """``None``: what is current."""
+    """``None``: the current one."""
     kind: SpanKind | None = None
     """``None``: the type's."""
 
@@ -84,7 +84,7 @@ class Operation:
 
 
 def is_suppressed() -> bool:
-    """Whether nobody wants spans here."""
+    """Whether spans are switched off here."""
     return bool(contexts.get_value(_SUPPRESSED))
 
 
@@ -111,7 +111,7 @@ def ended(span: Span) -> Iterator[Span]:
 
 
 class _Headers(Getter[Mapping[str, Any]]):
-    """Where a propagator looks: AMQP's text may have come as bytes."""
+    """Reads headers for a propagator: AMQP's text may have come as bytes."""
 
     def get(self, carrier: Mapping[str, Any], key: str) -> list[str] | None:
         value = carrier.get(key)
@@ -149,22 +149,22 @@ def injected(span: Span, carrier: Mapping[str, Any] | None) -> dict[str, Any] | 
     return added or None
 
 
-# ── what is said of messages ────────────────────────────────────────────────────────────────────────────────────────
+# ── attributes of messages ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def destination(exchange: str, routing_key: str, queue: str = "") -> str:
-    """As the conventions for RabbitMQ have it."""
+    """Return a destination as the conventions for RabbitMQ define it."""
     parts = [exchange, routing_key, "" if queue == routing_key else queue]
     return ":".join(filter(None, parts)) or "amq.default"
 
 
 def vhost_attribute(vhost: str) -> dict[str, Any]:
-    """The vhost, where it is another than the usual one: the conventions know none."""
+    """Return the vhost if it is not ``/``; the conventions have no name for it."""
     return {} if vhost == "/" else {"warren.vhost": vhost}
 
 
 def message_attributes(properties: Properties | None, size: int | None) -> dict[str, Any]:
-    """Of one message of a queue."""
+    """Return the attributes of one message of a queue."""
     return {
         "messaging.message.id": None if properties is None else _text(properties.message_id),
         "messaging.message.conversation_id": None if properties is None else _text(properties.correlation_id),
@@ -177,7 +177,7 @@ def _text(value: Any) -> str | None:
 
 
 def headers_of(message: ReceivedMessage) -> Mapping[str, Any]:
-    """What a message of a queue brings its context in; nothing, of one that cannot be read."""
+    """Return the headers of a queue's message, which contain its context; empty if they cannot be read."""
     try:
         return message.headers
     except MessageError:

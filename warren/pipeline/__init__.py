@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
 
 
 def part(name: str) -> Any:
-    """A module that needs Spark; raises :class:`PipelineError` where it is not there: see :func:`check_spark`."""
+    """Import a module that needs Spark. Raises :class:`PipelineError` if Spark is missing: see :func:`check_spark`."""
     import importlib  # noqa: PLC0415
 
     check_spark()
@@ -53,7 +53,7 @@ def part(name: str) -> Any:
 
 
 def check_spark() -> None:
-    """Raises :class:`MissingSparkError` where Spark is not installed, :class:`PipelineError` where it is too old."""
+    """Raise :class:`MissingSparkError` if Spark is not installed, and :class:`PipelineError` if it is too old."""
     import importlib.util  # noqa: PLC0415
 
     for needed in ("pyspark", "py4j", "pyarrow", "pandas"):

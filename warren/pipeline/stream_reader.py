@@ -5,8 +5,8 @@ checkpoint as JSON, ``{node: {topic: {queue: number}}}``. A queue that is not in
 micro-batch is a range of offsets of each queue, the same whenever it is asked for again. A sink that writes each batch
 once has each message once.
 
-*How far it may go* is said by :mod:`warren.pipeline.live_store`; what a batch may have at most
-(``maxRecordsPerTrigger``) is shared out over the queues evenly, and what one does not need goes to the others.
+*How far it may go* is defined in :mod:`warren.pipeline.live_store`. The maximum of a batch (``maxRecordsPerTrigger``)
+is shared evenly over the queues, and what one does not need goes to the others.
 
 *How a batch is read.* Queues of a topic lie mixed in the CommitLog, so tasks are cut by physical offset: a task has of
 each queue the messages that lie in its part of the log, reads that part once, and its rows are in physical order, which
@@ -56,7 +56,7 @@ _Found = TypeVar("_Found")
 
 LEAST_TASK_BYTES: Final = 4 << 20
 _TASKS: Final = 16
-"""A small batch is cut into so many parts at most."""
+"""The most parts into which a small batch is cut."""
 _LOOKS: Final = 3
 _POLL_S: Final = 0.05
 PATIENCE_S: Final = 60.0
@@ -142,7 +142,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _seen(self, start: Offsets) -> tuple[Offsets, list[QueuePlace]]:
-        """Up to where messages are available, and the queues that end before the query's place in them.
+        """Return up to where messages are available, and the queues that end before the query's place in them.
 
         Such a queue gets time, because its node may be rebuilding its entries. Raises :class:`PipelineError` if it
         still ends early then and ``failOnDataLoss`` is set.
@@ -178,7 +178,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target, _ = _insisting(self._look)
 
     def _look(self) -> tuple[Offsets, Offsets]:
-        """Up to where messages are available, by ``endingOffsets`` too, and where the queues end.
+        """Return up to where messages are available, by ``endingOffsets`` too, and where the queues end.
 
         Queues that never had a message are left out.
         """
@@ -238,7 +238,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return list(_cut(store.node, view, there, self._options.read.partition_bytes))
 
     def _there(self, node: Node, view: View, one: OffsetRange) -> OffsetRange | None:
-        """What has not expired of it; raises :class:`PipelineError` where some has and that must not be."""
+        """Return what has not expired. Raises :class:`PipelineError` if some has and ``failOnDataLoss`` is set."""
         first = view.first(one.key) if one.key in view.queues else one.stop
         if first <= one.begin:
             return one
@@ -272,7 +272,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _insisting(look: Callable[[], _Found]) -> _Found:
-    """What was seen; a file may have expired under the one who looks, who then looks again."""
+    """Return the result of ``look``; retry it, because a file may have expired meanwhile."""
     for _ in range(_LOOKS - 1):
         with suppress(StorageError, DataError):
             return look()
@@ -284,7 +284,7 @@ def _number(offsets: Offsets, node: str, topic: str, queue: str) -> int:
 
 
 def _placed(position: Position, node: str, key: QueueKey, ends: tuple[int, int], view: View) -> int | None:
-    """Where a position is in a queue; ``None``: nothing is said."""
+    """Return the number of a position in a queue; ``None`` if the position does not give one."""
     if position.timestamp_ms is not None:
         return min(view.at_time(key, position.timestamp_ms), ends[1])
     number = position.number(node, *key)
@@ -294,8 +294,8 @@ def _placed(position: Position, node: str, key: QueueKey, ends: tuple[int, int],
 
 
 def rationed(waiting: Mapping[Any, int], most: int) -> dict[Any, int]:
-    """``most`` records over those who wait: to each the same, but to none more than it has; what is left over, one by
-    one, to those who have the most waiting behind it, so that none is passed over for ever."""
+    """Share ``most`` records evenly, but give no place more than it has waiting. The remainder goes, one by one, to the
+    places with the most still waiting, so that none is passed over for ever."""
     shares: dict[Any, int] = {}
     left = most
     for place, count in sorted(waiting.items(), key=lambda entry: entry[1]):
@@ -311,9 +311,9 @@ def rationed(waiting: Mapping[Any, int], most: int) -> dict[Any, int]:
 
 @contextmanager
 def _waited_for(store: LiveStore, ranges: Sequence[OffsetRange], *, may_be_gone: bool = False) -> Iterator[View]:
-    """A view in which the entries of these ranges are there, or have expired.
+    """Yield a view in which the entries of the ranges are there, or have expired.
 
-    Raises :class:`PipelineError` where they do not come; ``may_be_gone``: not for a queue that is not there at all.
+    Raises :class:`PipelineError` if they do not come; with ``may_be_gone``, not for a queue that does not exist.
     """
     until = time.monotonic() + PATIENCE_S
     while True:

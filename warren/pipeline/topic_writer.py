@@ -2,12 +2,12 @@
 
 Tasks stage their rows as files (:mod:`warren.pipeline.staging`); when all are there, the driver opens the node and
 appends them, in the order of the partitions. So a task that fails or runs twice leaves nothing in the node. A stream
-has each of its batches in the node once, and so does a batch that says its ``query`` and ``epoch``: see
+has each of its batches in the node once, and so does a batch that gives its ``query`` and ``epoch``: see
 :mod:`warren.pipeline.write_ledger`. Other batches are appended whenever they are written, and one that is killed while
 the driver appends is there in part.
 
-The staged files lie beside the node, in ``<path>.staging`` or where ``stagingPath`` says, which executors and driver
-must both reach; the node itself must be a directory of the driver's machine that nobody has open.
+The staged files lie beside the node, in ``<path>.staging`` or in ``stagingPath``, which executors and driver must both
+reach; the node itself must be a directory of the driver's machine that no process has open.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _AHEAD: Final = 4
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """Where to, and how."""
+    """Where and how to write."""
 
     path: str
     topic: str | None = None
@@ -283,7 +283,7 @@ class _Appending:
     _on_their_way: deque[Confirm] = attrs.Factory(deque)
 
     def run(self, *, again: bool) -> None:
-        """Append all rows, but for those that are there (``again``); they are safe when this returns."""
+        """Append all rows, except (``again``) those that are there; they are safe when this returns."""
         there: set[int] = self._found() if again else set()
         first = 0
         for chunk in chunks(self.intent.files) if len(there) < self.intent.rows else ():
@@ -332,7 +332,7 @@ class _Appending:
         return self._topics[name]
 
     def _batches(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> Iterator[Batch]:
-        """A chunk's messages in their order, as far as that can be told: within each queue."""
+        """Yield a chunk's messages in order, as far as there is an order: within each queue."""
         columns: dict[str, list[Any]] = {name: chunk.column(name).to_pylist() for name in chunk.schema.names}
         properties = columns["properties"]
         if self.query is not None:

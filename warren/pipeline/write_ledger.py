@@ -7,7 +7,7 @@ in the node's directory, ``writes/<query>.json``::
      "files": ["…"]}}
 
 ``done`` are the epochs that are there, as ranges, from and to. An *intent* is written before the first row of an
-epoch is appended: from then on that is decided, and whoever comes next finishes it. ``log_end`` is the end of the
+epoch is appended: from then on the epoch is decided, and the next writer finishes it. ``log_end`` is the end of the
 CommitLog at that time; what is before it is synced. Each message bears query, epoch and row number as a property.
 
 1. The staged files are synced (by the tasks), then the intent is written.
@@ -61,7 +61,7 @@ class Ledger:
 
     @classmethod
     def load(cls, files: FileSystem, node: str, query: str) -> Self:
-        """An empty one where there is none. Raises :class:`DataError` where the file says nothing."""
+        """Load a ledger; an empty one if the file is missing. Raises :class:`DataError` if the file is invalid."""
         ledger = cls(files, node, query)
         if not files.exists(ledger.path):
             return ledger

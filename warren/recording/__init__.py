@@ -2,12 +2,12 @@
 
 ``record = "run.parquet"`` (:class:`warren.actors.engines.node_settings.NodeSettings`) writes the queues' rows to
 ``run.parquet`` and the node's to ``run.node.parquet``; their columns are
-:data:`warren.actors.queue.sampling.QUEUE_COLUMNS` and ``NODE_COLUMNS``. In the file's metadata, under
-:data:`ABOUT_KEY`, stands what holds for all of it: the node's settings and when it began. For a growing file, and what
-a kill leaves of it, see :mod:`warren.recording.parquet_log`.
+:data:`warren.actors.queue.sampling.QUEUE_COLUMNS` and ``NODE_COLUMNS``. The files' metadata has, under
+:data:`ABOUT_KEY`, what applies to all rows: the node's settings and when it began. For a growing file, and what a kill
+leaves of it, see :mod:`warren.recording.parquet_log`.
 
-``{time}`` in the name is the moment at which the node was opened (``20260102T030405Z``): a node that is started again
-and again with the same settings then has a record of each time.
+``{time}`` in the name is the moment at which the node was opened (``20260102T030405Z``): a node that is started
+repeatedly with the same settings then has a record of each run.
 
 Needs pyarrow; it is imported when a record is begun or read.
 """
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 ABOUT_KEY: Final = "warren.record"
 VERSION: Final = 1
 MOST_WAITING_ROWS: Final = 32_768
-"""So many rows make a row group, however short the time; more would take a while to write at once."""
+"""This number of rows makes a row group, however short the time; more would take a while to write at once."""
 SHORTEST_GROUP_S: Final = 10.0
 SHARE_OF_GROUP: Final = 0.01
-"""A row group is ended when it covers this share of the time so far: so much of a record can a kill take."""
+"""A row group ends when it covers this share of the time so far: a kill can lose this share of a record."""
 _SUFFIX: Final = ".parquet"
 
 
@@ -53,7 +53,7 @@ class RecordFile:
         self._flushed_s = 0.0
 
     def check(self) -> None:
-        """Raise :class:`SettingsError` where the record cannot be begun."""
+        """Raise :class:`SettingsError` if the record cannot be begun."""
         try:
             import pyarrow.parquet  # noqa: F401, PLC0415
         except ImportError:
@@ -65,7 +65,7 @@ class RecordFile:
             raise SettingsError(f"record: {error}") from None
 
     def open(self, about: Mapping[str, Any]) -> None:
-        """Make both files. Raises :class:`SettingsError` where they cannot be made."""
+        """Create both files. Raises :class:`SettingsError` if they cannot be created."""
         metadata = {ABOUT_KEY: json.dumps({"version": VERSION} | dict(about), default=str)}
         try:
             self._queues = ParquetLog(self._files, self.path, QUEUE_COLUMNS, metadata)
@@ -87,7 +87,7 @@ class RecordFile:
             self._node.add(row)
 
     def end_step(self, now_s: float) -> None:
-        """End the row groups where they cover enough."""
+        """End the row groups if they cover enough."""
         if now_s - self._flushed_s >= max(SHORTEST_GROUP_S, now_s * SHARE_OF_GROUP):
             self._flushed_s = now_s
             for log in (self._queues, self._node):
@@ -95,7 +95,7 @@ class RecordFile:
                     log.flush()
 
     def close(self) -> None:
-        """End both files, the second even where the first cannot be. A record of nothing is done away with."""
+        """End both files, the second even if the first cannot be ended. Delete an empty record."""
         logs = [log for log in (self._queues, self._node) if log is not None]
         self._queues = self._node = None
         nothing = all(log.is_empty for log in logs)
@@ -105,7 +105,7 @@ class RecordFile:
 
 
 def node_path(path: str) -> str:
-    """Where the node's rows of a record stand: ``run.node.parquet`` beside ``run.parquet``."""
+    """Return the path of a record's node rows: ``run.node.parquet`` beside ``run.parquet``."""
     return path.removesuffix(_SUFFIX) + ".node" + _SUFFIX
 
 
@@ -128,14 +128,14 @@ class RecordedNode:
 
     @property
     def names(self) -> list[str]:
-        """Of the queues: of those in the vhost ``/`` their own, of others ``vhost/queue``."""
+        """Return the names of the queues; outside the vhost ``/``, as ``vhost/queue``."""
         return list(dict.fromkeys(self.queues["name"]))
 
 
 def read_record(path: str | os.PathLike[str], *, files: FileSystem | None = None) -> RecordedNode:
-    """Read a record, ended or not. Raises :class:`DataError` for what is none, or is damaged.
+    """Read a record, ended or not. Raises :class:`DataError` if it is not a record or is damaged.
 
-    ``queues`` has a column more, ``name``: see :attr:`RecordedNode.names`.
+    ``queues`` has one more column, ``name``: see :attr:`RecordedNode.names`.
     """
     disk, where = files or RealFileSystem(), os.fspath(path)
     tables = [read(disk, one) for one in (where, node_path(where))]
@@ -161,7 +161,7 @@ def read_record(path: str | os.PathLike[str], *, files: FileSystem | None = None
 def rescue(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Write what can be read of a record that was never ended to new files, which any reader of Parquet reads.
 
-    Raises :class:`DataError` where nothing can be read, :class:`SettingsError` where the new files are there already.
+    Raises :class:`DataError` if nothing can be read, :class:`SettingsError` if the new files exist already.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415
 

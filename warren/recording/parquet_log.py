@@ -1,9 +1,9 @@
 """A Parquet file that grows, and that a crash leaves readable: row group by row group, with a journal beside it.
 
-A Parquet file says what is in it at its very end, so one that nobody ended says nothing. Here every row group's own
+A Parquet file describes its content at its very end, so an unfinished one is unreadable. Here every row group's own
 part of that footer goes into a journal (``….journal``) as soon as the row group is written. The end joins them into the
-footer, and deletes the journal. While there is a journal the file is not ended: it grows, or whoever wrote it was
-killed. :func:`read` reads both kinds, up to the last row group that is whole::
+footer, and deletes the journal. While there is a journal the file is not ended: it still grows, or its writer was
+killed. :func:`read` reads both kinds, up to the last complete row group::
 
     file.parquet            "PAR1"  row group  row group …                  (ended:) footer
     file.parquet.journal    "WARRENJ1"
@@ -14,8 +14,8 @@ killed. :func:`read` reads both kinds, up to the last row group that is whole::
                             and so on, an entry for each row group
 
 Row groups are made in memory by pyarrow, which is led to believe that it writes at the place where they will stand.
-Whatever a kill cuts, the entry of a row group comes after its last byte. Nothing is synced: a record is safe from the
-process's end, not from the machine's.
+Wherever a kill cuts, the entry of a row group comes after its last byte. Nothing is synced: a record survives the end
+of the process, not of the machine.
 
 A cut entry, a wrong CRC-32 or an end beyond the file's ends what can be read. Anything else that is wrong raises
 :class:`~warren.storage.errors.DataError`.
@@ -49,7 +49,7 @@ class ParquetLog:
     """One growing file. ``kinds``: columns and what is in them (``f8``, ``i8``, ``bool``, ``str``)."""
 
     def __init__(self, files: FileSystem, path: str, kinds: Mapping[str, str], metadata: Mapping[str, str]) -> None:
-        """Raises :class:`SettingsError` where there is such a file, :class:`StorageError` where it cannot be made."""
+        """Raises :class:`SettingsError` if the file exists, :class:`StorageError` if it cannot be created."""
         check_free(files, path)
         self._files = files
         self._path = path
@@ -119,7 +119,7 @@ class ParquetLog:
 
 
 def check_free(files: FileSystem, path: str) -> None:
-    """Raise :class:`SettingsError` where a file of that name could not be begun."""
+    """Raise :class:`SettingsError` if a file of that name could not be begun."""
     directory = path.rpartition("/")[0] or "."
     if files.exists(path + JOURNAL):
         raise SettingsError(f"{path} is there already, and was never ended: it grows, or its writer was killed")
@@ -130,7 +130,7 @@ def check_free(files: FileSystem, path: str) -> None:
 
 
 def read(files: FileSystem, path: str) -> pa.Table:
-    """All rows of a file, ended or not. Raises :class:`DataError` for one that is none, or that is damaged."""
+    """Return all rows of a file, ended or not. Raises :class:`DataError` if it is not a Parquet file or damaged."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def read(files: FileSystem, path: str) -> pa.Table:
 
 
 def _ended(data: bytes, journal: bytes, path: str) -> bytes:
-    """A file that nobody ended, with the end that its journal makes for it."""
+    """Return an unfinished file with the end that its journal gives it."""
     footer, end = None, 0
     for end_of_group, part in _entries(journal, path):
         if not end < end_of_group <= len(data):

@@ -1,4 +1,4 @@
-"""What a message says beside its body, cut out of the encoded message without decoding it where that can be spared.
+"""All of a message but its body, cut out of the encoded message without decoding it if possible.
 
 The messages of one publisher have one *template*: the same bytes around properties, body and id::
 
@@ -49,14 +49,14 @@ class Envelope(NamedTuple):
     properties: bytes
     """JSON, in UTF-8: those that are set, without the headers."""
     headers: bytes | None
-    """JSON; ``None``: it has none."""
+    """JSON; ``None`` if it has no headers."""
     json: bytes
-    """These four as the members of a JSON object, each with a comma behind it; and what JSON leaves unsaid."""
+    """These four as the members of a JSON object, each followed by a comma; and what JSON leaves unsaid."""
     encoded: bytes | None
     """The properties with the headers as AMQP encodes them; ``None``: it cannot."""
     unsaid: bytes | None
-    """The same where JSON does not say all of it (of which type a header is, say), and cannot be turned back into it;
-    ``None``: it can."""
+    """The same if JSON does not express all of it (a header's type, say), so that it cannot be restored from JSON;
+    ``None`` if it can."""
 
 
 class _Address(NamedTuple):
@@ -157,9 +157,9 @@ class Envelopes:
 
 
 def _plain_json(encoded: bytes) -> bytes | None:
-    """Straight from the bytes where all that is set are strings and numbers; ``None``: to be decoded in full.
+    """Convert the bytes directly if only strings and numbers are set; ``None``: they must be decoded in full.
 
-    Properties that hold an id or a time are made anew for nearly every message.
+    Speed matters: properties that hold an id or a time are converted for nearly every message.
     """
     members, at, size = [], 2, len(encoded)
     try:

@@ -51,7 +51,7 @@ class Selection:
     where: str | None = None
     """A condition (:mod:`warren.where`) on the fields of :data:`warren.salvage.selecting.SAVED_FIELDS`."""
     limit: int | None = None
-    """At most so many messages."""
+    """The maximum number of messages."""
 
     def condition(self) -> Where[SavedMessage] | None:
         """What ``where`` says; raises :class:`warren.where.WhereError`."""
@@ -115,8 +115,8 @@ def export_to(
 ) -> Exported:
     """Hand every message that is wanted to ``writer``, and to ``report`` what could not be exported, and why.
 
-    ``passed`` is told again and again how many messages of the queues were looked at, wanted or not. Raises
-    :class:`WarrenError` where the selection names a vhost or a queue that is not there, and
+    ``passed`` is called repeatedly with the number of the queues' messages that were looked at, wanted or not.
+    Raises :class:`WarrenError` if the selection names a vhost or a queue that is not there, and
     :class:`warren.where.WhereError`.
     """
     by_node(source.path, {"": source}, selection)
@@ -180,7 +180,7 @@ def check_found(where: str, selection: Selection, there: Container[bytes]) -> No
 
 
 def chosen_queues(vhost: Vhost, queues: Sequence[str] = ()) -> list[tuple[bytes, list[QueueDirectory]]]:
-    """Bare name → directories, in the order of export; of all queues, or of those of these names."""
+    """Bare name → directories, in the order of export; of all queues, or of the named ones."""
 
     def order(directory: QueueDirectory) -> tuple[bytes, int]:
         bare, level = split_level(directory.name)

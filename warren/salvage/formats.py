@@ -26,7 +26,7 @@ def format_of(out: str | None) -> Format:
 
 
 def format_called(name: str) -> Format:
-    """The format of that name; raises :class:`SettingsError` where there is none."""
+    """Return the format of that name; raise :class:`SettingsError` if it is unknown."""
     try:
         return Format(name)
     except ValueError:

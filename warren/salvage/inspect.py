@@ -23,13 +23,14 @@ unreadable  "unreadable": why
 
 Of v1 ``journal`` and ``segments`` count the records that stand in the files, ``unacked`` what file and journal say
 together; a segment that only the journal publishes to is there, with no records of its own. Of a quorum queue
-``outstanding`` counts those of the ready messages that somebody had where the log ends and that came back;
-``past_limit`` those that came back too often, ``past_length`` those for which the queue is too long then, none of which
-a restarted broker would deliver. ``dead_letters`` are on their way to another queue, and not among the ready ones.
+``outstanding`` counts the ready messages that were at a consumer at the end of the log and came back; ``past_limit``
+those that came back too often, ``past_length`` those for which the queue is too long then; a restarted broker would
+deliver neither. ``dead_letters`` are on their way to another queue, and not among the ready ones.
 
-A store's ``messages`` are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. Of
-a queue's folder alone no stores are said, and none of a vhost that has quorum queues only: its ``dir`` is empty, its
-``segment_entry_count`` null. Each level of a priority queue is a queue of its own. Names: :mod:`warren.salvage.names`.
+A store's ``messages`` are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. A
+queue's folder alone has no stores in the report. Neither has a vhost that has quorum queues only: its ``dir`` is empty,
+its ``segment_entry_count`` null. Each level of a priority queue is a queue of its own. Names:
+:mod:`warren.salvage.names`.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _classic_v2(queues: Sequence[Report]) -> Table:
 
 
 def _quorum(queues: Sequence[Report]) -> Table:
-    """Members are named where there are several; what is rare has a column where there is any."""
+    """Members are named if there are several; a rare field has a column if a queue has it."""
     rare = [field for field in _RARE if any(queue[field] for queue in queues)]
     table = _table("quorum", "were out", *(_RARE[field] for field in rare), "log", "file", "entries", "indexes")
     for queue in queues:

@@ -3,19 +3,19 @@
 ::
 
     {"vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "size", "exchange", "routing_keys",
-     "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true where it is so
+     "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true, if it is
 
-Of a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` stands behind ``expiry_us``: how often the
+For a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` follows ``expiry_us``: how often the
 message came back; it is not put into the headers.
 
 ``msg_id`` (null in a quorum queue) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds
 since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null.
-What JSON has no word for stands there as :func:`warren.queue_index.properties.to_json` says it; names:
-:mod:`warren.salvage.names`. Where the properties cannot be made from that again, byte for byte, ``encoded_properties``
-stands behind the headers: all of them as AMQP encodes them, in base64.
+What JSON cannot express is written as :func:`warren.queue_index.properties.to_json` does it; names:
+:mod:`warren.salvage.names`. If the properties cannot be restored from that, byte for byte, ``encoded_properties``
+follows the headers: all of them as AMQP encodes them, in base64.
 
-With text, ``body_encoding`` stands behind the body: ``string`` for a body that is UTF-8 and stands there as it is, and
-else ``base64``.
+With text, ``body_encoding`` follows the body: ``string`` for a body that is UTF-8 and is written as it is, else
+``base64``.
 
 The lines of a uniform batch differ in five columns: seq_id, msg_id, expiry, body and digest, and in ``position`` where
 lines have one. They are written as a matrix of text, a row a line. A matrix wants numbers of as many digits in all of
@@ -55,7 +55,7 @@ FLAGS: Final = {
 }
 """What stands between the msg_id and the expiry."""
 _FLAGS_WITHOUT_ID: Final = {flags: between.removeprefix(b'"') for flags, between in FLAGS.items()}
-"""The same behind ``null``."""
+"""The same after ``null``."""
 _BEFORE_ID: Final = b', "msg_id": "'
 
 

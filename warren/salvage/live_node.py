@@ -17,13 +17,13 @@ _INSIDE: Final = (
     ("queues", "*"),
     ("topics",),
 )
-"""What lies in the directory that somebody holds, and may be pointed at: these, or the first parts of them."""
+"""Paths in a locked directory that a source may point at: these, or the first parts of them."""
 _HELD_BELOW: Final = ("", "msg_stores/vhosts", "vhosts")
 """Where vhosts may lie that are open by themselves."""
 
 
 def refuse_live_node(directory: str) -> None:
-    """Raise :class:`DirectoryLockedError` where somebody has ``directory`` open, or what it lies in or holds."""
+    """Raise :class:`DirectoryLockedError` if ``directory``, one around it or one inside it is locked."""
     for place in _places(os.path.abspath(directory)):
         holder = lock_holder(os.path.join(place, LOCK_FILE))
         if holder is not None:

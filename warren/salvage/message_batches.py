@@ -61,7 +61,7 @@ class UniformBatch:
         return np.frombuffer(octets, np.uint8).reshape(len(bodies), -1)
 
     def first(self, count: int) -> UniformBatch:
-        """At most so many of them."""
+        """The first ``count`` messages at most."""
         if count >= len(self):
             return self
         return attrs.evolve(self, run=self.run.first(count), bodies=self.bodies[:count])
@@ -116,7 +116,7 @@ class MixedBatch:
         return sum(self.sizes)
 
     def first(self, count: int) -> MixedBatch:
-        """At most so many of them."""
+        """The first ``count`` messages at most."""
         return self if count >= len(self) else self.chosen(range(count))
 
     def mixed(self) -> MixedBatch:

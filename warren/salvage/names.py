@@ -48,7 +48,7 @@ def split_level(name: bytes) -> tuple[bytes, int | None]:
 
 
 def shown(name: bytes) -> str:
-    """A name for people: a level is said in words, what cannot be printed is escaped."""
+    """A name for people: the level in words, unprintable characters escaped."""
     bare, level = split_level(name)
     text = printable(to_text(bare))
     return text if level is None else f"{text} (priority {level})"

@@ -1,8 +1,8 @@
-"""What ``warren verify`` says of the files that warren itself keeps in a node's data directory, beside a broker's:
-definitions, the version, delayed messages, keys of unique ones, counts of what came back.
+"""What ``warren verify`` reports about the files that warren itself keeps in a node's data directory, beside a
+broker's: definitions, the version, delayed messages, keys of unique ones, counts of what came back.
 
 *Damage*: what a node would refuse, or read around. *Leftovers*: what a crash leaves at a log's end, and indexes that
-the next start makes anew.
+the next start rebuilds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _definitions(files: ReadOnlyFileSystem, directory: str) -> Iterator[Finding]
 
 
 def _rest(files: ReadOnlyFileSystem, path: str, end: int) -> Iterator[Finding]:
-    """What stands behind the last whole record of a log."""
+    """The bytes after the last whole record of a log."""
     if (rest := files.size(path) - end) > 0:
         yield Finding("leftover of a write", "leftover", path, end, f"{rest} bytes behind the last record")
 

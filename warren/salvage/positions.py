@@ -38,7 +38,7 @@ class JournalBySegment:
         )
         self.file = file
         self._segment_entry_count = segment_entry_count
-        # Whatever is behind the last record belongs to no segment.
+        # Bytes after the last record belong to no segment.
         self._columns = attrs.evolve(_chosen(columns, publishes, delivers, acks), reason="complete")
         sorted_numbers = (self._columns.publish_numbers, self._columns.delivers, self._columns.acks)
         self._segments = [numbers // segment_entry_count for numbers in sorted_numbers]
@@ -153,7 +153,7 @@ class Positions:
         return np.where(self.from_file, self.in_file.embedded, self.in_journal.embedded)
 
     def bodies(self, rel_seqs: Ints) -> Bodies:
-        """The bodies of the publish records of these positions, of type
+        """The bodies of the publish records at these positions, of type
         :data:`warren.salvage.classic.queue_index_file.BODIES`."""
         found = np.empty(len(rel_seqs), BODIES)
         from_file = self.from_file[rel_seqs]
@@ -162,7 +162,7 @@ class Positions:
         return found
 
     def record_offsets(self, rel_seqs: Ints) -> Ints:
-        """Where the publish records of these positions begin, each in its file."""
+        """Where the publish records at these positions begin, each in its file."""
         from_file = self.from_file[rel_seqs]
         bodies = np.where(from_file, self.in_file.body_at[rel_seqs], self.in_journal.body_at[rel_seqs])
         return bodies - np.where(from_file, self.file.layout.head_size, self.journal.layout.head_size)
@@ -178,7 +178,7 @@ class Positions:
         return rows_at(self.journal if columns.in_journal[0] else self.file, at, int(sizes[0]))
 
     def _embedded(self, columns: SegmentColumns) -> tuple[Ints, Ints]:
-        """Where the messages of these rows stand in their records, and their bytes."""
+        """Where the messages in these rows begin in their files, and their sizes."""
         heads = np.where(columns.in_journal, self.journal.layout.head_size, self.file.layout.head_size)
         return columns.offsets + heads + BODY_SIZE, columns.encoded_sizes
 

@@ -1,4 +1,4 @@
-"""What is said of one queue's directory, whatever the format of its files: messages, columns, findings and numbers.
+"""What a queue's directory holds, whatever the format of its files: messages, columns, findings and numbers.
 
 What a format brings for it, and what follows from that: :class:`warren.salvage.queue_reader.QueueDirectory`.
 """
@@ -38,7 +38,7 @@ class Finding:
     path: str
     """Of the file, below the source's root."""
     offset: int | None
-    """Bytes; ``None`` where it is not one place."""
+    """In bytes; ``None`` if it is not a single place."""
     detail: str
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class MessageRun:
     offsets: npt.NDArray[np.int64]
 
     def first(self, count: int) -> MessageRun:
-        """So many of them."""
+        """The first ``count`` messages."""
         columns = ("seq_ids", "msg_ids", "expiries_us", "encoded", "offsets")
         return attrs.evolve(self, **{name: getattr(self, name)[:count] for name in columns})
 
@@ -110,10 +110,10 @@ class IndexColumns:
     msg_ids: npt.NDArray[np.uint8]
     """A row of 16 bytes each."""
     has_msg_id: npt.NDArray[np.bool_]
-    """Whether the id is said; else its bytes say nothing."""
+    """Whether the id is known; if not, its bytes mean nothing."""
     persistent: npt.NDArray[np.bool_]
     delivered: npt.NDArray[np.bool_] | None
-    """``None``: the format does not say it."""
+    """``None`` if the format does not record it."""
     acked: npt.NDArray[np.bool_]
     """Gone, and still in the files."""
     expiries_us: npt.NDArray[np.uint64]
@@ -143,7 +143,7 @@ class OpenSegment(Protocol):
     """A segment's files, open, as far as messages stand in them."""
 
     def read_each(self, columns: SegmentColumns) -> Iterator[bytes | Finding]:
-        """The encoded messages of these rows, or why one cannot be had. None of them is in the store."""
+        """The encoded messages in these rows, or why one cannot be read. None of them is in the store."""
 
     def read_uniform(self, columns: SegmentColumns) -> npt.NDArray[np.uint8] | None:
         """The same as the rows of a matrix, where all have one size and stand in one file; ``None``: they are better
@@ -152,7 +152,7 @@ class OpenSegment(Protocol):
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class SegmentColumns(IndexColumns):
-    """A segment's messages, with what tells which of them come and where they are read; good while it is open."""
+    """A segment's messages: which of them are delivered, and how to read them; valid while it is open."""
 
     live: npt.NDArray[np.bool_]
     """Whether the queue still has it."""

@@ -5,7 +5,7 @@ directory. It brings the columns of its index, segment by segment, and says what
 stands here: which messages come, their bodies (from the queue's own files or from the vhost's store), how many they
 are, and what they need of the store.
 
-Everything is read anew with each call and comes as a stream: a directory may be larger than memory.
+Each call reads everything again and returns a stream: a directory may be larger than memory.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class QueueDirectory(Protocol):
         """Counts what :meth:`messages` would give, without reading bodies."""
 
     def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
-        """All messages that its own files speak of, by seq_ids, and all damage of these files (``only``: of these
-        segments) that bears on which there are. Nothing is looked up in the store."""
+        """All messages in its own files, by seq_ids, and all damage in these files that affects which there are.
+        Nothing is looked up in the store. ``only``: these segments."""
 
     def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
-        """The segments, each open until the next one comes, without a look at what is damaged. None: it has none.
+        """The segments, each open until the next one comes, without a check for damage. Empty if it has no segments.
 
-        ``stored``: of the messages in the vhost's store alone.
+        ``stored``: only the messages in the vhost's store.
         """
         return iter(())
 
@@ -104,7 +104,7 @@ class QueueDirectory(Protocol):
     def message_runs(
         self, *, include_acked: bool = False, only: range | None = None
     ) -> Iterator[StoredMessage | MessageRun | Finding]:
-        """The same, with messages of one length together where there are many; ``only``: of these segments."""
+        """The same, with messages of one length together if there are many; ``only``: these segments."""
         for one in self.deliveries(only, include_acked=include_acked):
             if isinstance(one, SegmentColumns):
                 yield from _runs_of(one, self.bodies, include_acked=include_acked)
@@ -112,7 +112,7 @@ class QueueDirectory(Protocol):
                 yield one
 
     def count(self, only: range) -> int:
-        """How many messages of these segments a restarted broker would deliver, without reading bodies."""
+        """How many messages in these segments a restarted broker would deliver, without reading bodies."""
         return sum(len(self.had(columns)) for columns in self.segment_columns(only))
 
     def had(self, columns: SegmentColumns) -> Ints:
@@ -123,12 +123,12 @@ class QueueDirectory(Protocol):
         return np.flatnonzero(there)
 
     def ready_sizes(self, columns: SegmentColumns) -> Ints:
-        """Of the payloads of these."""
+        """The payload sizes of the rows that :meth:`had` returns."""
         return columns.sizes[self.had(columns)]
 
     def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
-        """What a restarted broker would deliver of each of these segments: how many messages that stand in the queue's
-        own files, and which it looks for in the store."""
+        """What a restarted broker would deliver, by segment: how many messages in the queue's own files, and the ids
+        that it looks up in the store."""
         for columns in self.segment_columns(only):
             ready = columns.ready
             yield int((ready & columns.inside).sum()), columns.store_ids(ready & columns.stored)
@@ -279,7 +279,7 @@ def _as_bytes(columns: IndexColumns) -> list[bytes | None]:
 
 
 def _msg_id_of(encoded: bytes) -> bytes:
-    """The id that stands in a message; nothing where it is none, which whoever decodes it will say."""
+    """The id in an encoded message; empty if it cannot be decoded, which the reader of the message reports."""
     place = locate_body(encoded)
     if place is not None:
         return encoded[place[2] : place[2] + MSG_ID_BYTES]

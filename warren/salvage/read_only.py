@@ -25,7 +25,7 @@ queues or a quorum queue's list of indexes, come near it; all others are a thous
 
 
 class UnchangingFileSystem(FileSystem):
-    """A file system of which whatever would write raises :class:`StorageError`."""
+    """A file system on which every write raises :class:`StorageError`."""
 
     __slots__ = ()
 

@@ -1,16 +1,16 @@
-"""The records of a damaged journal or segment file: where they go on behind bytes that are none.
+"""Finds where the records of a damaged journal or segment file go on after the damage.
 
-Records have no mark at which they begin. Their heads say how long they are, so one damaged head hides all that stands
-behind it. A *place where they go on* is one where
+Records have no mark at which they begin. Their heads say how long they are, so one damaged head hides all records after
+it. A *place where they go on* is one with
 
-* a publish stands whose message decodes, and bears the id that the record says; or
-* several records in a row stand whose numbers can be a queue's, or such ones up to the file's end.
+* a publish whose message decodes, and bears the id that the record says; or
+* several records in a row whose numbers can be a queue's, or such ones up to the file's end.
 
-What begins before the break is looked at, too: a damaged size makes a record swallow those behind it, and what follows
-is read out of step until nothing fits. So the break is where the first publish stands whose message is none.
+What begins before the break is checked, too: a damaged size makes a record swallow those after it, and what follows is
+read out of step until nothing fits. So the break is at the first publish with an invalid message.
 
-What stands between is a *gap*. Publishes that stood there are lost; so are acks, and what they had settled may come
-back. A file that is sound, or whose end alone is torn, has none.
+The bytes between are a *gap*. Publishes in a gap are lost; so are acks, and the messages that they had settled may come
+back. A file that is sound, or whose end alone is torn, has no gaps.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _candidates(layout: Layout, file: File, start: int, size: int) -> Iterator[i
 
 
 def _may_be_publish(layout: Layout, padded: Octets, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where a message's body would stand behind the head: embedded, or of some size in the store."""
+    """Where a message's body may follow the head: embedded, or of some size in the store."""
     body = layout.head_size
 
     def number(place: int) -> Ints:

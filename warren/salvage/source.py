@@ -1,7 +1,7 @@
 """A source: what the user points at, found out and opened without changing it.
 
 It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
-RocketMQ's store folder; a directory that holds one of these a few levels below; or an archive that holds one, which is
+RocketMQ's store folder; a directory that holds any of them a few levels below; or an archive that does, which is
 unpacked to a temporary directory (:mod:`warren.salvage.archives.archive`). A path may go on after an archive's name:
 ``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a directory of another
 machine, which comes as one (:mod:`warren.salvage.archives.over_ssh`). A warren node's directory may hold both kinds,
@@ -12,8 +12,8 @@ start. :meth:`Place.nodes` gives all of them. Everything else wants one, and rai
 
 A node's data directory brings its quorum queues with it: each is one of its vhost's queues, beside the classic ones.
 
-A queue's folder brings its vhost with it where it lies in one: the vhost's settings, its store (for the bodies) and
-what a clean stop said of the queue. The other queues are not looked at then, and so nothing is said of the store.
+A queue's folder brings its vhost with it if it lies in one: the vhost's settings, its store (for the bodies) and the
+queue's terms of a clean stop. The other queues are not read then, so nothing is reported about the store.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STDIN: Final = "-"
 """In place of a path."""
 
 OWN_FILES: Final = (DELAYS_DIRECTORY, SIDE_DIRECTORY, DEFINITIONS_FILE, DEFINITIONS_LOG, VERSION_FILE)
-"""What a node of warren's has beside a broker's files: one of these at least, whenever a node wrote there."""
+"""What a warren node has beside a broker's files: at least one of them, once a node has written there."""
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_FILES = (disk.VHOST_NAME_FILE, disk.RECOVERY_TERMS_FILE)
 _MAX_DEPTH = 8
@@ -81,7 +81,7 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """The format, for programs: one name where all queues are of the first kind, another where they are not."""
+        """The format, for programs: one name if all queues are of the first kind, another if not."""
         queues = (queue for vhost in self.vhosts for queue in vhost.queues)
         return KIND if all(queue.kind == KIND for queue in queues) else MIXED_KIND
 
@@ -124,10 +124,10 @@ class Place:
         return place[len(self.directory) :].lstrip("/") if place != self.directory else posixpath.basename(place)
 
     def search(self, look: Callable[[str], _Found | None], nothing: str) -> _Found:
-        """What ``look`` finds in the directory, or in the highest of those below it that have anything.
+        """What ``look`` finds in the directory, or at the highest level below it that has anything.
 
-        Raises :class:`DataError`, which says ``nothing``, where there is nothing, and where there is more than one;
-        :class:`~warren.storage.data_version.VersionError` where this warren does not know what it would read.
+        Raises :class:`DataError` with the reason ``nothing`` if nothing is found, and if more than one thing is;
+        :class:`~warren.storage.data_version.VersionError` if this warren does not know what it would read.
         """
         match self._found(look):
             case []:
@@ -156,7 +156,7 @@ class Place:
         return None if vhosts is None and store is None else (vhosts, store)
 
     def queues(self, wanted: Collection[bytes] = ()) -> Source:
-        """RabbitMQ's queues, or warren's; ``wanted``: at least those of these bare names."""
+        """RabbitMQ's queues, or warren's; ``wanted``: bare names of queues; at least these are opened."""
         try:
             found = self.search(lambda place: _vhost_places(self.files, place), _NO_QUEUES)
         except DataError:
@@ -173,7 +173,7 @@ class Place:
     def parts(self) -> tuple[list[VhostPlace] | None, str | None]:
         """Where its vhosts are, and the directory of a topic store: what :meth:`both` opens, found with less reading.
 
-        Raises :class:`DataError` where there is neither.
+        Raises :class:`DataError` if there is neither.
         """
         return self.search(self._parts_at, _NEITHER)
 
@@ -256,9 +256,9 @@ def _real_files() -> RealFileSystem:
 
 @contextmanager
 def open_source(path: str, wanted: Collection[bytes] = ()) -> Iterator[Source]:
-    """The queues at ``path``; raises :class:`DataError` or :class:`StorageError` where there are none to be read.
+    """Open the queues at ``path``; raises :class:`DataError` or :class:`StorageError` if they cannot be read.
 
-    ``wanted``: at least the queues of these bare names. Then others are not looked at where that can be spared.
+    ``wanted``: bare names of queues; at least these are opened. Others are not read then, if possible.
     """
     with open_place(path) as place:
         source = place.queues(wanted)
@@ -357,7 +357,7 @@ def _is_queue(files: ReadOnlyFileSystem, place: str) -> bool:
 
 
 def _names(files: ReadOnlyFileSystem, place: str) -> list[str]:
-    """What lies there; nothing where the system does not say, which whoever opens it will find."""
+    """The names in a directory; empty if it cannot be listed, which is reported when it is opened."""
     try:
         return files.list(place)
     except StorageError:

@@ -4,14 +4,14 @@
 waits to be collected; their kinds are named with "leftover" or "orphan". *Unread* is what warren does not read, which
 says nothing about its state.
 
-Of a store, only what is needed can be missing, and that is said of the index that needs it. Here:
+In a store, only what is needed can be missing, and that is reported for the index that needs it. Here:
 
 * damage: a record that runs past the file's end, one with a size that no record has, one that does not end in 0xFF, a
-  message that is none or not the one that its record names;
-* leftovers: zeros at a file's end, whatever stands behind them, bodies that nobody needs, ``.rdt`` files with all that
-  is in them. What a compaction was copying when it crashed may be cut off: that is none where a good copy is found.
-  What stands between messages where a broker from 3.13 on compacted inside a file, too: it is known by this, that
-  messages were found in that file which a scan does not reach, and nothing that is needed is missing.
+  broken message, or another one than its record names;
+* leftovers: zeros at a file's end, whatever follows them, unreferenced bodies, ``.rdt`` files with all that is in them.
+  A crash may cut off what a compaction was copying: that is no damage if a good copy is found. Bytes between messages
+  are left over, too, if a broker from 3.13 on compacted inside a file: it did if messages were found in that file which
+  a scan does not reach, and nothing that is needed is missing.
 
 The transient store is wiped at every start: whatever it holds, nothing of it is damage.
 """
@@ -116,7 +116,7 @@ def garbage_end(path: str, end: ScanEnd) -> Finding:
 
 
 def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding]:
-    """What stands behind the last record of a store's file."""
+    """What follows the last record of a store's file."""
     if end.reason is EndReason.CLEAN:
         return
     detail = f"{end.unread_bytes} bytes behind the last record"

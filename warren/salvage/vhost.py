@@ -4,7 +4,7 @@ Whatever of this cannot be read is a finding, and something stands in for it, so
 
 =====================  ==========================================================================================
 the vhost's name       what the queues' ``.queue_name`` files say, else the directory's name
-``.config``            16384 entries a segment, as where it is missing
+``.config``            16384 entries a segment, as without the file
 ``recovery.dets``      no terms: the queues count as not stopped cleanly, every message as redelivered
 a queue's name         its directory's name
 =====================  ==========================================================================================
@@ -87,8 +87,7 @@ class Vhost:
     ) -> Vhost:
         """The vhost in that place, or the part of it that is meant; ``nodes``: of quorum queues, shared with others.
 
-        ``wanted``: bare names of queues; where the names of their directories tell where they are, no other classic
-        queues are looked at.
+        ``wanted``: bare names of queues; if their directories can be found by name, no other classic queues are read.
         """
         path, only = place.path, place.only
         is_whole = path is not None and only is None
@@ -151,11 +150,11 @@ class Vhost:
     def needed(self, store: str, *, all_or_none: bool = False) -> MsgIds:
         """What the queues need of a store, as far as their files can be read.
 
-        ``all_or_none``: raises :class:`StorageError` where one cannot be.
+        ``all_or_none``: raises :class:`StorageError` if a queue cannot be read.
         """
         parts = [np.empty(0, MSG_IDS)]
         for queue in self.queues:
-            with nullcontext() if all_or_none else suppress(StorageError):  # whoever reads this queue says it
+            with nullcontext() if all_or_none else suppress(StorageError):  # the reader of this queue reports it
                 parts += queue.references(persistent=store == PERSISTENT_STORE)
         return np.concatenate(parts)
 
@@ -208,10 +207,9 @@ class Vhost:
             self._add("missing recovery terms", below(self.path, disk.RECOVERY_TERMS_FILE), detail)
 
     def _directories_of(self, wanted: Collection[bytes]) -> list[str] | None:
-        """Where the classic queues of these names are, their levels too; ``None``: any directory may be one of theirs.
+        """The directories of the classic queues with these names, and of their levels; ``None``: any may be theirs.
 
-        So it is where one of the directories has a name that no broker gives it, or where one of theirs says another
-        name than its own or nothing.
+        So it is if a directory has a name that no broker gives, or if one of theirs names another queue, or no queue.
         """
         queues = below(self.path, disk.QUEUES_DIRECTORY)
         try:
@@ -289,7 +287,7 @@ class Vhost:
         return QueueDescriptor(format=form, path=path, name=name, segment_entry_count=count, terms=terms)
 
     def _terms_of(self, path: str) -> RecoveryTerms | None:
-        """What a clean stop said of the queue in that directory; nothing where that is not what it says."""
+        """The queue's terms of a clean stop; ``None`` if they are missing or damaged."""
         terms = self.terms.get(posixpath.basename(path))
         if terms is not None:
             try:
@@ -300,7 +298,7 @@ class Vhost:
         return terms
 
     def _read(self, name: str) -> bytes | None:
-        """A small file of the vhost; ``None`` where there is none, or where it cannot be read (a finding)."""
+        """A small file of the vhost; ``None`` if it is missing, or cannot be read (a finding)."""
         path = below(self.path, name)
         if not self.files.exists(path):
             return None

@@ -1,7 +1,7 @@
 """ServerChannel: one channel of a client's connection.
 
-What comes on it is done in order. What can be done at once is (publishes, acks); a method that has to wait for an actor
-is a coroutine, and what comes meanwhile stands in line behind it. A refusal closes the channel, and drops the line.
+Methods are handled in order. Some (publishes, acks) are handled at once; a method that has to wait for an actor
+is a coroutine, and later methods queue up after it. A refusal closes the channel, and drops the waiting methods.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from warren.server.connection import ClientConnection
 
 Work = Coroutine[Any, Any, None] | None
-"""What is left to wait for."""
+"""The rest of a method's work, if it has to wait."""
 ChannelEvent = Messages | MethodRun | MethodReceived | Callable[[], None]
 """What the client sent, or work to do after everything that came before it."""
 
@@ -50,9 +50,9 @@ class ServerChannel:
         self.user = connection.user
         self.transactional = False
         self.last_queue = ""
-        """The queue that was declared last: what an empty name means."""
+        """The queue that was declared last: an empty name means it."""
         self.traffic = connection.server.traffic.of_channel(self.vhost)
-        """What is counted of its messages; ``None``: nothing."""
+        """The counts of its messages; ``None``: not counted."""
         self.publisher: ChannelPublisher = ChannelPublisher(self)
         self.consumers: ChannelConsumers = ChannelConsumers(self)
         self.replies = ReplyConsumer(self)
@@ -67,7 +67,7 @@ class ServerChannel:
     # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: ChannelEvent) -> None:
-        """Do what came, or let it stand in line."""
+        """Handle an event, or queue it up."""
         if self.closed:
             self._answer_close(event)
             return
@@ -107,7 +107,7 @@ class ServerChannel:
             self.consumers.settle("failed" if run.flags & 1 else "reject", run.tags, multiple=False)
 
     async def _work_off(self, event: ChannelEvent, work: Work) -> None:
-        """Wait for what a method waits for, then do what came meanwhile."""
+        """Wait for a method to end, then handle what came meanwhile."""
         while True:
             if work is not None:
                 try:
@@ -146,7 +146,7 @@ class ServerChannel:
         self._refuse(error, index)
 
     def refuse(self, error: Exception) -> None:
-        """Close it for what no method of the client's has brought about."""
+        """Close the channel for a reason other than one of the client's methods."""
         if not self.closed:
             self._refuse(error, 0)
 
@@ -158,7 +158,7 @@ class ServerChannel:
             self._answer_close(one)
 
     def look_for_timeout(self, now_s: float, timeout_ms: int) -> None:
-        """Close it where a delivery has been unacked for too long."""
+        """Close the channel if a delivery has been unacked for too long."""
         unacked = self.consumers.unacked
         if not self.closed and self._age.tick(now_s, unacked.oldest, unacked.next_tag) * 1000 > timeout_ms:
             why = (
@@ -168,7 +168,7 @@ class ServerChannel:
             self.refuse(Refusal(PRECONDITION_FAILED, why))
 
     def _answer_close(self, event: ChannelEvent) -> None:
-        """Of what comes behind a refusal only a close has to be answered: the client waits for that."""
+        """After a refusal, answer only a close: the client waits for that."""
         connection = self.connection
         match event:
             case MethodReceived(number, c.Channel.Close()) if connection.engine.is_closing(number):
@@ -176,35 +176,35 @@ class ServerChannel:
                 connection.flush_soon()
 
     def abandon(self) -> None:
-        """Nothing more is done here; what it holds goes back."""
+        """Drop waiting methods, and give back what the channel holds."""
         if not self.closed:
             self.closed = True
             self._waiting.clear()
             self.connection.start(self.release())
 
     async def _all_done(self) -> None:
-        """Do what has come."""
+        """Handle everything that has come."""
         if self._busy:
             waiter = self.connection.server.loop.create_future()
             self._idle.append(waiter)
             await waiter
 
     async def all_answered(self) -> None:
-        """Do what has come, and wait until what was published is safe."""
+        """Handle everything that has come, and wait until what was published is safe."""
         await self._all_done()
         await self.publisher.all_told()
         if self._own_calls is not None:
             await self._own_calls.all_told()
 
     async def finish(self) -> None:
-        """Do what has come, then give everything back."""
+        """Handle everything that has come, then give everything back."""
         await self._all_done()
         if not self.closed:
             self.closed = True
             await self.release()
 
     async def release(self) -> None:
-        """It is over: what it holds goes back. What it has counted stays in the server's sums."""
+        """End the channel: give back what it holds. Its counts stay in the server's sums."""
         counted, self.traffic = self.message_stats(), None
         self.connection.server.traffic.channel_closed(self.vhost, counted)
         self.publisher.roll_back()
@@ -213,14 +213,14 @@ class ServerChannel:
             await self._own_calls.release()
 
     def message_stats(self) -> dict[str, int]:
-        """What is counted of its messages."""
+        """The counts of its messages."""
         confirms = self.publisher.confirms
         return {} if self.traffic is None else self.traffic.to_json(0 if confirms is None else confirms.settled)
 
-    # ── for those who work for it ───────────────────────────────────────────────────────────────────────────────
+    # ── for its parts ───────────────────────────────────────────────────────────────────────────────────────────
 
     def own_calls(self) -> own_calls.OwnCalls:
-        """What it keeps between the calls of a process that shares the directory."""
+        """The state between the calls of a process that shares the directory."""
         from warren.server import own_calls  # noqa: PLC0415 - with topics and readers, which few clients call
 
         if self._own_calls is None:
@@ -228,13 +228,13 @@ class ServerChannel:
         return self._own_calls
 
     def send(self, method: Method) -> None:
-        """Answer, or tell; nothing where the channel is closed."""
+        """Send a method, unless the channel is closed."""
         if self.may_send:
             self.connection.engine.send(self.number, method)
             self.connection.flush_soon()
 
     def send_message(self, method: c.Basic.GetOk | c.Basic.Return, properties: bytes, body: bytes) -> None:
-        """Send a message that is not delivered to a consumer; nothing where the channel is closed."""
+        """Send a message that is not delivered to a consumer, unless the channel is closed."""
         if self.may_send:
             self.connection.engine.send_message(self.number, method, properties, body)
             if len(body) < LARGE_BYTES:
@@ -243,11 +243,11 @@ class ServerChannel:
                 self.connection.flush()
 
     def in_line(self, todo: Callable[[], None]) -> None:
-        """Do this when everything is done that has come already, unless that closes the channel."""
+        """Call ``todo`` after everything that has come is done, unless that closes the channel."""
         self._waiting.append(todo)
 
     def afterwards(self, todo: Callable[[], None]) -> None:
-        """Do this when the method that is being done is answered, at once where there is none."""
+        """Call ``todo`` after the answer to the current method, or at once if no method is running."""
         if self._busy:
             self._afterwards.append(todo)
         else:
@@ -255,11 +255,11 @@ class ServerChannel:
 
     @property
     def may_send(self) -> bool:
-        """Whether there is anybody to be answered."""
+        """Whether answers can still be sent."""
         return not self.closed and self.connection.engine.is_open(self.number)
 
     def check(self, kind: Kind, name: str, right: Right) -> None:
-        """Raises :class:`AccessRefusedError` where the user may not."""
+        """Raise :class:`AccessRefusedError` if the user lacks the right."""
         if self.connection.is_owner:
             return
         self.node.actor.users.check(self.user, self.vhost, kind, name, right)
@@ -270,18 +270,18 @@ class ServerChannel:
         return self.connection.is_owner or "impersonator" in self.node.actor.users[self.user].tags
 
     def check_topic(self, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
-        """Raises :class:`AccessRefusedError` where the user may not use this key with a topic exchange."""
+        """Raise :class:`AccessRefusedError` if the user may not use this key with a topic exchange."""
         if self.connection.is_owner:
             return
         if self.node.vhost(self.vhost).definitions.exchange(exchange).type == "topic":
             self.node.actor.users.check_topic(self.user, self.vhost, exchange, routing_key, right)
 
     async def change(self, work: Callable[[NodeActor], Any]) -> Any:
-        """Do something in the node's actor."""
+        """Run ``work`` in the node's actor, and return its result."""
         return await bridge.run(self.node.change(work))
 
     def queue_name(self, name: str) -> str:
-        """The name that is meant: of the queue that was declared last, where it is empty."""
+        """Return the name, or for an empty one the name of the queue that was declared last."""
         if name:
             return name
         if not self.last_queue:
@@ -289,7 +289,7 @@ class ServerChannel:
         return self.last_queue
 
     def info(self) -> dict[str, Any]:
-        """What RabbitMQ's management shows of a channel."""
+        """Return what RabbitMQ's management shows of a channel."""
         connection, consumers = self.connection, self.consumers
         of = connection.info()
         return {
@@ -318,7 +318,7 @@ class ServerChannel:
 
 
 MAX_WAITING_EVENTS: Final = 256
-"""So many events may stand in line behind a method that waits; then the socket is read no more."""
+"""When more events than this wait for a method to end, the socket is not read."""
 
 
 def _refuse(_: ServerChannel, method: Method) -> Work:

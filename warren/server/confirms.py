@@ -1,7 +1,7 @@
-"""Confirms: which of a channel's messages are safe, told with as few frames as can be. A plain object.
+"""Confirms: which of a channel's messages are safe, reported in as few frames as possible. A plain object.
 
-Messages are numbered from 1 on as they are published. What is settled is told once, acks before nacks: everything below
-the first that is still open by one ``multiple``, the rest one by one.
+Messages are numbered from 1 on as they are published. What is settled is sent once, acks before nacks: everything below
+the first open message by one ``multiple``, the rest one by one.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class _Run:
 
 @attrs.define(eq=False)
 class Confirms:
-    """One channel's."""
+    """The confirms of one channel."""
 
     _next: int = 1
     _runs: dict[int, _Run] = attrs.Factory(dict)
-    """By their first message, in order; those that are told and stand behind an open one too."""
+    """Runs by their first message, in order, including those that were sent but follow an open one."""
     _settled: list[_Run] = attrs.Factory(list)
     open: int = 0
     """Messages that are not settled."""
 
     @property
     def settled(self) -> int:
-        """Messages that are."""
+        """Messages that are settled."""
         return self._next - 1 - self.open
 
     def publish(self, count: int) -> int:
-        """Number messages that were published together; the first one's number."""
+        """Number messages that were published together; return the first one's number."""
         first = self._next
         self._next += count
         self._runs[first] = _Run(first, count)
@@ -54,21 +54,21 @@ class Confirms:
         return first
 
     def split(self, first: int) -> None:
-        """The messages that :meth:`publish` numbered from ``first`` on, the last ones there are, are settled one by
+        """Let the messages that :meth:`publish` numbered from ``first`` on, the last ones, be settled one by
         one."""
         run = self._runs.pop(first)
         for number in range(first, first + run.count):
             self._runs[number] = _Run(number, 1)
 
     def settle(self, first: int, *, ack: bool) -> None:
-        """The messages that :meth:`publish` numbered from ``first`` on are safe, or (no ``ack``) never will be."""
+        """Settle the messages that :meth:`publish` numbered from ``first`` on; without ``ack`` they never get safe."""
         run = self._runs[first]
         run.ack = ack
         self.open -= run.count
         self._settled.append(run)
 
     def take(self) -> list[Settled]:
-        """What is to be told now."""
+        """Return the confirms to send now."""
         if not self._settled:
             return []
         if len(self._runs) == len(self._settled) == 1 and self._settled[0].ack:  # nothing else is on its way
@@ -94,7 +94,7 @@ class Confirms:
     def _below(runs: list[_Run]) -> Iterator[Settled]:
         """Runs below the first open one: stretches of acks as one, nacks one by one (an ack would cover them).
 
-        The last message that an ack names is never one that was named before: clients take that for an error.
+        An ack never ends with a message that was confirmed before: clients take that for an error.
         """
         at = 0
         while at < len(runs):

@@ -1,12 +1,12 @@
 """ClientConnection: one client's connection, from the first byte to the last.
 
-Bytes go through the protocol engine (:mod:`warren.amqp`); here is what it does not know: who may log in, to which
+Bytes go through the protocol engine (:mod:`warren.amqp`); this module does the rest: who may log in, to which
 vhost, heartbeats, and when the socket is read. What happens on channels is :mod:`warren.server.channel`.
 
 All of it runs in the server's event loop. Nothing here waits for a disk: a method that has to wait for an actor is a
-coroutine of its channel, and what else comes on that channel stands in line behind it. What one read brings is handed
-to the queues; then those turns of theirs that are quick are run right here, and what came of it leaves in one write. A
-publish that the node does not let in stops the reading of the socket, as with RabbitMQ.
+coroutine of its channel, and later methods of that channel queue up after it. What one read brings is handed to the
+queues; then their quick turns run right here, and the results leave in one write. A publish that the node does not
+admit stops the reading of the socket, as with RabbitMQ.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 _LOG = logger("server")
 
 LINGER_S: Final = 30.0
-"""How long a client that has closed its connection has to close its socket; less where its heartbeats are faster. What
-it had still on its way is read and dropped, so that the answer reaches it."""
+"""How long a client that has closed its connection has to close its socket; less if its heartbeats are faster. Data
+still on its way is read and dropped, so that the answer reaches it."""
 CLOSE_TIMEOUT_S: Final = 3.0
 """How long a client that broke the protocol, or was refused, is waited for."""
 
@@ -76,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         describe: Callable[[asyncio.Transport], Peer],
         settings: ServerSettings | None = None,
     ) -> None:
-        """``settings``: in place of the server's."""
+        """``settings``: replace the server's."""
         self.server = server
         self.node = server.node
         self._describe = describe
@@ -92,14 +92,14 @@ class ClientConnection(asyncio.Protocol):
         self.vhost = ""
         self.auth_mechanism = ""
         self.is_owner = False
-        """Whether nobody asks what this client may do."""
+        """Whether this client has all permissions."""
         self.client_properties: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
         self.channels: dict[int, ServerChannel] = {}
         self.connected_at = time.time()
         self.received_bytes = self.sent_bytes = 0
         self.writable = True
-        """Whether the client takes what it is sent."""
+        """Whether the client takes more data."""
         self._when_writable: list[Callable[[], None]] = []
         self._loop = server.loop
         self._transport: asyncio.Transport | None = None
@@ -110,13 +110,13 @@ class ClientConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._holding: set[object] = set()
-        """What keeps the socket from being read."""
+        """The reasons not to read the socket."""
         self._told_blocked = ""
         """The reason in the last connection.blocked, if the client is blocked."""
         self._lingers = False
-        """Whether the client has been told that its connection is closed, and the socket is its own to close."""
+        """Whether the client was sent the ``close-ok`` and now has to close the socket."""
         self._handing_over: asyncio.Future[None] | None = None
-        """Answered when the other half of the socket has come to its end."""
+        """Answered when the client has ended its half of the socket."""
         self._share = Share(self)
         self._over = False
 
@@ -152,7 +152,7 @@ class ClientConnection(asyncio.Protocol):
             self._share.note_received()
 
     def work_off(self, events: list[Event]) -> None:
-        """Do what has come, as one round."""
+        """Handle events, as one round."""
         server, share = self.server, self._share
         with self.node.pool.holding() as held:
             server.begin_round()
@@ -180,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def when_writable(self, work: Callable[[], None]) -> None:
-        """Do ``work`` once the client takes what it is sent again."""
+        """Call ``work`` once the client takes more data."""
         self._when_writable.append(work)
 
     def eof_received(self) -> bool:
@@ -191,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     async def hand_over(self) -> None:
-        """Tell a process that shares the directory that its host goes; do, and answer, what it has sent until then."""
+        """Tell a process that shares the directory that its host leaves; handle and answer what it has sent."""
         if self.engine.state is not State.RUNNING:  # it has begun to close meanwhile
             return
         self._handing_over = self.server.loop.create_future()
@@ -217,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
         self.start(self._released())
 
     async def _released(self) -> None:
-        """Give everything back that the client held, once what it sent has been done."""
+        """Give back everything that the client held, once what it sent has been handled."""
         try:
             await self._share.all_done()
             await self._release_channels()
@@ -234,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
         self.channels.clear()
 
     def flush(self) -> None:
-        """Send what is to be sent."""
+        """Send pending data."""
         self._flushing = False
         pieces, transport = self.engine.pieces_to_send(), self._transport
         if pieces and transport is not None and not transport.is_closing():
@@ -250,39 +250,39 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def flush_soon(self) -> None:
-        """Send, at the end of this round of the loop, what is to be sent then."""
+        """Send pending data at the end of this round of the loop."""
         if not self._flushing:
             self._flushing = True
             self.server.flush_later(self)
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is at the other end any more."""
+        """Whether the client is gone."""
         return self._over
 
     async def has_room(self) -> None:
-        """Come back when the client has read so much of its answers that it may have more."""
+        """Wait until the client has read enough of its answers."""
         if self._share.is_stuck:
             await self._share.has_room()
 
     def note_kept(self, size_bytes: int) -> None:
-        """A transaction holds back so much more."""
+        """Count ``size_bytes`` more as held back by a transaction."""
         self._share.kept_bytes += size_bytes
 
     def fileno(self) -> int:
-        """The socket's; -1 where it is closed."""
+        """Return the socket's number; -1 if it is closed."""
         opened = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if opened is None else int(opened.fileno())
 
     def abort(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without a close."""
         if self._transport is not None:
             self._transport.abort()
 
     # ── holding the socket ──────────────────────────────────────────────────────────────────────────────────────
 
     def hold(self, reason: object) -> None:
-        """Read the socket no more, until :meth:`release` for the same reason."""
+        """Stop reading the socket, until :meth:`release` for the same reason."""
         if not self._holding and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         self._holding.add(reason)
@@ -341,7 +341,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _handle_connection_method(self, method: Method) -> None:
         if self.engine.state is not _ANSWERED_IN.get(type(method), self.engine.state):
-            return  # what came behind it in the same read has closed the connection
+            return  # a later method in the same read has closed the connection
         match method:
             case c.Connection.StartOk():
                 self._started(method)
@@ -397,7 +397,7 @@ class ClientConnection(asyncio.Protocol):
         self.engine.send(0, c.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat))
 
     def _authenticated(self, said: Credentials) -> str:
-        """The user's name; raises what is wrong with it."""
+        """Return the user's name; raise if the credentials are wrong."""
         users = self.node.actor.users
         user = users[said.user] if said.password is None else users.authenticate(said.user, said.password)
         self._check_loopback(user.name)
@@ -408,8 +408,8 @@ class ClientConnection(asyncio.Protocol):
             raise AccessRefusedError(f"user '{user}' can only connect via localhost")
 
     def _refuse_login(self, mechanism: str, *, tells: bool) -> None:
-        """Close after a while, and say why where ``tells`` and the client can be told. As in RabbitMQ, that is so for a
-        user who may not log in, not for a response that is malformed."""
+        """Close after a while, with the reason if ``tells`` and the client can be told. As in RabbitMQ, this is for a
+        user that may not log in, not for a malformed response."""
         if tells and self.capabilities.get("authentication_failure_close"):
             text = (
                 f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {mechanism}. "
@@ -467,7 +467,7 @@ class ClientConnection(asyncio.Protocol):
             self._wait_for_close()
 
     def failed(self, number: int, error: Exception, method_index: int) -> None:
-        """Something that came on a channel cannot be: close the channel, or the connection."""
+        """Close the channel, or the connection, for an error on a channel."""
         code, text = reply_of(error)
         is_clients = isinstance(error, ProtocolError)
         if isinstance(error, ProtocolError) and (error.method_index or code == INTERNAL_ERROR):
@@ -501,19 +501,19 @@ class ClientConnection(asyncio.Protocol):
             self.flush_soon()
 
     def _told_to_guest(self, error: BaseException | None) -> WarrenError | None:
-        """The error that a guest of the directory gets, by its class and text; ``None``: it gets a reply code."""
-        if isinstance(error, Refusal):  # an AMQP client's words for what may be an error of the node
+        """Return the error that a guest of the directory gets, with class and text; ``None``: a reply code."""
+        if isinstance(error, Refusal):  # the text for AMQP clients; its cause may be an error of the node
             error = error.__cause__
         is_nodes = self.is_owner and isinstance(error, WarrenError) and not isinstance(error, ProtocolError)
         return cast("WarrenError", error) if is_nodes else None
 
     def close(self, reason: str) -> None:
-        """Close it, as an operator does."""
+        """Close the connection on an operator's request."""
         self._fail(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}", 0)
         self._lingers = False
         self.flush()
         if self._handing_over is not None and self._handing_over.done() and self._transport is not None:
-            self._transport.close()  # the other half has ended: no answer can come
+            self._transport.close()  # the client's half has ended: no answer can come
 
     def _fail(self, code: int, text: str, method_index: int) -> None:
         if self.engine.state in (State.CLOSED, State.CLOSING, State.TERMINATED):
@@ -580,17 +580,17 @@ class ClientConnection(asyncio.Protocol):
             self.flush()
         self._heartbeat = self._loop.call_later(GUEST_BEAT_S, self._show_life)
 
-    # ── tasks, and what is told of it ───────────────────────────────────────────────────────────────────────────
+    # ── tasks and status ────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` as a task that nobody else holds on to."""
+        """Run ``work`` as a task, and keep a reference to it."""
         task = self.server.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def info(self) -> dict[str, Any]:
-        """What RabbitMQ's management shows of a connection."""
+        """Return what RabbitMQ's management shows of a connection."""
         peer = self._peer
         return {
             "name": self.name,

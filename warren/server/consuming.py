@@ -1,10 +1,10 @@
-"""ChannelConsumers: what a client gets on a channel, and what it settles.
+"""ChannelConsumers: a channel's consumers, gets and settlements.
 
 Each delivery tag of the channel stands for a tag of a queue (:class:`~warren.handles.channel.Channel`). They are kept
 as runs, so an ack of many is a few ranges for each queue.
 
-A consumer is given what its queue has for it, as far as the client takes it: where the socket is full nothing more is
-taken from the queue. Without a prefetch, too, only so many messages wait here.
+A consumer is given what its queue has for it, as far as the client takes it: while the socket is full nothing more is
+taken from the queue. Even without a prefetch, the number of messages that wait here is limited.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
     from warren.server.stream_consumer import StreamConsumer
 
 _UNLESS_GONE: Final = contextlib.suppress(WarrenError)
-"""A queue may go at any time, in its own thread: then it has back all that it had given."""
+"""A queue may end at any time, in its own thread; it then has all its deliveries back."""
 
 
 class _Sent(enum.Enum):
-    """Nothing is left of a batch; ``None`` is a message that cannot be read."""
+    """Marks the end of a batch; ``None`` is a message that cannot be read."""
 
     SENT = enum.auto()
 
 
 _SENT: Final = _Sent.SENT
 _PIECES_AT_A_TIME: Final = 16
-"""So many go to one consumer before others get their turn."""
+"""The most pieces that go to one consumer before others get their turn."""
 
 
 _MOST_IN_LINE: Final = 100
@@ -76,15 +76,15 @@ _OUTCOMES: Final = frozenset(("ack", "requeue", "failed", "reject", "retry"))
 
 _CONSUMED: Final = 0
 _GOT: Final = 1
-"""Which level of a channel's delivery tags stands for what: deliveries to consumers, and what ``basic.get`` took."""
+"""Levels of a channel's delivery tags: deliveries to consumers, and messages of ``basic.get``."""
 
 Settler: TypeAlias = "Channel | StreamConsumer"
-"""What deliveries came through, and are settled through: for a queue, or a stream."""
+"""The object through which deliveries of a queue, or of a stream, came and are settled."""
 Unacked: TypeAlias = TagRun[Settler]
 
 
 class _Deliveries(Deliveries):
-    """Deliveries whose messages count under a shared prefetch until they go back to their queue, too."""
+    """Deliveries whose messages count under a shared prefetch until they go back to their queue."""
 
     def __init__(self, channel: str, helper: QueueActor, on_lapse: Callable[[range], None]) -> None:
         super().__init__(channel, helper)
@@ -103,7 +103,7 @@ class _Line:
     def __init__(self) -> None:
         self.consumers: dict[ServerConsumer, None] = {}
         self.current: ServerConsumer | None = None
-        """The one whose batch is being sent, or was sent last."""
+        """The consumer whose batch is being sent, or was sent last."""
 
     def prepare(self, deliveries: Deliveries) -> None:
         """Get ready for another consumer, before its queue knows of it."""
@@ -113,13 +113,13 @@ class _Line:
             self.current = self.current or first
 
     def remove(self, consumer: ServerConsumer) -> None:
-        """Let a consumer go; what is left of its batch is not sent."""
+        """Remove a consumer; the rest of its batch is not sent."""
         del self.consumers[consumer]
         if self.current is consumer:
             self.current = None
 
     def advance(self, arrived: ServerConsumer) -> ServerConsumer | None:
-        """The consumer whose batch comes next, when the last one has been sent. Raises what ended the deliveries.
+        """Return the consumer whose batch comes next after the last one was sent. Raises what ended the deliveries.
 
         Among more than :data:`_MOST_IN_LINE` consumers that is ``arrived``, in whatever order.
         """
@@ -143,29 +143,29 @@ class ServerConsumer:
     prefetch: int
     arguments: dict[str, Any]
     through: Channel
-    """What the queue has it under."""
+    """The channel through which the queue delivers to it."""
     name: str
-    """By which the queue knows it."""
+    """Its name in the queue."""
     deliveries: Deliveries
     line: _Line
     arrival: Future | None = None
     sending: Iterator[Content | None] = attrs.field(factory=lambda: iter(()))
-    """What is left of a batch that is being sent."""
+    """The rest of the batch that is being sent."""
     unsent: range = range(0)
-    """The queue's tags of that."""
+    """The queue's tags of that rest."""
     redelivered: bool = False
     credit: int | None = None
     """How many bytes the client takes; ``None``: any number."""
     held: bool = False
-    """Whether it waits for more of that."""
+    """Whether it waits for more credit."""
     gone: bool = False
     begins: Callable[[], None] | None = None
-    """Answers the ``basic.consume``, until that is done."""
+    """Answers the ``basic.consume``; ``None`` afterwards."""
     _last: tuple[bool, bytes, bytes] | None = None
     _method: c.Basic.Deliver = attrs.field(factory=c.Basic.Deliver)
 
     def method_for(self, piece: Content) -> c.Basic.Deliver:
-        """The method that delivers messages, but for the delivery tags."""
+        """Return the method that delivers messages, without the delivery tags."""
         wanted = self.redelivered, piece.exchange, piece.routing_key
         if wanted != self._last:
             self._last = wanted
@@ -179,7 +179,7 @@ class ServerConsumer:
         return self._method
 
     def info(self) -> dict[str, Any]:
-        """What RabbitMQ's management shows of a consumer."""
+        """Return what RabbitMQ's management shows of a consumer."""
         return {
             "consumer_tag": self.tag,
             "queue": self.queue,
@@ -200,11 +200,11 @@ class ChannelConsumers:
         self.by_tag: dict[str, ServerConsumer | StreamConsumer] = {}
         self.unacked: DeliveryTags[Settler] = DeliveryTags()
         self.uncommitted: list[tuple[str, list[Unacked]]] = []
-        """What a transaction holds back: outcomes, and what they are for."""
+        """The settlements that a transaction holds back: outcomes, and their deliveries."""
         self.prefetch = 0
         self.together = SharedPrefetch()
         self._lapsed: dict[Channel, set[int]] = {}
-        """The queue's tags of what has gone back to it because its time was over, and the client has not settled."""
+        """The queue's tags of messages that exceeded their ack timeout and that the client has not settled."""
         self._through: dict[QueueActor, Channel] = {}
         self._lines: dict[Channel, _Line] = {}
 
@@ -252,8 +252,8 @@ class ChannelConsumers:
         channel.send(c.Basic.GetEmpty())
 
     def get_batch(self, name: str, count: int) -> Any:
-        """At most ``count`` messages, and few once they have a mebibyte, as :func:`warren.client.received.got_of` reads
-        them: those that are alike together, with the first one's tag. A coroutine where the queue is busy."""
+        """Get at most ``count`` messages, and few once they have a mebibyte, for :func:`warren.client.received.got_of`:
+        similar ones together, with the first one's tag. Returns a coroutine if the queue is busy."""
         refuse_get(self._channel, name)
         actor = find_queue(self._channel, name).actor
         through = self._through_for(actor)
@@ -267,7 +267,7 @@ class ChannelConsumers:
         return self._batch_of(through, got.get()) if got.done else self._batch_when(through, got)
 
     async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
-        """One message by its id, from wherever it stands, as :meth:`get_batch` has it."""
+        """Take one message by its id, from wherever it stands, in the form of :meth:`get_batch`."""
         from warren.verbs.mending import take  # noqa: PLC0415 - few clients take messages so
 
         refuse_get(self._channel, name)
@@ -292,7 +292,7 @@ class ChannelConsumers:
         return [(tag, *alike, packed(bodies)) for alike, tag, bodies in found]
 
     def _through_for(self, actor: QueueActor) -> Channel:
-        """What this channel's deliveries of a queue go through."""
+        """Return the channel for this channel's deliveries of a queue."""
         found = self._through.get(actor)
         if found is None or not found.alive:
             name = f"{self._channel.connection.name} ({self._channel.number})"
@@ -300,7 +300,7 @@ class ChannelConsumers:
         return found
 
     def pass_by(self, count: int) -> int:
-        """Number deliveries that nobody settles; the first one's tag."""
+        """Number deliveries that need no ack; return the first one's tag."""
         return self.unacked.pass_by(count)
 
     # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -362,7 +362,7 @@ class ChannelConsumers:
         channel.in_line(consumer.begins)
 
     def _begin(self, consumer: ServerConsumer, *, answer: bool) -> None:
-        """Answer, and send what there is. In RabbitMQ a queue answers: so this comes after everything that the client
+        """Answer, and send what is there. In RabbitMQ a queue answers: so this comes after everything that the client
         has sent together with its ``basic.consume``."""
         if consumer.begins is not None:
             consumer.begins = None
@@ -387,13 +387,13 @@ class ChannelConsumers:
         consumer.begin()
 
     def _limits(self, prefetch: int, no_ack: bool) -> dict[str, Any]:
-        """What holds for a consumer that has a prefetch of its own."""
+        """Return the limits of a consumer with a prefetch of its own."""
         together = self.together.limit
         own = 0 if no_ack else min(prefetch or together, together or prefetch)
         return {"prefetch": own, "shared": self.together if together else None}
 
     def _pump(self, consumer: ServerConsumer) -> None:
-        """Send what there is for a consumer, as far as the client takes it; what others have before it goes first."""
+        """Send a consumer's messages, as far as the client takes them; earlier ones of other consumers go first."""
         connection, line = self._channel.connection, consumer.line
         consumer.arrival = None
         for _ in range(_PIECES_AT_A_TIME):
@@ -439,13 +439,13 @@ class ChannelConsumers:
         arrival.on_done(functools.partial(self._arrived, consumer))
 
     def _contents_of(self, fetched: Fetched) -> Iterator[Content | None]:
-        """Messages as they are sent: where they came back, and say so, with their counts."""
+        """Return messages in the form that is sent: those that came back with their counts, if enabled."""
         if isinstance(fetched, FetchedAgain) and (fetched.tells_count or self._channel.connection.is_owner):
             return counted_contents_of(fetched)
         return contents_of(fetched)
 
     def add_credit(self, method: Credit) -> None:
-        """A consumer may be sent more."""
+        """Let a consumer be sent more."""
         consumer = self.by_tag.get(method.consumer_tag)
         if isinstance(consumer, ServerConsumer) and consumer.credit is not None:
             consumer.credit += method.size
@@ -476,8 +476,8 @@ class ChannelConsumers:
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
     def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
-        """The queue is gone, or has failed: so all its consumers are cancelled, in the order of their tags. The client
-        that deleted it has its answer first."""
+        """Cancel all consumers of a queue that is gone or has failed, in the order of their tags. The client
+        that deleted it gets its answer first."""
         ended = {tag: one for tag, one in self.by_tag.items() if one.queue == consumer.queue}
         for one in ended.values():
             one.gone = True
@@ -509,13 +509,13 @@ class ChannelConsumers:
             self._channel.send(c.Basic.CancelOk(method.consumer_tag))
 
     def _give_back(self, consumer: ServerConsumer) -> None:
-        """What lay here for a consumer that is gone goes back to its queue."""
+        """Return messages that waited here for a consumer that is gone to its queue."""
         if tags := self._not_sent(consumer):
             with _UNLESS_GONE:
                 consumer.through.settle_ranges("requeue", tags)
 
     def _not_sent(self, consumer: ServerConsumer) -> list[range]:
-        """The queue's tags of what lies here for a consumer that is gone, which others may have now."""
+        """Return the queue's tags of messages that wait here for a consumer that is gone."""
         line = consumer.line
         line.remove(consumer)
         if not line.consumers:
@@ -530,7 +530,7 @@ class ChannelConsumers:
             raise ProtocolError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})", method.index)
         if not method.global_:
             self.prefetch = method.prefetch_count
-        # to set a prefetch of each ends the one of all, as in RabbitMQ
+        # setting a prefetch per consumer ends the shared one, as in RabbitMQ
         if self.together.set_limit(method.prefetch_count if method.global_ else 0, len(self.unacked)):
             for consumer in self.by_tag.values():
                 if isinstance(consumer, ServerConsumer):
@@ -544,7 +544,7 @@ class ChannelConsumers:
     # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self, outcome: str, tags: Sequence[int], *, multiple: bool) -> None:
-        """Settle deliveries by their tags. Raises :class:`Refusal` for one that is not known."""
+        """Settle deliveries by their tags. Raises :class:`Refusal` for an unknown tag."""
         if multiple:
             for tag in tags:
                 self._settle(outcome, self._take_up_to(tag))
@@ -568,7 +568,7 @@ class ChannelConsumers:
         self._settle(method.outcome, runs)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
-        """Take one delivery as failed; it comes again after so long."""
+        """Return one delivery as failed; it comes again after ``wait_ms``."""
         for run in self._take_one(tag):
             if isinstance(run.owner, Channel):
                 yield from run.owner.retry_in(run.seq_id, wait_ms)
@@ -576,7 +576,7 @@ class ChannelConsumers:
                     self.together.give_back(self._still_counted(run))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
-        """Let the client have one delivery for so long from now on. Raises :class:`UnknownTagError`."""
+        """Set the ack timeout of one delivery to ``time_ms`` from now. Raises :class:`UnknownTagError`."""
         self.unacked.check_present(tag)
         for run in self.unacked.runs:
             if run.first <= tag < run.end and isinstance(run.owner, Channel):
@@ -607,14 +607,14 @@ class ChannelConsumers:
             self._settle_runs(outcome, runs)
 
     def _settle_runs(self, outcome: str, runs: Sequence[Unacked]) -> None:
-        """Each queue gets what is its own, in one message; one that is gone has it already."""
+        """Settle the deliveries of each queue in one message; a queue that is gone has them already."""
         traffic = self._channel.traffic
         parts: dict[Settler, list[range]] = {}
         for run in runs:
             parts.setdefault(run.owner, []).append(run.seq_ids)
             if traffic is not None and outcome == "ack":
                 traffic.acked += len(run.seq_ids)
-        # First, or the queue that gets its message back would always be served before the others.
+        # First, or a queue that gets its message back would always be served before the others.
         if self.together.limit:
             self.together.give_back(sum(self._still_counted(run) for run in runs if run.level == _CONSUMED))
         for through, ranges in parts.items():
@@ -629,13 +629,13 @@ class ChannelConsumers:
         self._channel.connection.server.post(functools.partial(self._note_lapsed, through, tags))
 
     def _note_lapsed(self, through: Channel, tags: range) -> None:
-        """Make room under the shared prefetch: the ack timeout of these messages is over, and they were requeued."""
+        """Make room under the shared prefetch: these messages exceeded their ack timeout and were requeued."""
         if self.together.limit:
             self._lapsed.setdefault(through, set()).update(tags)
             self.together.give_back(len(tags))
 
     def _still_counted(self, run: Unacked) -> int:
-        """How many of these messages counted under the shared prefetch until now."""
+        """Return how many messages of a run still counted under the shared prefetch."""
         lapsed = self._lapsed.get(run.owner) if isinstance(run.owner, Channel) else None
         if not lapsed:
             return run.count
@@ -644,7 +644,7 @@ class ChannelConsumers:
         return run.count - len(gone)
 
     def roll_back(self) -> None:
-        """Forget what was held back: it is unacked again."""
+        """Drop the transaction's settlements: the deliveries are unacked again."""
         held, self.uncommitted = self.uncommitted, []
         self.unacked.put_back([run for _, runs in held for run in runs])
 
@@ -657,9 +657,9 @@ class ChannelConsumers:
         return None
 
     async def release(self, seen_up_to: int | None = LOST) -> int:
-        """The channel is over: everything goes back to its queue; returns how many messages that were.
+        """Return everything to its queue, as the channel is over; return how many messages that were.
 
-        ``seen_up_to``: what has a higher delivery tag nobody has seen, as its client says; ``None``: all were seen.
+        ``seen_up_to``: messages with a higher delivery tag were not seen, as the client says; ``None``: all were seen.
         """
         if seen_up_to == LOST:  # of other clients, all count, as with a quorum queue
             seen_up_to = self.unacked.oldest if self._channel.connection.is_owner else None
@@ -692,7 +692,7 @@ class ChannelConsumers:
 
 
 def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
-    """The consumer's priority. Raises :class:`Refusal` for arguments that no consumer of a classic queue can have."""
+    """Return the consumer's priority. Raises :class:`Refusal` for arguments invalid with a classic queue."""
     if "x-stream-offset" in arguments:
         raise Refusal(
             PRECONDITION_FAILED, f"invalid arg 'x-stream-offset' for {queue} of queue type rabbit_classic_queue"
@@ -710,7 +710,7 @@ def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
 
 
 def _ack_timeout_ms(queue: QueueDeclaration, arguments: dict[str, Any]) -> int | None:
-    """How long the consumer may have a message, as a later RabbitMQ's consumers say it. Raises :class:`Refusal`."""
+    """Return the consumer's ack timeout, from the argument of later RabbitMQ versions. Raises :class:`Refusal`."""
     timeout_ms = arguments.get("x-consumer-timeout")
     if timeout_ms is None:
         return None

@@ -1,8 +1,8 @@
-"""Direct reply-to: answers that go straight from one client to another, past any queue.
+"""Direct reply-to: answers that go directly from one client to another, without a queue.
 
-A client consumes from the pseudo-queue :data:`REPLY_TO` and publishes its requests with ``reply_to`` set to it. What is
-published carries an address of that channel; who publishes to the default exchange with this address as the routing key
-reaches the channel itself. What nobody waits for any more is dropped.
+A client consumes from the pseudo-queue :data:`REPLY_TO` and publishes its requests with ``reply_to`` set to it. The
+published messages carry an address of that channel; a message published to the default exchange with this address as
+the routing key reaches the channel directly. Replies that no client waits for are dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReplyAddresses:
         return self._channels.get(routing_key)
 
     def add(self, channel: ServerChannel) -> str:
-        """A new address."""
+        """Return a new address."""
         address = f"{_ADDRESS}{secrets.token_urlsafe(24)}"
         self._channels[address] = channel
         return address
@@ -53,13 +53,13 @@ def is_address(routing_key: str) -> bool:
 
 
 class ReplyConsumer:
-    """A channel's, while it consumes from the pseudo-queue."""
+    """The consumer of a channel that consumes from the pseudo-queue."""
 
     def __init__(self, channel: ServerChannel) -> None:
         self._channel = channel
         self._tag = ""
         self.address = ""
-        """"": nobody consumes."""
+        """"": not consuming."""
 
     def begin(self, method: c.Basic.Consume, tag: str) -> None:
         """Raises :class:`Refusal`."""
@@ -71,7 +71,7 @@ class ReplyConsumer:
         self.address = self._channel.connection.server.replies.add(self._channel)
 
     def end(self, tag: str | None = None) -> bool:
-        """Whether there was one of that tag (``None``: any)."""
+        """Stop consuming; return whether there was a consumer with that tag (``None``: any)."""
         if not self.address or tag not in (None, self._tag):
             return False
         self._channel.connection.server.replies.remove(self.address)
@@ -79,13 +79,13 @@ class ReplyConsumer:
         return True
 
     def address_for_request(self) -> str:
-        """What a request's ``reply_to`` becomes. Raises :class:`Refusal` where nobody consumes."""
+        """Return the address for a request's ``reply_to``. Raises :class:`Refusal` if the channel does not consume."""
         if not self.address:
             raise Refusal(PRECONDITION_FAILED, "fast reply consumer does not exist")
         return self.address
 
     def deliver(self, routing_key: str, properties: bytes, bodies: Sequence[bytes]) -> None:
-        """Replies have come. They are not numbered: each has the tag of what the channel is given next."""
+        """Send replies. They are not numbered: each has the tag that the channel's next delivery will get."""
         channel = self._channel
         if not channel.may_send:
             return
@@ -96,6 +96,6 @@ class ReplyConsumer:
 
 
 def check_declared(channel: ServerChannel, name: str) -> None:
-    """A declaration asks whether somebody waits for replies. Raises :class:`Refusal` where nobody does."""
+    """Answer a declaration that asks whether a client waits for replies. Raises :class:`Refusal` if none does."""
     if name != REPLY_TO and channel.connection.server.replies.find(name) is None:
         raise Refusal(NOT_FOUND, f"no queue '{name}' in vhost '{channel.vhost}'")

@@ -1,7 +1,7 @@
 """DirectorySocket: the server's end of the socket in a data directory, for processes of the directory's user.
 
-Who comes is looked at (``SO_PEERCRED``): another user's process, root's but for, is dropped. Nobody is asked for a
-password, and everybody may do everything. What comes first says what is spoken: AMQP 0-9-1, with methods of our own
+A client's user is checked (``SO_PEERCRED``): other users' processes, except root's, are dropped. No password is needed,
+and every client may do everything. The first bytes choose the protocol: AMQP 0-9-1, with methods of our own
 (:mod:`warren.amqp.own_methods`), or, for ``warren top``, lines of JSON (:mod:`warren.actors.node.status_server`).
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 1024
 CHANNEL_MAX: Final = 65_535
 OWNER: Final = "owner"
-"""The name that the directory's user has here."""
+"""The name of the directory's user here."""
 
 _numbers = itertools.count(1)
 
@@ -49,7 +49,7 @@ class DirectorySocket:
         )
 
     async def listen(self) -> asyncio.Server:
-        """Let processes in. Raises :class:`StorageError`."""
+        """Listen. Raises :class:`StorageError`."""
         try:
             listener = self._socket.listen(BACKLOG)
         except (OSError, ValueError) as error:
@@ -57,15 +57,15 @@ class DirectorySocket:
         return await self._server.loop.create_unix_server(self.guest, sock=listener)
 
     def remove(self) -> None:
-        """Remove the file: nobody else finds in."""
+        """Remove the file, so that no other process connects."""
         self._socket.remove()
 
     def guest(self) -> asyncio.Protocol:
-        """The protocol of one who has come in."""
+        """Return the protocol for a new client."""
         return _Guest(self._server, self)
 
     def describe(self, process: int) -> Peer:
-        """A process that has come."""
+        """Describe a process that has connected."""
         return Peer(
             host=self._socket.path,
             port=0,
@@ -77,7 +77,7 @@ class DirectorySocket:
 
 
 class _Guest(asyncio.Protocol):
-    """Somebody who has not said anything yet; then one who speaks lines."""
+    """A client that has not sent anything yet; then one that speaks lines."""
 
     def __init__(self, server: Server, where: DirectorySocket) -> None:
         self._server = server
@@ -88,7 +88,7 @@ class _Guest(asyncio.Protocol):
         self._received = bytearray()
         self._busy = False
         self._writable = True
-        """Whether it reads what it is answered; else it is answered no more."""
+        """Whether it reads its answers; otherwise nothing more is written."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -150,7 +150,7 @@ class _Guest(asyncio.Protocol):
 
 
 def _credentials(transport: asyncio.Transport) -> tuple[int, int]:
-    """Process and user at the other end."""
+    """Return process and user at the other end."""
     number = transport.get_extra_info("socket").fileno()
     with socket.socket(fileno=os.dup(number)) as copied:
         return peer_of(copied)

@@ -1,7 +1,7 @@
 """Guests of a node that is not shared: its user's commands, which come by the node's own socket and speak AMQP there.
 
-A program that has a directory for itself serves nobody until somebody comes. Then there is a server that listens
-nowhere, until the node is closed; whoever can open the socket could as well open the files, and may do everything.
+A program that has a directory for itself starts no server until a client comes. The server then listens nowhere, and
+runs until the node is closed. A client that can open the socket could also open the files, so it may do everything.
 """
 
 from __future__ import annotations

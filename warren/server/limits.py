@@ -1,4 +1,4 @@
-"""How many connections and channels a vhost, and a user, may have; in RabbitMQ's words where there are too many."""
+"""The limits on connections and channels of a vhost and of a user, with RabbitMQ's error texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def connection_refused(server: Server, user: str, vhost: str) -> str | None:
-    """Why a user may not open one more connection to a vhost; ``None``: it may."""
+    """Return why a user may not open another connection to a vhost; ``None``: it may."""
     actor = server.node.actor
     limit = actor.parameters.vhost_limits(vhost).get("max-connections", -1)
     if 0 <= limit <= sum(one.vhost == vhost for one in server.connections.values()):
@@ -21,7 +21,7 @@ def connection_refused(server: Server, user: str, vhost: str) -> str | None:
 
 
 def channel_refused(server: Server, user: str) -> str | None:
-    """Why a user may not open one more channel; ``None``: it may."""
+    """Return why a user may not open another channel; ``None``: it may."""
     limit = _limit_of(server, user, "max-channels")
     if 0 <= limit <= sum(len(one.channels) for one in server.connections.values() if one.user == user):
         return f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
 
 _ANSWERED: Final = (WarrenError, ValueError, TypeError, LookupError)
-"""What a verb may raise; anything else is a mistake of ours."""
+"""The errors that a verb may raise; any other is a bug."""
 Verb = Callable[..., Any]
 """Called with the channel and the arguments; returns the answer, steps or a coroutine that lead to it, or that it comes
 :class:`Later`."""
@@ -46,15 +46,15 @@ Verb = Callable[..., Any]
 
 @attrs.frozen
 class Later:
-    """The answer comes when ``confirm`` does; meanwhile the channel goes on."""
+    """An answer that comes with ``confirm``; meanwhile the channel continues."""
 
     confirm: Future
     answer: Callable[[Any], Any]
-    """Makes it of what the confirm says."""
+    """Makes the answer from the confirm's result."""
 
 
 class OwnCalls:
-    """What a channel keeps between its calls: answers in their order, and the reader or tail that it stands for."""
+    """The state of a channel between its calls: answers in their order, and its reader or tail."""
 
     def __init__(self, channel: ServerChannel) -> None:
         self._channel = channel
@@ -84,7 +84,7 @@ class OwnCalls:
             waiter.set_result(None)
 
     async def all_told(self) -> None:
-        """Wait until all is answered."""
+        """Wait until all calls are answered."""
         if self._line:
             waiter = self._channel.connection.server.loop.create_future()
             self._told.append(waiter)
@@ -105,7 +105,7 @@ def _answer_of(later: Later) -> Method:
 
 
 def call_verb(channel: ServerChannel, method: Call) -> Work:
-    """Call a verb and answer. What it raises is the answer, too: the channel goes on."""
+    """Call a verb and answer. An error that it raises is an answer, too: the channel stays open."""
     calls = channel.own_calls()
     try:
         verb = VERBS.get(method.verb)
@@ -136,12 +136,12 @@ def _answer(found: Any) -> Method | Later:
 
 
 def _written(found: Any) -> CallOk:
-    """The answer, encoded: for a thread, where it may be long."""
+    """Return the encoded answer; run in a thread, as it may be long."""
     return CallOk({"result": write_value(plain(found))})
 
 
 async def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> CallOk:
-    """A verb of a node, or of a vhost, whose arguments and answer are plain values."""
+    """Call a verb of a node, or of a vhost, whose arguments and answer are plain values."""
     of = NodeVerbs(channel.node) if hasattr(NodeVerbs, verb) and vhost == "/" else VhostVerbs(channel.node, vhost)
     found = None if verb.startswith("_") else getattr(type(of), verb, None)
     if not inspect.isfunction(found):
@@ -248,7 +248,7 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
 
 
 def _records(found: Any) -> Any:
-    """Records as their bytes, wherever a verb of a topic returns some."""
+    """Replace records in the result of a topic's verb by their bytes."""
     if isinstance(found, list):
         return [_records(one) for one in found]
     return found.data() if isinstance(found, PackedRecords) else found
@@ -329,7 +329,7 @@ VERBS: Final[dict[str, Verb]] = {
     "tail.join": _tail,
     "any": _any,
 }
-"""By name."""
+"""Verbs by name."""
 
 TOPIC_VERBS: Final = frozenset(
     (
@@ -347,5 +347,5 @@ TOPIC_VERBS: Final = frozenset(
         "groups",
     )
 )
-"""Of a topic: what goes by plain values and messages."""
+"""Verbs of a topic whose arguments and results are plain values and messages."""
 READER_VERBS: Final = frozenset(("take", "commit", "take_back", "send_back", "queues", "leave"))

@@ -1,8 +1,8 @@
-"""ChannelPublisher: what a client publishes on a channel.
+"""ChannelPublisher: the publishing half of a client's channel.
 
-Messages that came together and differ in nothing but their bodies are one batch on their way to the queues. Where they
-go is looked up once a batch. A client in confirm mode is told of what is safe in few frames
-(:mod:`warren.server.confirms`); whoever waits for that has the queue sync at once.
+Messages that came together and differ in nothing but their bodies are one batch on their way to the queues. Routes are
+looked up once per batch. A client in confirm mode gets confirms in few frames (:mod:`warren.server.confirms`); when it
+waits for them, the queue syncs at once.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ _CONFIRMS: Final[dict[tuple[bool, bool], c.Basic.Ack | c.Basic.Nack]] = {
     (True, True): c.Basic.Ack(multiple=True),
     (False, False): c.Basic.Nack(requeue=False),
 }
-"""For acks and nacks, of one message or of all up to it."""
+"""Acks and nacks, of one message or of all up to it."""
 _CACHED_ENVELOPES: Final = 256
 _CACHED_PROPERTIES_BYTES: Final = 512
 
 
 @attrs.frozen(eq=False)
 class _Addressed:
-    """What goes around messages to one exchange and key, and the keys that they are routed by."""
+    """The envelope of messages to one exchange and key, and the keys that they are routed by."""
 
     key: PublishKey
     routing_keys: tuple[str, ...]
     headers: dict[str, Any] | None
     checked: ExchangeDeclaration
-    """The exchange as it was when the user's right was looked at."""
+    """The exchange as it was when the user's right was checked."""
     asks: bool = False
-    """Whether the answer is to come directly."""
+    """Whether the message asks for a direct reply."""
     delay: Delay | None = None
-    """When it is to come; ``None``: now."""
+    """When it is due; ``None``: now."""
 
 
 class ChannelPublisher:
@@ -72,28 +72,28 @@ class ChannelPublisher:
         self._channel = channel
         self.confirms: Confirms | None = None
         self.uncommitted: list[Messages] = []
-        """What a transaction holds back."""
+        """Messages that a transaction holds back."""
         self.uncommitted_bytes = 0
         self._users = channel.node.actor.users
         self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
         self._rights = self._users.version
-        """Those that were looked at for these."""
+        """The version of the rights that the cached addresses were checked against."""
         self._telling = False
         self._errors: dict[int, BaseException] = {}
         """Why messages were refused, by the first number of each batch; for guests only."""
         self._all_told: asyncio.Future[None] | None = None
         self._refused = False
-        """Whether one of what is being committed was refused."""
+        """Whether a message of the current commit was refused."""
         self._committing: list[Confirm] | None = None
-        """What a commit waits for."""
+        """The confirms that a commit waits for."""
 
     def select_confirms(self) -> None:
-        """Tell the client what is safe from now on."""
+        """Turn on confirms."""
         if self.confirms is None:
             self.confirms = Confirms()
 
     def publish(self, event: Messages) -> Work:
-        """Take messages; what is returned waits until they are let in."""
+        """Take messages; the returned work waits until they are admitted."""
         method: c.Basic.Publish = event.method  # type: ignore[assignment]
         if method.immediate:
             raise ProtocolError(NOT_IMPLEMENTED, "immediate=true", method.index)
@@ -134,7 +134,7 @@ class ChannelPublisher:
         admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, passes_alarms=passes)
         try:
             found = admission.attempt(actors, False)
-        except WarrenError as error:  # a queue that is down, or going
+        except WarrenError as error:  # a queue that is down, or ending
             self._settle(numbered, error)
             return None
         if isinstance(found, BackpressureWait):
@@ -146,7 +146,7 @@ class ChannelPublisher:
     async def _wait(
         self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[Receiver]
     ) -> None:
-        """Wait to be let in; meanwhile the socket is not read."""
+        """Wait until messages are admitted; meanwhile the socket is not read."""
         connection = self._channel.connection
         connection.hold(self)
         connection.tell_blocked()
@@ -168,7 +168,7 @@ class ChannelPublisher:
             connection.tell_unblocked()
 
     async def _one_by_one(self, addressed: _Addressed, event: Messages, numbered: int | None) -> None:
-        """Messages of which one may be refused and the next not."""
+        """Publish messages one by one, as one may be refused and the next not."""
         if numbered is not None and self.confirms is not None:
             self.confirms.split(numbered)
         for index, body in enumerate(event.bodies):
@@ -207,7 +207,7 @@ class ChannelPublisher:
             self._channel.connection.server.before_flush(self._tell)
 
     def _tell(self) -> None:
-        """Tell the client what is settled."""
+        """Send confirms for settled messages."""
         self._telling = False
         if self.confirms is None or not self._channel.may_send:
             return
@@ -224,7 +224,7 @@ class ChannelPublisher:
             self._all_told.set_result(None)
 
     async def all_told(self) -> None:
-        """Come back when the client has been told of everything that it has published."""
+        """Wait until all messages are confirmed to the client."""
         if self.confirms is not None and self.confirms.open and not self._channel.closed:
             self._all_told = self._channel.connection.server.loop.create_future()
             await self._all_told
@@ -233,7 +233,7 @@ class ChannelPublisher:
     # ── where to ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _address(self, exchange: str, routing_key: str, properties: bytes) -> _Addressed:
-        """Raises what keeps the user from publishing so."""
+        """Return the address. Raises if the user may not publish this way."""
         if self._rights != self._users.version:
             self._rights = self._users.version
             self._addressed.clear()
@@ -298,7 +298,7 @@ class ChannelPublisher:
         return [*actors, *self._channel.node.streams(vhost.name, names)] if len(actors) < len(names) else actors
 
     def _reply(self, addressed: _Addressed, event: Messages) -> bool:
-        """Give messages to a channel that waits for replies; whether there is one."""
+        """Give messages to a channel that waits for replies; return whether there is one."""
         routing_key = addressed.routing_keys[0]
         if addressed.checked.name or not is_address(routing_key):
             return False
@@ -309,7 +309,7 @@ class ChannelPublisher:
         return True
 
     def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
-        """Messages that no queue gets: back, where the client wants to know."""
+        """Return unroutable messages to the client, if they are mandatory."""
         method: c.Basic.Publish = event.method  # type: ignore[assignment]
         if self._channel.traffic is not None:
             self._channel.traffic.unrouted[method.mandatory] += len(event.bodies)
@@ -334,12 +334,12 @@ class ChannelPublisher:
         self._channel.connection.note_kept(size_bytes)
 
     def roll_back(self) -> None:
-        """Forget what was held back."""
+        """Drop the messages that were held back."""
         self.uncommitted, self.uncommitted_bytes = [], 0
 
     async def commit(self) -> bool:
-        """Publish what was held back, and wait until it is safe; returns whether all of it is, and none was refused.
-        Others have their turn in between."""
+        """Publish what was held back, and wait until it is safe; return whether all of it is, and none was refused.
+        Other connections have their turn in between."""
         held, self.uncommitted, self.uncommitted_bytes = self.uncommitted, [], 0
         confirms: list[Confirm] = []
         self._refused = False

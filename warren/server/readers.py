@@ -1,8 +1,8 @@
-"""ChannelReader: a reader of a topic that stands in another process (:mod:`warren.client.reader_verbs`).
+"""ChannelReader: the host's side of a topic's reader in another process (:mod:`warren.client.reader_verbs`).
 
-It is a member of its group for as long as its channel is open; where the topics are opened anew the channel is closed,
-and the reader begins another. What it has read and done it knows itself: here is only what it asks of the groups and of
-the files.
+It is a member of its group for as long as its channel is open. If the topics are reopened, the channel is closed and
+the reader begins another. The reader itself knows what it has read and done: this only serves its requests to the
+groups and the files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from warren.server.channel import ServerChannel
 
 TAKEN_BYTES: Final = 1 << 20
-"""About so much goes to a reader at a time."""
+"""About this many bytes go to a reader at a time."""
 
 Place = tuple[str, Taken]
-"""A topic, and what was taken of it."""
+"""A topic, and what was taken from it."""
 
 
 class ChannelReader:
-    """One channel's."""
+    """The reader of one channel."""
 
     def __init__(self, channel: ServerChannel, arguments: Mapping[str, Any]) -> None:
         self._channel = channel
@@ -45,13 +45,13 @@ class ChannelReader:
         self._last: tuple[str, int] | None = None
 
     def join(self) -> Steps[list[Any]]:
-        """Become a member; what the group is called, and where a broadcast reader is."""
+        """Become a member; return the group's key, and the positions of a broadcast reader."""
         yield from self._verbs.begin()
         self._joined = self._verbs.joined
         return [self._verbs.group_key, self._verbs.positions]
 
     def _running(self) -> Steps[RunningTopics]:
-        """The topics that it is a member of; raises :class:`Refusal`, which ends the channel, where those are gone."""
+        """Return the topics that it is a member of; if they are gone, raise :class:`Refusal`: it ends the channel."""
         running = yield from self._channel.node.topics()
         if running is not self._joined:
             raise Refusal(PRECONDITION_FAILED, "the topics were opened anew")
@@ -60,8 +60,8 @@ class ChannelReader:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, max_records: int) -> Steps[dict[str, Any]]:
-        """Messages, with the places that they were taken from. Where there is none, :class:`Arrived` says when to ask
-        again."""
+        """Return messages with the places that they were taken from. If there is no message, :class:`Arrived` says when
+        to ask again."""
         running, verbs = (yield from self._running()), self._verbs
         if self._arrival is None:
             self._is_awaited = False
@@ -87,7 +87,7 @@ class ChannelReader:
         self._channel.send(Arrived())
 
     def _read(self, running: RunningTopics, found: list[Place]) -> dict[str, Any]:
-        """The messages, until one cannot be read or they are enough; what lies behind goes back."""
+        """Return the messages up to one that cannot be read or to the size limit; hand the rest back."""
         places, error, size = [], None, 0
         left = iter(self._in_turn(found))
         for topic, taken in left:
@@ -116,7 +116,7 @@ class ChannelReader:
         }
 
     def _in_turn(self, found: list[Place]) -> list[Place]:
-        """These, from the queue on that stood behind the last one where there was no room for all."""
+        """Rotate the places, to begin after the queue that the size limit stopped at last time."""
         last, self._last = self._last, None
         queues = [(topic, taken.queue_id) for topic, taken in found]
         at = queues.index(last) + 1 if last in queues else 0

@@ -1,4 +1,4 @@
-"""Replies: with which number and text a refusal goes to a client, and what it closes."""
+"""Replies: the code and text of a refusal, and whether it closes the channel or the connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_TEXT_BYTES: Final = 255
 
 
 class Refusal(WarrenError):
-    """What a client asked for is refused; its channel, or its connection, is closed with this."""
+    """A client's request is refused; its channel, or its connection, is closed with this error."""
 
     def __init__(self, reply_code: int, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class Refusal(WarrenError):
 
 
 def reply_of(error: Exception) -> tuple[int, str]:
-    """Reply code and text: AMQP's for what the node refuses, ``INTERNAL_ERROR`` for what is nobody's fault outside."""
+    """Return reply code and text: AMQP's for what the node refuses, ``INTERNAL_ERROR`` for internal failures."""
     match error:
         case ProtocolError():
             return error.reply_code, error.reply_text

@@ -1,4 +1,4 @@
-"""SASL: how clients say who they are. RFC 4616 (PLAIN), RFC 4422 (EXTERNAL), and AMQP's own AMQPLAIN."""
+"""SASL: how clients authenticate. RFC 4616 (PLAIN), RFC 4422 (EXTERNAL), and AMQP's own AMQPLAIN."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from warren.storage.errors import MessageError, WarrenError
 
 
 class SaslError(WarrenError):
-    """A response that is none of the mechanism's."""
+    """A response that is invalid for the mechanism."""
 
 
 @attrs.frozen
 class Credentials:
-    """What a client has said. ``password`` is ``None`` where something else vouches for the name."""
+    """The user that a client claims to be. ``password`` is ``None`` if something else vouches for the name."""
 
     user: str
     password: bytes | None
 
 
 def mechanisms(peer_name: str | None) -> tuple[str, ...]:
-    """Those that a client can choose from; ``peer_name``: what its certificate says, if it has shown one."""
+    """Return the mechanisms for a client; ``peer_name``: the name in its certificate, if it has shown one."""
     return ("PLAIN", "AMQPLAIN") if peer_name is None else ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
 def credentials(mechanism: str, response: bytes, peer_name: str | None) -> Credentials:
-    """What the response of one of the :func:`mechanisms` says. Raises :class:`SaslError`."""
+    """Parse the response of one of the :func:`mechanisms`. Raises :class:`SaslError`."""
     match mechanism:
         case "PLAIN":
             parts = response.split(b"\0")
-            if len(parts) != 3 or parts[0]:  # no other identity can be had
+            if len(parts) != 3 or parts[0]:  # no other identity is supported
                 raise SaslError("a response of PLAIN is NUL, the user, NUL, the password")
             return Credentials(parts[1].decode(errors="surrogateescape"), parts[2])
         case "AMQPLAIN":
@@ -42,7 +42,7 @@ def credentials(mechanism: str, response: bytes, peer_name: str | None) -> Crede
 
 
 def _amqplain(response: bytes) -> Credentials:
-    """A table without the length in front of it."""
+    """Parse a table without its length prefix."""
     try:
         table, _ = read_table(len(response).to_bytes(4, "big") + response, 0, len(response) + 4)
     except MessageError as error:

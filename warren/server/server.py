@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 _LOG = logger("server")
 
 _OF_PARENTS: Final[list[Server]] = []
-"""In a forked child: its parent's servers. Nobody may collect them, for their sockets would close numbers that are
-somebody else's by then."""
+"""In a forked child: its parent's servers. They must not be collected: their sockets would close file descriptors that
+are reused by then."""
 
 HAND_OVER_S: Final = 2.0
-"""How long the processes that share a directory have to send what they were just sending to the host that goes."""
+"""How long the processes that share a directory have to send their pending data to a host that leaves."""
 STOP_TIMEOUT_S: Final = 1.0
-"""How long clients have to say that they have seen the end."""
+"""How long clients have to acknowledge the end."""
 
 CHANNEL_TICK_INTERVAL_S: Final = 60.0
-"""So often deliveries are looked for that nobody acks, unless their time is shorter."""
+"""How often deliveries are checked for their ack timeout, unless the timeout is shorter."""
 
 
 class ListenError(StorageError):
-    """The server cannot listen where it was told to."""
+    """The server cannot listen at its address."""
 
 
 class Server:
@@ -61,9 +61,9 @@ class Server:
         """By name; changed in the loop's thread alone."""
         self.traffic = Traffic()
         self.replies = ReplyAddresses()
-        """Who waits for direct replies."""
+        """The channels that wait for direct replies."""
         self.addresses: list[tuple[str, int]] = []
-        """Where it listens: hosts and ports, those of TLS behind the others."""
+        """Hosts and ports that it listens at, those of TLS last."""
         self.management: ManagementServer | None = None
         """The management API beside it."""
         self.thread: LoopThread | None = None
@@ -72,14 +72,14 @@ class Server:
         self._idle: asyncio.Event | None = None
         self._taking: set[asyncio.Task[Any]] = set()
         self._strangers: set[asyncio.Transport] = set()
-        """Who has come in by a directory's socket and has not said anything yet."""
+        """Clients of a directory's socket that have not sent anything yet."""
         self._is_stopping = False
         self._before_flush: list[Callable[[], None]] = []
         self._to_flush: set[ClientConnection] = set()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """In which everything here is done."""
+        """The loop that runs everything here."""
         return self._running.loop
 
     @property
@@ -89,8 +89,8 @@ class Server:
         return self.thread
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do ``work`` in the loop, soon; for any thread. A server that has stopped does none: an actor that has an
-        answer for a client who is gone goes on."""
+        """Run ``work`` in the loop, soon. Thread-safe. A stopped server ignores it: an actor that has an answer for a
+        client that is gone must not fail."""
         thread = self.thread
         if thread is not None:
             thread.post(work)
@@ -158,7 +158,7 @@ class Server:
             self._look_for_timeouts(settings.consumer_timeout)
 
     def _look_for_timeouts(self, timeout_ms: int) -> None:
-        """Now, and again and again. The directory's own user has all the time that there is."""
+        """Check for timeouts now, and repeatedly. The directory's own user has no timeout."""
         now_s = self.loop.time()
         for connection in list(self.connections.values()):
             if not connection.is_owner:
@@ -192,7 +192,7 @@ class Server:
         self.addresses += [one.getsockname()[:2] for one in listening.sockets]
 
     def stop(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:
-        """Close every connection, as RabbitMQ does when it is stopped, and listen no more."""
+        """Close every connection, as RabbitMQ does when it is stopped, and stop listening."""
         if self.thread is None:
             return
         if self.management is not None:
@@ -210,7 +210,7 @@ class Server:
             self._socket.remove()
         for one in [one for listening in self._listening for one in listening.sockets]:
             self.loop.remove_reader(one.fileno())
-        await asyncio.sleep(0)  # asyncio loses those whom it has just let in if what they came by is closed then
+        await asyncio.sleep(0)  # asyncio loses connections just accepted if their listener is closed now
         for listening in self._listening:
             listening.close()
         for stranger in list(self._strangers):
@@ -229,7 +229,7 @@ class Server:
                 await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
 
     def forget(self) -> None:
-        """In a forked child: the sockets are the parent's, and open for as long as anybody has them."""
+        """In a forked child: close the sockets. They are the parent's, and the child would keep them open."""
         sockets = [one.fileno() for listening in self._listening for one in listening.sockets]
         for number in sockets + [connection.fileno() for connection in self.connections.values()]:
             with contextlib.suppress(OSError):
@@ -238,7 +238,7 @@ class Server:
         _OF_PARENTS.append(self)
 
     def take(self, connection: socket.socket, by: DirectorySocket) -> None:
-        """Serve a connection that somebody else has accepted; for any thread."""
+        """Serve a connection that was accepted elsewhere. Thread-safe."""
 
         def begin() -> None:
             task = self.loop.create_task(self.loop.connect_accepted_socket(by.guest, connection))
@@ -250,8 +250,8 @@ class Server:
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def let_in(self, stranger: asyncio.Transport) -> bool:
-        """Whether somebody who came by a directory's socket stays; he does not where the server is being stopped, and
-        nobody would hear him. He is hung up on at once, for he would wait for an answer."""
+        """Return whether a new client of a directory's socket is accepted. While the server is stopping, it is
+        disconnected at once, because it would wait for an answer in vain."""
         if self._is_stopping:
             stranger.abort()
             return False
@@ -259,7 +259,7 @@ class Server:
         return True
 
     def no_stranger(self, transport: asyncio.Transport) -> None:
-        """He has said what he speaks, or has gone."""
+        """Forget a client that has sent its first bytes or has gone."""
         self._strangers.discard(transport)
 
     def admit(self, connection: ClientConnection) -> bool:
@@ -280,7 +280,7 @@ class Server:
         return True
 
     def discard(self, connection: ClientConnection) -> None:
-        """A connection is over."""
+        """Forget a connection that is over."""
         if self.connections.get(connection.name) is connection:
             del self.connections[connection.name]
             self.traffic.churn["connection_closed"] += 1
@@ -290,25 +290,25 @@ class Server:
     # ── rounds ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def flush_later(self, connection: ClientConnection) -> None:
-        """Let a connection send what it has, once this round of the loop is done."""
+        """Let a connection send pending data once this round of the loop is done."""
         self._to_flush.add(connection)
         self._running.see_to_round()
 
     def before_flush(self, work: Callable[[], None]) -> None:
-        """Do ``work`` once this round of the loop is done."""
+        """Call ``work`` once this round of the loop is done."""
         self._before_flush.append(work)
         self._running.see_to_round()
 
     def begin_round(self) -> None:
-        """A connection's bytes are about to be worked off; :meth:`end_round` comes next."""
+        """Begin to handle a connection's bytes; :meth:`end_round` comes next."""
         self._running.begin_round()
 
     def end_round(self) -> None:
-        """Do what was posted until now and what that brings about, and let connections send."""
+        """Run posted work and what follows from it, and let connections send."""
         self._running.end_round()
 
     def _flush(self) -> bool:
-        """Whether there is something to send again."""
+        """Send; return whether there is more to send."""
         works, self._before_flush = self._before_flush, []
         for work in works:
             work()
@@ -325,7 +325,7 @@ class Server:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, where it is installed."""
+    """Return a uvloop event loop if uvloop is installed, else asyncio's."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
     except ImportError:

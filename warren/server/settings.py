@@ -1,4 +1,4 @@
-"""ServerSettings: what a server can be told, under RabbitMQ's names (dots are underscores)."""
+"""ServerSettings: the settings of a server, under RabbitMQ's names (with underscores for dots)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ DEFAULT_CONSUMER_TIMEOUT: Final = 1_800_000
 
 @attrs.frozen(kw_only=True)
 class TlsSettings:
-    """TLS by Python's :mod:`ssl`. Raises :class:`SettingsError` where a file is missing."""
+    """TLS by Python's :mod:`ssl`. Raises :class:`SettingsError` if a file is missing."""
 
     certfile: str
-    """The server's certificate (PEM), with those of the authorities between it and the root behind it."""
+    """The server's certificate (PEM), followed by those of intermediate authorities."""
     keyfile: str
     cacertfile: str | None = None
-    """Whose certificates clients may show."""
+    """The authorities whose certificates clients may show."""
     verify: bool = False
-    """Whether clients have to show a certificate; what it says is who they are, with the mechanism EXTERNAL."""
+    """Whether clients have to show a certificate; it names the user, with the mechanism EXTERNAL."""
     login_from: str = "distinguished_name"
-    """What of the certificate is the user's name: ``distinguished_name`` or ``common_name``."""
+    """The part of the certificate that is the user's name: ``distinguished_name`` or ``common_name``."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("certfile", "keyfile", "cacertfile"):
@@ -48,18 +48,18 @@ class TlsSettings:
 
 @attrs.frozen(kw_only=True)
 class ServerSettings:
-    """Where a server listens, and what it lets its clients do. Raises :class:`SettingsError`."""
+    """Where a server listens, and what its clients may do. Raises :class:`SettingsError`."""
 
     host: str = "127.0.0.1"
-    """The address to listen on: the loopback one, unless something else is said."""
+    """The address to listen on; by default the loopback one."""
     port: int | None = DEFAULT_PORT
     """0: a free one; ``None``: listen for no plain connections."""
     tls_port: int | None = None
     """As ``port``, for connections by TLS."""
     tls: TlsSettings | None = None
     listeners_tcp: tuple[str, ...] = ()
-    """``"host:port"`` of each place to listen at for plain connections, in place of ``host`` and ``port``; a port alone
-    is one of ``host``."""
+    """``"host:port"`` of each address for plain connections, in place of ``host`` and ``port``; a port alone
+    belongs to ``host``."""
     listeners_ssl: tuple[str, ...] = ()
     """The same for connections by TLS, in place of ``tls_port``."""
     tcp_listen_options_backlog: int = 1024
@@ -67,34 +67,34 @@ class ServerSettings:
     tcp_listen_options_nodelay: bool = True
     """Whether small packets go out at once (``TCP_NODELAY``)."""
     tcp_listen_options_sndbuf: int | None = None
-    """Bytes of a socket's send buffer; ``None``: as the system has it."""
+    """Bytes of a socket's send buffer; ``None``: the system's default."""
     tcp_listen_options_recbuf: int | None = None
     """Bytes of its receive buffer."""
     channel_max: int = CHANNEL_MAX
-    """Channels a connection; 0: no limit."""
+    """Channels per connection; 0: no limit."""
     frame_max: int = FRAME_MAX
     """Bytes; 0: no limit."""
     heartbeat: int = 60
     """Seconds; 0: none."""
     handshake_timeout: float = 10.0
-    """Seconds in which a client has to come as far as ``connection.open``."""
+    """Seconds in which a client has to reach ``connection.open``."""
     connection_max: int | None = None
     """Connections at a time; ``None``: no limit."""
     max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
     """Bytes."""
     consumer_timeout: int | None = DEFAULT_CONSUMER_TIMEOUT
-    """Milliseconds for which a delivery may be unacked; then its channel is closed, looked for once a minute. ``None``:
+    """Milliseconds for which a delivery may be unacked; then its channel is closed. Checked once a minute. ``None``:
     for ever."""
     loopback_users: tuple[str, ...] = ("guest",)
-    """Who may connect from this machine only."""
+    """Users that may connect from this machine only."""
     directory: str | None = None
     """A data directory with a socket for processes of its user (:mod:`warren.server.directory_socket`); ``None``:
     none."""
     default_queue_type_for_quorum: str | None = None
-    """``"classic"``: a queue that is declared with ``x-queue-type: quorum`` is a durable classic one; ``None``: it is
+    """``"classic"``: a queue declared with ``x-queue-type: quorum`` becomes a durable classic one; ``None``: it is
     refused."""
     management: ManagementSettings | None = None
-    """With them, the management API and its page are served, too; ``None``: they are not."""
+    """If set, the management API and its page are served, too."""
 
     def __attrs_post_init__(self) -> None:
         if self.frame_max and self.frame_max < FRAME_MIN_SIZE:

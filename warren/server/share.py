@@ -1,14 +1,14 @@
-"""Share: what one connection may take of its server's time and memory.
+"""Share: the limits on one connection's use of its server's time and memory.
 
-*Time.* What has come is worked off for :data:`TURN_S` at a time, and so many bytes are read; then other connections
+*Time.* What has come is processed for :data:`TURN_S` at a time, and a read is limited in size; then other connections
 have their turn. What is left of a read is *put off*, and nothing more is read until it is done.
 
-*Answers.* A client that asks and does not read the answers is read no further, and no more is done for it, while more
+*Answers.* If a client does not read its answers, its requests are neither read nor handled while more
 than :data:`MAX_UNSENT_BYTES` wait to be sent to it.
 
-*What is not published yet*: bodies of which a part has to come, and transactions that are not committed. While an alarm
-is set, a connection that holds more than :data:`MAX_HELD_BYTES` of it is read no further. Nobody would notice that its
-client is gone, whose memory may be what the alarm is about: so that is looked for.
+*Not published yet*: incomplete message bodies, and transactions that are not committed. While an alarm is set, a
+connection that holds more than :data:`MAX_HELD_BYTES` of it is read no further. Without reads, nothing shows that its
+client is gone, although its memory may be the reason for the alarm; so this is checked separately.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 TURN_S: Final = 0.02
 EVENTS_AT_A_TIME: Final = 256
-"""Of a transaction, before others have their turn."""
+"""Events of a transaction, before other connections have their turn."""
 READ_AT_A_TIME_BYTES: Final = 1 << 16
-"""Behind a read of so much others come first; libuv would read on for megabytes."""
+"""After a read of this size other connections come first; libuv would read on for megabytes."""
 MAX_UNSENT_BYTES: Final = 16 << 20
 MAX_HELD_BYTES: Final = 1 << 20
 LOOK_EVERY_BYTES: Final = 8 << 20
-"""The memory is read anew when so much has come that is not published yet."""
+"""The memory is measured again when this much has come that is not published yet."""
 HANG_UP_INTERVAL_S: Final = 0.5
-"""So often it is looked whether a client that is not read is still there."""
+"""How often a client that is not read is checked for a hang-up."""
 
 _HUNG_UP: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Share:
-    """One connection's."""
+    """The share of one connection."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.is_stuck = False
         """Whether the client has to read first."""
         self.kept_bytes = 0
-        """What has come in transactions."""
+        """Bytes that have come in transactions."""
         self._connection = connection
         self._loop = connection.server.loop
         self._put_off: deque[Event] = deque()
@@ -58,7 +58,7 @@ class Share:
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def of(self, events: list[Event], read_bytes: int) -> list[Event]:
-        """What is to be done now of what a read has brought."""
+        """Return those events of a read that are to be handled now."""
         if read_bytes >= READ_AT_A_TIME_BYTES:
             self._wait_for_turn()
         if self._put_off:  # the connection was closed meanwhile, and is read for the answer to that
@@ -67,7 +67,7 @@ class Share:
         return events
 
     def put_off(self, events: Sequence[Event]) -> None:
-        """These are done when others have had their turn, and the client has read what waits for it."""
+        """Handle these after other connections had their turn, and after the client has read its answers."""
         self._put_off.extendleft(reversed(events))
         self._wait_for_turn()
 
@@ -98,7 +98,7 @@ class Share:
             self._connection.release(self)
 
     async def all_done(self) -> None:
-        """Come back when everything is done that has come, for a client that is gone."""
+        """Wait until all events are handled, for a client that is gone."""
         while self._put_off:
             self._connection.work_off(self._next())
             await asyncio.sleep(0)
@@ -106,13 +106,13 @@ class Share:
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def note_unsent(self, size_bytes: int) -> None:
-        """So much waits to be sent."""
+        """Note how many bytes wait to be sent."""
         if size_bytes > MAX_UNSENT_BYTES and not self.is_stuck:
             self.is_stuck = True
             self._connection.hold(self)
 
     def note_read(self) -> None:
-        """The client has read."""
+        """Note that the client has read."""
         if self.is_stuck:
             self.is_stuck = False
             self._come_soon()
@@ -120,19 +120,19 @@ class Share:
                 self._room.set()
 
     async def has_room(self) -> None:
-        """Come back when the client has read so much of its answers that it may have more, or is gone."""
+        """Wait until the client has read enough of its answers, or is gone."""
         while self.is_stuck:
             self._room = asyncio.Event()
             await self._room.wait()
 
     def end(self) -> None:
-        """The client is gone: nobody waits for it."""
+        """Release what waits for the client: it is gone."""
         self.note_read()
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def note_received(self) -> None:
-        """Something has come that may be held for long."""
+        """Note received data that may be held for long."""
         connection = self._connection
         gate = connection.node.gate
         came_bytes = self.kept_bytes + connection.engine.assembled_bytes

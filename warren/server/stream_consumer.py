@@ -1,8 +1,8 @@
 """StreamConsumer: one consumer of a stream.
 
-It reads on by itself, from where it began, as far as the client has credit: as many messages as its prefetch may be
-unacked, and an ack gives room for one more. Nothing is taken from the stream, so other consumers have nothing to do
-with it. Files are read in a thread; where the client takes nothing, nothing is read.
+It reads on by itself, from its start, as far as the client has credit: as many messages as its prefetch may be
+unacked, and an ack gives room for one more. Nothing is taken from the stream, so it does not affect other consumers.
+Files are read in a thread; if the client takes nothing, nothing is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_AT_ONCE: Final = 256
 
 _HEADERS: Final = 0x2000
 _CONTENT_TYPES: Final = (0x8000, 0x4000)
-"""Flags of what stands ahead of the headers: short strings."""
+"""Flags of the properties before the headers: short strings."""
 _NAME: Final = bytes((len(OFFSET),)) + OFFSET.encode() + b"l"
 _OFFSET: Final = struct.Struct(">q")
 _FLAGS: Final = struct.Struct(">H")
@@ -48,7 +48,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class StreamConsumer:
-    """A consumer of a client, of a stream."""
+    """A client's consumer of a stream."""
 
     no_ack: Final = False
 
@@ -76,7 +76,7 @@ class StreamConsumer:
         self._changed = asyncio.Event()
 
     def info(self) -> dict[str, Any]:
-        """What RabbitMQ's management shows of a consumer."""
+        """Return what RabbitMQ's management shows of a consumer."""
         return {
             "consumer_tag": self.tag,
             "queue": self.queue,
@@ -84,14 +84,14 @@ class StreamConsumer:
             "exclusive": self.exclusive,
             "prefetch_count": self.prefetch,
             "arguments": self.arguments,
-            "active": False,  # as RabbitMQ says of a stream's
+            "active": False,  # as RabbitMQ reports for streams
             "activity_status": "up",
         }
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
     async def find_start(self) -> None:
-        """Find out where it begins."""
+        """Find the offset where it begins."""
         node = self._channel.node
         running = await bridge.run(node.caught_up())
         spec = OffsetSpec.of(self._stream.declaration, self.arguments.get(OFFSET, "next"), node.now_ms())
@@ -104,25 +104,25 @@ class StreamConsumer:
                 found = offsets_at(running, self._stream.topic, STREAM_QUEUE_ID + 1, spec.moment_ms / 1000)
                 wanted = found[STREAM_QUEUE_ID]
             else:
-                wanted = spec.offset or 0  # it may be one that will come
+                wanted = spec.offset or 0  # it may be one in the future
             return max(wanted, there.start)
 
         self._offset = await bridge.in_thread(start)
 
     def begin(self) -> None:
-        """Send what there is, and what comes."""
+        """Send existing and new messages."""
         self._stream.consumers.add(self._wake)
         self._task = self._channel.connection.start(self._run())
 
     def stop(self) -> None:
-        """Nothing more goes to the client."""
+        """Stop sending to the client."""
         if not self.gone:
             self.gone = True
             self._stream.consumers.discard(self._wake)
             self._changed.set()
 
     async def end(self) -> None:
-        """Stop, and wait until no file is read any more."""
+        """Stop, and wait until no more files are read."""
         self.stop()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -153,7 +153,7 @@ class StreamConsumer:
         return self.gone or self._channel.closed
 
     async def _wait_for_client(self) -> None:
-        """Until it has acked something, or takes something."""
+        """Wait until the client acks, or takes more data."""
         self._changed.clear()
         connection = self._channel.connection
         if not connection.writable:
@@ -161,7 +161,7 @@ class StreamConsumer:
         await self._changed.wait()
 
     async def _send_some(self) -> bool:
-        """Whether there was anything."""
+        """Send some messages; return whether there were any."""
         count = min(self._credit, _MOST_AT_ONCE)
         messages = await bridge.in_thread(functools.partial(self._stream.read, self._offset, count))
         if not messages or self._is_over:
@@ -172,7 +172,7 @@ class StreamConsumer:
         return True
 
     async def _wait_for_more(self) -> None:
-        """Until something was appended to the stream, or the client is gone."""
+        """Wait until something is appended to the stream, or the client is gone."""
         running = self._stream.topics
         topics, arrivals = {self._stream.topic}, running.dispatcher.arrivals
         arrival = arrivals.wait_for(topics, running.dispatcher)
@@ -189,7 +189,7 @@ class StreamConsumer:
                 arrival.on_done(lambda _: self._wake())
                 await self._changed.wait()
             if running.dispatcher.actor_stopped.is_set():
-                await bridge.run(self._channel.node.change(lambda _: None))  # they are just opened anew
+                await bridge.run(self._channel.node.change(lambda _: None))  # they are being reopened
         finally:
             arrivals.forget(topics, arrival)
 
@@ -221,10 +221,10 @@ class StreamConsumer:
             tag += len(same)
         channel.connection.flush()
 
-    # ── settling: what a channel asks of those that its deliveries came from ────────────────────────────────────
+    # ── settling: what a channel calls for its deliveries ───────────────────────────────────────────────────────
 
     def settle_ranges(self, outcome: str, offsets: Sequence[range]) -> None:
-        """Acks give credit, while it lives. Raises :class:`~warren.server.replies.Refusal` for anything else."""
+        """Add credit for acks, until it ends. Raises :class:`~warren.server.replies.Refusal` for anything else."""
         if self.gone:
             return
         if outcome != "ack":
@@ -234,7 +234,7 @@ class StreamConsumer:
 
 
 def with_offset(properties: bytes, offset: int) -> bytes:
-    """A message's properties with the header ``x-stream-offset``."""
+    """Return a message's properties with the header ``x-stream-offset``."""
     before, table, behind = _split(properties)
     table += _NAME + _OFFSET.pack(offset)
     return b"".join((before, _LENGTH.pack(len(table)), table, behind))
@@ -242,8 +242,8 @@ def with_offset(properties: bytes, offset: int) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _split(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """What stands ahead of the headers, with the flag for them; the headers without their length; what is behind."""
-    if _NAME[:-1] in properties:  # a publisher's own, which has to go
+    """Return the part before the headers, with the flag for them; the headers without their length; and the rest."""
+    if _NAME[:-1] in properties:  # a publisher's own, which is removed
         known = decode_properties(properties)
         if known.headers is not None and OFFSET in known.headers:
             headers = {name: value for name, value in known.headers.items() if name != OFFSET}

@@ -1,7 +1,7 @@
-"""Streams as clients declare and consume them: what RabbitMQ refuses, and the rest through the node.
+"""Streams as clients declare and consume them: RabbitMQ's refusals, and the rest through the node.
 
-:mod:`warren.actors.topics.streams` has what a stream is; :mod:`warren.server.stream_consumer` what a client gets of
-one.
+:mod:`warren.actors.topics.streams` implements streams; :mod:`warren.server.stream_consumer` sends them to
+clients.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FOREIGN_CONSUMER_ARGUMENTS: Final = ("x-priority", "x-cancel-on-ha-failover")
 
 
 def find_stream(channel: ServerChannel, name: str) -> Stream | None:
-    """The stream of that name, if there is one."""
+    """Return the stream of that name, if there is one."""
     streams = channel.node.actor.streams
     return streams.find(channel.vhost, name) if streams else None
 
 
 async def declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> Stream:
-    """See that the stream is there."""
+    """Declare the stream, if it does not exist."""
     declaration = QueueDeclaration(
         vhost=channel.vhost,
         name=name,
@@ -48,28 +48,28 @@ async def declare(channel: ServerChannel, name: str, method: c.Queue.Declare) ->
 
 
 async def count(channel: ServerChannel, stream: Stream) -> int:
-    """How many messages it has."""
+    """Return the number of its messages."""
     await bridge.run(channel.node.caught_up())
     return len(await bridge.in_thread(stream.bounds))
 
 
 def refuse_server_name() -> None:
-    """A stream has a name of its own."""
+    """Refuse a stream without a name."""
     raise Refusal(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
 
 
 def refuse_get(channel: ServerChannel, name: str) -> None:
-    """Where it is a stream."""
+    """Raise :class:`Refusal` if it is a stream."""
     _refuse(channel, name, "basic.get")
 
 
 def refuse_purge(channel: ServerChannel, name: str) -> None:
-    """Where it is a stream."""
+    """Raise :class:`Refusal` if it is a stream."""
     _refuse(channel, name, "queue.purge")
 
 
 def refuse_return(stream: Stream) -> None:
-    """A message of a stream is acked, and nothing else."""
+    """Refuse any settlement but an ack."""
     raise Refusal(NOT_IMPLEMENTED, f"basic.nack and basic.reject not supported by stream queues {stream.declaration}")
 
 
@@ -81,7 +81,7 @@ def _refuse(channel: ServerChannel, name: str, what: str) -> None:
 def check_consume(
     stream: Stream, arguments: Mapping[str, Any], *, prefetch: int, global_prefetch: int, no_ack: bool
 ) -> None:
-    """Raise :class:`Refusal` for a consumer that a stream cannot have."""
+    """Raise :class:`Refusal` for a consumer that streams do not support."""
     declaration = stream.declaration
     if OFFSET in arguments:
         OffsetSpec.of(declaration, arguments[OFFSET], 0)
@@ -100,7 +100,7 @@ def check_consume(
 
 @attrs.frozen
 class OffsetSpec:
-    """Where a consumer begins: one of these."""
+    """Where a consumer begins; only one field is set."""
 
     name: str | None = None
     """``first``, ``last`` or ``next``."""
@@ -110,7 +110,7 @@ class OffsetSpec:
 
     @classmethod
     def of(cls, declaration: QueueDeclaration, value: Any, now_ms: int) -> OffsetSpec:
-        """What the argument means at this moment; raises :class:`Refusal` for what is none."""
+        """Parse the argument at this moment; raises :class:`Refusal` if it is invalid."""
         match value:
             case "first" | "last" | "next":
                 return cls(name=value)

@@ -1,4 +1,4 @@
-"""ChannelTail: a tail of a queue that stands in another process, for as long as its channel is open."""
+"""ChannelTail: the host's side of a tail in another process, for as long as its channel is open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChannelTail:
-    """One channel's."""
+    """The tail of one channel."""
 
     def __init__(self, channel: ServerChannel, queue: QueueVerbs) -> None:
         self._channel = channel
@@ -24,11 +24,11 @@ class ChannelTail:
         self._is_left = False
 
     def join(self, last: int) -> Steps[None]:
-        """Stand ``last`` messages before the end."""
+        """Start ``last`` messages before the end."""
         return self._verbs.begin(last)
 
     def take(self, max_records: int) -> Steps[list[dict[str, Any]]]:
-        """The next messages. Where there are none, :class:`Arrived` says when to ask again."""
+        """Return the next messages. If there is no message, :class:`Arrived` says when to ask again."""
         page = yield from self._verbs.page(max_records)
         if not page:
             arrival = self._verbs.arrival()
@@ -45,13 +45,13 @@ class ChannelTail:
             self._channel.send(Arrived())
 
     def leave(self) -> Steps[None]:
-        """It is over."""
+        """End the tail."""
         self._is_left = True
         return self._verbs.close()
 
 
 def browsed_to_send(page: list[BrowsedMessage]) -> list[dict[str, Any]]:
-    """Messages that were looked at, as an answer (:func:`warren.client.queue_verbs.browsed_of`)."""
+    """Encode browsed messages for an answer (:func:`warren.client.queue_verbs.browsed_of`)."""
     return [
         {
             "level": one.level,

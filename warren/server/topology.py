@@ -34,12 +34,12 @@ Change = Callable[[NodeActor, Binding, object], None]
 
 
 def find_queue(channel: ServerChannel, name: str) -> QueueEntry:
-    """A queue that this connection may use. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
+    """Return a queue that this connection may use. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
     return channel.node.actor.find_queue(channel.vhost, name, channel.connection)
 
 
 def _declared_name(channel: ServerChannel, name: str) -> str:
-    """As RabbitMQ has it: without line breaks. A process of a shared directory names things as the host's own does."""
+    """Return the name without line breaks, as RabbitMQ does; for a process of a shared directory, unchanged."""
     return name if channel.connection.is_owner else name.replace("\r", "").replace("\n", "")
 
 
@@ -54,7 +54,7 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
         definitions.exchange(name)
     else:
         if method.exchange_type not in EXCHANGE_TYPES:
-            known = "unknown" if method.exchange_type else "invalid"  # Erlang knows the empty name
+            known = "unknown" if method.exchange_type else "invalid"  # Erlang has an atom for the empty name
             raise Refusal(COMMAND_INVALID, f"{known} exchange type '{method.exchange_type}'")
         _refuse_default(name)
         channel.check("exchange", name, "configure")
@@ -168,13 +168,13 @@ def _exists(channel: ServerChannel, name: str) -> bool:
 
 
 async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[int, int]:
-    """Messages that are ready, and consumers."""
+    """Return the numbers of ready messages and of consumers."""
     if not isinstance(found, QueueEntry):
-        return await streams.count(channel, found), 0  # RabbitMQ says none of a stream, whoever consumes
+        return await streams.count(channel, found), 0  # RabbitMQ reports no consumers of a stream
     actor = found.actor
 
     ready, consumers = await bridge.answer(call(actor, actor.lengths))
-    if isinstance(ready, Future):  # a crash has left many: RabbitMQ counts them before it lets anybody in
+    if isinstance(ready, Future):  # a crash has left many: RabbitMQ counts them before it accepts clients
         ready = await bridge.answer(ready)
     return ready, consumers
 
@@ -208,7 +208,7 @@ async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Decl
 
 
 def _check_equivalent(there: QueueDeclaration, method: c.Queue.Declare, arguments: Mapping[str, Any]) -> None:
-    """Refuse what is not what is there, before it is asked whether it could be at all."""
+    """Reject a redeclaration whose properties differ, before validating it."""
     if there.exclusive != method.exclusive:
         raise Refusal(RESOURCE_LOCKED, locked(there))
     durable = method.durable and not method.exclusive

@@ -1,7 +1,7 @@
-"""What goes through channels and exchanges, counted under the names of RabbitMQ's message stats.
+"""Message counts of channels and exchanges, under the names of RabbitMQ's message stats.
 
-Messages are counted where a management API shows them, and else not: a channel that nobody counts has no
-:class:`ChannelTraffic`. All of it is in the server's event loop.
+Messages are counted only for a management API: otherwise channels have no :class:`ChannelTraffic`. All of it is in the
+server's event loop.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ ExchangeKey = tuple[str, str]
 
 @attrs.define(eq=False)
 class ExchangeTraffic:
-    """What was published to an exchange, and what came out of it for queues."""
+    """Messages published to an exchange, and those that it routed to queues."""
 
     publish_in: int = 0
     publish_out: int = 0
 
     def to_json(self) -> dict[str, int]:
-        """Empty where there was nothing."""
+        """Return the counts; empty if nothing was published."""
         return {"publish_in": self.publish_in, "publish_out": self.publish_out} if self.publish_in else {}
 
 
 @attrs.define(eq=False)
 class Traffic:
-    """That of a node."""
+    """The traffic of a node."""
 
     is_counted: bool = False
-    """Whether messages are."""
+    """Whether messages are counted."""
     churn: Counter[str] = attrs.Factory(Counter)
-    """Connections and channels that came and went."""
+    """Connections and channels that were opened and closed."""
     exchanges: dict[ExchangeKey, ExchangeTraffic] = attrs.Factory(dict)
     gone: dict[str, Counter[str]] = attrs.Factory(dict)
-    """By vhost: what channels that are closed have counted."""
+    """By vhost, the sums of closed channels."""
 
     def publish(self, vhost: str, exchange: str, count: int, queues: int) -> None:
-        """So many messages for so many queues each."""
+        """Count ``count`` messages, each for ``queues`` queues."""
         found = self.exchanges.get((vhost, exchange))
         if found is None:
             found = self.exchanges[vhost, exchange] = ExchangeTraffic()
@@ -52,24 +52,24 @@ class Traffic:
         found.publish_out += count * queues
 
     def of_channel(self, vhost: str) -> ChannelTraffic | None:
-        """For a new channel."""
+        """Return the traffic of a new channel."""
         self.churn["channel_created"] += 1
         return ChannelTraffic(self, vhost) if self.is_counted else None
 
     def channel_closed(self, vhost: str, counted: dict[str, int]) -> None:
-        """What it has counted stays in the sums."""
+        """Add a closed channel's counts to the sums."""
         self.churn["channel_closed"] += 1
         if counted:
             self.gone.setdefault(vhost, Counter()).update(counted)
 
     def forget_exchanges(self, gone: Collection[ExchangeKey]) -> None:
-        """They were deleted."""
+        """Forget deleted exchanges."""
         for key in gone:
             del self.exchanges[key]
 
 
 class ChannelTraffic:
-    """That of one channel."""
+    """The traffic of one channel."""
 
     __slots__ = ("_traffic", "_vhost", "acked", "delivered", "got", "got_empty", "published", "redelivered", "unrouted")
 
@@ -78,30 +78,30 @@ class ChannelTraffic:
         self._vhost = vhost
         self.published = self.acked = self.redelivered = self.got_empty = 0
         self.unrouted = [0, 0]
-        """Messages that no queue got: dropped, returned."""
+        """Unroutable messages: dropped, returned."""
         self.delivered = [0, 0]
-        """To consumers that ack, and to those that need not."""
+        """Messages delivered to consumers with acks, and without."""
         self.got = [0, 0]
-        """The same one by one."""
+        """Messages that were got, with acks, and without."""
 
     def publish(self, exchange: str, count: int, queues: int) -> None:
-        """So many messages for so many queues each."""
+        """Count ``count`` messages, each for ``queues`` queues."""
         self.published += count
         self._traffic.publish(self._vhost, exchange, count, queues)
 
     def deliver(self, count: int, *, no_ack: bool, redelivered: bool) -> None:
-        """To a consumer."""
+        """Count messages delivered to a consumer."""
         self.delivered[no_ack] += count
         if redelivered:
             self.redelivered += count
 
     def get(self, *, no_ack: bool, redelivered: bool) -> None:
-        """One message."""
+        """Count a message that was got."""
         self.got[no_ack] += 1
         self.redelivered += redelivered
 
     def to_json(self, confirmed: int = 0) -> dict[str, int]:
-        """Those of publishing where it has published, those of consuming where it has consumed."""
+        """Return the publishing counts if it has published, and the consuming counts if it has consumed."""
         found: dict[str, int] = {}
         if self.published:
             dropped, returned = self.unrouted

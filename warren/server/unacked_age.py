@@ -1,6 +1,6 @@
-"""UnackedAge: for how long a channel has had what it has not settled, to the tick.
+"""UnackedAge: the age of a channel's oldest unsettled delivery, to the tick.
 
-Nothing is noted with a delivery. At each tick is noted which tag comes next: what has a smaller one was delivered
+Nothing is recorded with a delivery. Each tick records the next tag: deliveries with a smaller one were made
 before.
 """
 
@@ -13,13 +13,13 @@ import attrs
 
 @attrs.define(eq=False)
 class UnackedAge:
-    """Of one channel."""
+    """The age of one channel's deliveries."""
 
     _marks: deque[tuple[float, int]] = attrs.Factory(deque)
-    """Moments, and the tag that came next then; the first is the first that came behind the oldest unsettled one."""
+    """Moments, each with the next tag at that time; the first has a tag above the oldest unsettled one."""
 
     def tick(self, now_s: float, oldest_tag: int | None, next_tag: int) -> float:
-        """For so many seconds, or a tick longer, ``oldest_tag`` has been there. ``None``: everything is settled."""
+        """Return the age of ``oldest_tag`` in seconds, at most a tick too low. ``None``: everything is settled."""
         marks = self._marks
         while marks and (oldest_tag is None or marks[0][1] <= oldest_tag):
             marks.popleft()

@@ -6,7 +6,7 @@ A *place* is a data directory (warren's or RabbitMQ's), an archive of one, or a 
 later and in batches, which of them are safe there or refused. The *pump* (:mod:`~warren.shovel.pump`) stands between
 them and keeps the one rule that everything else follows from:
 
-    the source is told that a letter may go only after the destination said that it has it.
+    a letter is settled at the source only after the destination has confirmed it.
 
 A source that moves acks it then; one that copies from a read-only place writes down that it is done
 (:mod:`~warren.shovel.progress`). So whatever is killed, whenever, no message is lost; one that was on the way may be

@@ -68,7 +68,7 @@ class Address:
 
     @property
     def place(self) -> tuple[str, int, bytes]:
-        """What tells one place from another, whoever asks."""
+        """What tells one place from another, whatever the user."""
         return self.parameters.host, self.parameters.port, self.vhost
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """A live broker that is filled: publisher confirms, and messages that look as they did in their old queue.
 
 *Into the queue* (the default): every message goes into the queue of its own name and into no other, whatever bindings
-the broker has. Routing key, properties, headers and order stay. The exchange stays where it can:
+the broker has. Routing key, properties, headers and order stay. The exchange stays if possible:
 
 =========================================  =================================================================
 it was published to                        it goes through, and so arrives with the exchange
@@ -13,11 +13,10 @@ one that it has; or with a header CC       the shovel's own temporary exchange, 
                                            a header says what the exchange was (``x-original-exchange``)
 =========================================  =================================================================
 
-Both temporary ones are fanout exchanges, for which neither key nor CC means anything: published to the exchange it
-first went to, a message would come to every queue that is bound there, and a copy of each of them lies in its own queue
-already. A stand-in is told from an exchange of somebody else by its argument ``alternate-exchange``, the one argument
-that the broker compares: to declare it succeeds where it is missing or ours (left by a kill; then it is made anew), and
-fails where it is another's.
+Both temporary ones are fanout exchanges, which ignore key and CC: published to the exchange it first went to, a message
+would come to every queue that is bound there, and each of them already has a copy. A stand-in differs from a foreign
+exchange by its argument ``alternate-exchange``, the one argument that the broker compares: declaring it succeeds if it
+is missing or ours (left by a kill; then it is made again), and fails if it is another's.
 
 *As published*: to its first exchange with its first key; the broker's bindings, CC included, decide. What reaches no
 queue comes back and counts as refused.
@@ -44,7 +43,7 @@ from warren.shovel.letter import Letter, carbon_copies, with_original_exchange
 from warren.shovel.places import Intake, Outcome
 
 STAND_IN_MARK: Final = "warren.shovel"
-"""What a stand-in's alternate exchange is called; there is none of that name, and none is needed."""
+"""The name of a stand-in's alternate exchange, which does not exist and need not."""
 
 _NOT_FOUND = 404
 _TAKEN = frozenset({403, 406})
@@ -81,7 +80,7 @@ class _Exchanges:
     _channel: Channel | None = None
 
     def see_to_queue(self) -> None:
-        """Declare the queue, durable, where it is missing; one that is there is used as it is."""
+        """Declare the queue, durable, if it is missing; use an existing one as it is."""
         name = text(self.queue)
         try:
             self._call("queue_declare", queue=name, passive=True)
@@ -178,7 +177,7 @@ class _Intake:
         self._channel.turn(0.0)
         if wait and not self._outcomes and self._unconfirmed:
             self._channel.turn(WAIT_S)
-        if self._unknown_return:  # then nobody can say which confirm means that a message got nowhere
+        if self._unknown_return:  # then it is unknown which confirm belongs to the returned message
             raise ShovelError(f"{self._connection.address}: returned a message that it was not sent")
         outcomes, self._outcomes = self._outcomes, []
         if not outcomes:

@@ -4,8 +4,8 @@ What is taken is what was ready at the beginning, or less; messages that are pub
 more than that, the last acks are held back: while ``goal - prefetch`` messages are acked and ``prefetch`` delivered,
 the broker delivers nothing beyond the goal. They go out when the consumer is cancelled.
 
-A queue may run dry before (another consumer, expiry). An empty queue does not announce itself; so where nothing has
-come for a moment and nothing is on the way, the broker is asked what is ready. Where it has messages and gives none for
+A queue may run dry before (another consumer, expiry). An empty queue does not announce itself; so if nothing has come
+for a moment and nothing is on the way, the broker is asked what is ready. If it has messages and gives none for
 :data:`STALLED_S`, another consumer has the queue to itself, and that is an error.
 """
 
@@ -151,7 +151,7 @@ class _Acks:
     """Which delivery tags are settled, and which of them are acked."""
 
     hold_from: int | None = None
-    """So many are acked at most; ``None``: all."""
+    """Maximum number of acks; ``None``: no limit."""
     settled: int = 0
     _acked_up_to: int = 0
     _waiting: set[int] = attrs.field(factory=set)

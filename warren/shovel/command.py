@@ -74,7 +74,7 @@ def shovel(
     """Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.
 
     Directories and archives are copied from, unless --move says otherwise; brokers are always emptied. Killed or
-    stopped by an error, it goes on where it was when it is run again; the last messages may then be there twice.
+    stopped by an error, it continues when it is run again; the last messages may then be there twice.
     Exit code 1: some could not be read; all the others are there.
     """
     from warren.shovel import run  # noqa: PLC0415  # brings pika, which no other command should wait for
@@ -128,7 +128,7 @@ def renames_of(said: list[str]) -> dict[str, str]:
 
 @contextmanager
 def _watching(*, as_json: bool) -> Iterator[Watcher]:
-    """A progress bar on stderr, where that is a terminal."""
+    """A progress bar on stderr, if that is a terminal."""
     from warren.shovel.run import Watcher  # noqa: PLC0415  # as above
 
     console = Console(stderr=True, highlight=False)

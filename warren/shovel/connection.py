@@ -1,8 +1,7 @@
 """A connection to a broker through pika, driven from here: calls that wait, and events in between.
 
-pika calls back; what is on the way (confirms, deliveries) is collected by whoever asked for it, while :class:`Loop`
-turns. One loop serves both connections of a shovel from broker to broker, so that heartbeats go on at one while the
-other is waited for.
+pika calls back; a caller collects what it asked for (confirms, deliveries) while :class:`Loop` turns. One loop serves
+both connections of a shovel from broker to broker, so that heartbeats go on at one while the other is waited for.
 
 Properties pass as the bytes that they are. pika's own decoder would cut doubles to whole numbers, take every string
 that is not UTF-8 for binary, and has no words for some values; its encoder refuses doubles. So a content header's frame
@@ -43,7 +42,7 @@ class RawProperties:
         self.data = data
 
     def encode(self) -> list[bytes]:
-        """What pika puts behind the body's size."""
+        """What pika puts after the body's size."""
         return [self.data]
 
 
@@ -190,7 +189,7 @@ class Channel:
         self.check()
         try:
             method(*values, **arguments)
-        except pika.exceptions.AMQPError as error:  # on its way out: nobody was told yet
+        except pika.exceptions.AMQPError as error:  # on its way out: not reported yet
             raise ShovelError(f"{self._connection.address}: {_said(error)}") from error
 
     def call(self, method: Callable[..., object], **arguments: Any) -> Any:

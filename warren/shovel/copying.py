@@ -6,7 +6,7 @@ levels of a priority queue come under its base name, the highest first.
 
 A classic queue's messages come in the order of their seq_ids. Not so a quorum queue's: what had been out comes first,
 and a higher priority overtakes. There the progress may call safe what is below the lowest seq_id that is *still to
-come*, and that is told by a replay of its own, which reads no bodies.
+come*, which a replay of its own finds without reading bodies.
 """
 
 from __future__ import annotations

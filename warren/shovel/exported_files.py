@@ -65,9 +65,9 @@ def format_of_file(path: str) -> Format | None:
 
 
 def open_export(path: str, said: Format | None = None) -> ExportedFile:
-    """The file of exported messages at ``path``; ``said``: its format, where the name does not say it.
+    """The file of exported messages at ``path``; ``said``: its format, if the name does not say it.
 
-    Raises :class:`ShovelError` where nobody says it, :class:`StorageError` where there is no such file.
+    Raises :class:`ShovelError` if the format is unknown, :class:`StorageError` if there is no such file.
     """
     chosen = said or format_of_file(path)
     if not os.path.exists(path):
@@ -207,7 +207,7 @@ class BodyFile(_OneFile):
 
 
 class BodyFolder:
-    """Bodies, each a file, in the order of the files' names; those that begin with a point are none."""
+    """Bodies, each a file, in the order of the files' names; names that begin with a point are ignored."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -233,7 +233,7 @@ class BodyFolder:
 
 
 def body_row(body: bytes) -> Row:
-    """A message of which nothing is known but its body: persistent, and for whichever queue it is brought to."""
+    """A message known only by its body: persistent, and for any queue."""
     return {
         "vhost": "/",
         "queue": None,

@@ -5,8 +5,8 @@ of :func:`~warren.salvage.names.as_text`, ``properties`` and ``headers`` as JSON
 bytes. What a line does not say has a default, so that one can be written by hand; ``body`` alone is needed. What else
 an export knows of a message is there, too, for conditions.
 
-The properties are those that were exported, byte for byte: ``encoded_properties`` where it is there, and else what JSON
-says, which the export has found to be enough.
+The properties are those that were exported, byte for byte: ``encoded_properties`` if it is there, else what JSON says,
+which the export has found to be enough.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NEEDED: Final = frozenset(("exchange", "routing_keys", "properties", "body"))
 
 
 def row_of_line(line: str | bytes) -> dict[str, Any]:
-    """The row that a line says; raises :class:`MessageError` for what is none."""
+    """The row in a line; raises :class:`MessageError` if it is invalid."""
     try:
         said = json.loads(line)
         if not isinstance(said, dict) or "body" not in said:
@@ -93,9 +93,9 @@ def row_of_fields(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_types(row: Row) -> None:
-    """Hold each column of a row to what it is to hold; raises :class:`MessageError` for a value that is something else.
+    """Check the type of each column of a row; raises :class:`MessageError` for a wrong value.
 
-    Whoever makes a row of what others wrote asks for this once; what takes it need not look again.
+    Rows from foreign data are checked once, by the code that makes them; their readers need not check again.
     """
     for name, (kind, words) in _TYPES.items():
         value = row.get(name)
@@ -162,7 +162,7 @@ def _encoded(properties: str, headers: str | None) -> bytes:
 
 
 def row_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
-    """The row that cells of CSV say, by the names of their columns; raises :class:`MessageError` for what is none."""
+    """The row in cells of CSV, by the names of their columns; raises :class:`MessageError` if they are invalid."""
     try:
         if "topic" in cells:
             raise MessageError("a message of a topic, which goes into no queue")

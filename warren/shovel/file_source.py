@@ -1,9 +1,9 @@
 """A source that is a file of exported messages (:mod:`warren.shovel.exported_files`). It stays as it is.
 
 First all of it is read, to see which queues it has, where each begins and how many messages there are; then each
-queue's part is read again. What is no row is reported and passed over. What is done is written down elsewhere, as of a
-directory: there a row's number stands for a seq_id, and the content's digest, with the condition, for the directory. So
-a file that has changed, or another condition, is another copy, which begins anew.
+queue's part is read again. What is no row is reported and passed over. Progress is recorded elsewhere, as for a
+directory: a row's number stands for a seq_id, and the content's digest, with the condition, for the directory. So a
+file that has changed, or another condition, is another copy, which starts from the beginning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Chosen:
     """They go elsewhere: where their exchanges lead."""
 
     def copy_of(self, digest: str) -> str:
-        """What the progress of such a copy stands under: of another one nothing is said by it."""
+        """The key of such a copy's progress; another copy has another key."""
         where = "" if self.where is None else f" where {self.where}"
         return f"{digest}{where}{' as published' if self.as_published else ''}"
 

@@ -2,7 +2,7 @@
 
 Properties travel as the bytes that the publisher sent, so that nothing of them is lost on the way: the width of a
 number, a double, a string that is not UTF-8, a name that comes twice. Only where the broker itself had decoded them
-(what was dead-lettered, what had a header BCC) are they written anew.
+(what was dead-lettered, what had a header BCC) are they encoded again.
 
 A message can name further queues in its headers CC and BCC; the broker looks at them whenever it is published. BCC is
 gone by the time it stands in a queue, CC stays.
@@ -43,7 +43,7 @@ class Letter(NamedTuple):
 
 
 def from_term(term: bytes, expiry_us: int, position: Position) -> Letter:
-    """The letter that an encoded message is; raises :class:`MessageError` for what is none."""
+    """The letter of an encoded message; raises :class:`MessageError` if it is invalid."""
     message = decode_message(term)
     properties = encoded_properties_of(term, message)
     return Letter(message.exchange, message.routing_keys, properties, message.body, expiry_us, position)

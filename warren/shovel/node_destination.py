@@ -1,8 +1,8 @@
-"""A node's directory that is filled, whoever hosts the node: through its own verbs, as if the messages were published.
+"""A node's directory that is filled through the node's own verbs, as if the messages were published.
 
-So they count in its limits, go into the levels of a priority queue, wake consumers; a time to live begins anew. They
+So they count in its limits, go into the levels of a priority queue, wake consumers; times to live start again. Messages
 keep the exchange, the keys and the very properties that they had. *Into the queue* (the default) a message goes into
-the queue of its name, which is made, durable, where it is missing; *as published* to its exchange with its key, and the
+the queue of its name, which is made, durable, if it is missing; *as published* to its exchange with its key, and the
 node's bindings decide: what reaches no queue is refused.
 
 Messages are held until the pump asks what became of them; those that differ in their bodies only go together, and all
@@ -27,7 +27,7 @@ from warren.verbs.steps import run
 
 HELD: Final = 256
 HELD_BYTES: Final = 4 << 20
-"""So many letters, or so many bytes of them, about, are published together."""
+"""Letters that are published together: up to this many, or about this many bytes."""
 
 Publish = Callable[[Sequence[AsTheyWere]], "Sequence[str | None]"]
 """Publishes groups of messages; of each why it was refused, or ``None``."""

@@ -50,7 +50,7 @@ class Source(Protocol):
     """Where letters come from; a context manager."""
 
     def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
-        """Those queues (all, where none is named), in order; raises where one is not there."""
+        """The named queues (all, if ``names`` is empty), in order; raises if one is missing."""
 
 
 class Intake(Protocol):
@@ -66,7 +66,7 @@ class Intake(Protocol):
         """
 
     def close(self) -> None:
-        """Clean up behind the last letter."""
+        """Clean up after the last letter."""
 
     @property
     def renamed_exchanges(self) -> int:
@@ -77,4 +77,4 @@ class Destination(Protocol):
     """Where letters go; a context manager."""
 
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
-        """The queue ``name`` (at the source: ``source_name``), made where it is missing."""
+        """The queue ``name`` (at the source: ``source_name``), made if it is missing."""

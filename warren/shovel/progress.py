@@ -5,8 +5,8 @@
     {"warren": "shovel progress 1", "source": "…", "destination": "…",
      "queues": [{"vhost", "directory", "to", "messages", "next_seq_id", "beyond": [seq_id, …]}]}
 
-Of a queue's directory (a priority queue's level has one of its own) everything below ``next_seq_id`` that was there to
-copy is safe at the destination, and so is ``beyond``: what was confirmed behind a message that was refused, or came
+In a queue's directory (a priority queue's level has one of its own) everything below ``next_seq_id`` that was there to
+copy is safe at the destination, and so is ``beyond``: what was confirmed after a message that was refused, or came
 before messages with lower seq_ids.
 
 The file is replaced as a whole, and synced, after every batch that the destination confirmed, so a kill leaves the old
@@ -49,7 +49,7 @@ class Reach:
 
     def add(self, seq_ids: Iterable[int], first_open: int | None) -> None:
         """These are safe. ``first_open``: the lowest seq_id that was sent and is not safe, or that comes although a
-        higher one was sent; ``None``: there is none."""
+        higher one was sent; ``None``: no such seq_id."""
         added = set(seq_ids)
         self.messages += len(added)
         self.beyond |= added
@@ -73,7 +73,7 @@ class Progress:
     def open(cls, files: FileSystem, path: str, *, source: str, destination: str) -> Progress:
         """What the file at ``path`` says, if there is one.
 
-        Raises :class:`ShovelError` for one of another copy, and :class:`DataError` for one that is none.
+        Raises :class:`ShovelError` for the file of another copy, and :class:`DataError` for a damaged file.
         """
         progress = cls(files, path, source, destination)
         if not files.exists(path):

@@ -1,7 +1,7 @@
-"""The pump: takes letters from a source's queue to a destination's, and acks behind itself.
+"""The pump: takes letters from a source's queue to a destination's, and acks them when they have arrived.
 
-On the way, or there and not settled, are at most ``window`` letters and about :data:`WINDOW_BYTES` of bodies, whatever
-the backlog. A letter is settled at the source when the destination has confirmed it, not before. Where one is refused
+At most ``window`` letters and about :data:`WINDOW_BYTES` of bodies are on the way, or arrived and not settled, whatever
+the backlog. A letter is settled at the source when the destination has confirmed it, not before. If one is refused,
 nothing new is sent; what is on the way is waited for and settled (each letter for itself), and then
 :class:`RefusedError` is raised.
 """
@@ -45,7 +45,7 @@ class Moved:
 
 @attrs.define
 class Pump:
-    """Moves one queue; made anew for each."""
+    """Moves one queue; each queue needs a new one."""
 
     source: SourceQueue
     intake: Intake

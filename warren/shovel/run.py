@@ -56,7 +56,7 @@ class Orders:
     format: Format | None = None
     """Of a file; ``None``: as its name says."""
     where: str | None = None
-    """Of a file: only messages of which this is true."""
+    """Of a file: only messages for which this is true."""
     into: str | None = None
     """Of a file: all into this queue."""
     into_vhost: str | None = None
@@ -64,7 +64,7 @@ class Orders:
     publish: bool = False
     """Into a directory: through its node, wherever that runs."""
     node: Node | None = None
-    """With that: the node, where it is open."""
+    """With that: the node, if it is open."""
     adopt: bool = False
     """With that: take over the directory of a stopped RabbitMQ."""
 
@@ -99,10 +99,10 @@ class Account:
 
 @attrs.frozen
 class Watcher:
-    """Who is told what happens."""
+    """Callbacks for what happens."""
 
     begin: Callable[[Moved, int], None]
-    """A queue is begun, with about so many messages."""
+    """A queue begins, with about this many messages."""
     progress: Callable[[Moved], None]
     report: Callable[[Finding], None]
     notify: Callable[[str], None]

@@ -85,7 +85,7 @@ class MoveSource:
     def open(cls, path: str, vhost: str | None, names: Sequence[bytes], report: OnFinding) -> Iterator[MoveSource]:
         """The data directory ``path``, of its vhosts perhaps one only; ``names``: the queues that will be asked for.
 
-        Nothing is opened for writing where that is not possible for all of them.
+        Nothing is opened for writing unless that is possible for all of them.
         """
         if os.path.isfile(path) or is_stream(path):
             raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
@@ -124,7 +124,7 @@ class MoveSource:
 def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> None:
     """Raise :class:`ShovelError` where a queue is of a format that is only read.
 
-    A quorum queue is in nobody's way if it is not asked for. A classic one shares the vhost's store.
+    A quorum queue that is not asked for does not matter. A classic one shares the vhost's store.
     """
     for queue in vhost.queues:
         name, _ = split_level(queue.name)
@@ -192,7 +192,7 @@ def _expiries_us(fetched: Fetched) -> list[int]:
 
 @attrs.define
 class DirectoryDestination:
-    """A data directory that messages are put into, made where it is missing. Made by :meth:`open`."""
+    """A data directory that messages are put into, created if it is missing. Made by :meth:`open`."""
 
     _directory: str
     _opened: ExitStack

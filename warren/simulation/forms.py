@@ -28,7 +28,7 @@ MOST: Final = 1 << 53
 
 
 def under(key: str, said: object) -> str:
-    """Return what was said of a value, with ``key`` before it. The key is a name, or words that end with a blank."""
+    """Return a message about a value, with ``key`` before it. The key is a name, or words that end with a blank."""
     text = str(said)
     return key + ("" if text.startswith((" ", "[", ":")) or key.endswith(" ") or not key else ".") + text
 
@@ -129,7 +129,7 @@ def parts(values: Any, kind: type[T]) -> tuple[T, ...]:
 
 
 def items(values: Any, of: str, least: int = 1) -> tuple[Any, ...]:
-    """Return the items of a list that has at least so many."""
+    """Return the items of a list that has at least ``least``."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes) or len(values) < least:
         raise ScenarioError(f" must be a list of {of}, not {shown(values)}")
     return tuple(values)
@@ -180,7 +180,7 @@ def share(value: Any) -> float:
 
 
 def one_of(value: Any, choices: Any) -> Any:
-    """Return a text that is one of those of a Literal."""
+    """Return a text that is a choice of a Literal."""
     texts: tuple[str, ...] = get_args(choices)
     if not isinstance(value, str) or value not in texts:
         raise ScenarioError(f" must be one of {', '.join(map(repr, texts))}, not {shown(value)}")

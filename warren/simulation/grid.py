@@ -102,7 +102,7 @@ class Point:
 
 
 def axes_of(vary: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> tuple[Axis, ...]:
-    """Return the axes. Raises :class:`ScenarioError` if there are none, or if a key is there twice."""
+    """Return the axes. Raises :class:`ScenarioError` if the list is empty, or if a key is there twice."""
     if isinstance(vary, Mapping):
         for key, values in vary.items():
             if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):

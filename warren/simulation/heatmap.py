@@ -98,7 +98,7 @@ class Grid:
     places: list[tuple[int, int]]
     """Row and column of each point."""
     values: list[Any]
-    """Of the last key."""
+    """The values of the last key."""
     failed: list[bool]
 
     @classmethod
@@ -124,7 +124,7 @@ class Grid:
         return len(self.down_labels) == 1
 
     def cells(self, column: str) -> Any:
-        """Return a measure's values by place; NaN where there is no point."""
+        """Return a measure's values by place; NaN if a place has no point."""
         cells = np.full((len(self.down_labels), len(self.right_labels)), np.nan)
         for place, value in zip(self.places, self.frame[column].astype(float), strict=True):
             cells[place] = value

@@ -73,7 +73,7 @@ class SimulatedNode:
         self.calls_by_message = spec.profile == "rabbitmq-3.10"
         """A RabbitMQ's queue takes each message in a call of its own, and reduces memory use in every 1001st."""
         self.promises_to_all = spec.profile != "rabbitmq-3.10"
-        """The runtime makes safe what comes, whether somebody waits for it or not; RabbitMQ only for who asks."""
+        """The runtime makes all messages safe, awaited or not; RabbitMQ only those whose publisher asks for it."""
         self.check_invariants = check_invariants
         self.monitor = MemoryMonitor(
             memory_limit_bytes(self.settings.vm_memory_high_watermark, spec.memory),
@@ -83,7 +83,7 @@ class SimulatedNode:
         self.disk_monitor = DiskMonitor(disk_limit_bytes(self.settings.disk_free_limit, spec.memory))
         self.allocated = AllocatedReading()
         self.bodies = AllocatedReading()
-        """Of that, bodies."""
+        """The bodies' part of ``allocated``."""
         self.used_bytes = 0
         self.changed: dict[SimulatedQueue, None] = {}
         """Queues that something has happened to since the timeline's last row."""

@@ -57,7 +57,7 @@ class MessageMemory:
     alpha: int = attrs.field(default=200, converter=amount)
     """A ready message whose body is in RAM; the body comes on top."""
     beta: int = attrs.field(default=0, converter=amount)
-    """A ready message of which the position is in RAM and the body is not."""
+    """A ready message whose position is in RAM and whose body is not."""
     delta: int = attrs.field(default=0, converter=amount)
     """A ready message that is on disk alone."""
     unacked: int = attrs.field(default=200, converter=amount)
@@ -66,12 +66,12 @@ class MessageMemory:
     store_entry: int = attrs.field(default=0, converter=amount)
     """A body in the message store, wherever its message is."""
     open_file: int = attrs.field(default=0, converter=amount)
-    """Of the file that a message store is writing, at most so much stays in RAM."""
+    """The most that stays in RAM of the file that a message store is writing."""
     queue_awake: int = attrs.field(default=8192, converter=amount)
     queue_asleep: int = attrs.field(default=4096, converter=amount)
     """A queue that hibernates with nothing in RAM."""
     node: int = attrs.field(default=0, converter=amount)
-    """What the node takes whatever is in its queues."""
+    """What the node takes, regardless of its queues."""
 
 
 RABBITMQ_MEMORY: Final = MessageMemory(
@@ -89,13 +89,13 @@ class Disk:
     bandwidth: int = attrs.field(default=500_000_000, converter=amount)
     """Bytes a second, read or written."""
     latency: float = attrs.field(default=0.0, converter=period)
-    """Seconds that each read takes beside its bytes; writes go to the system's cache and have none."""
+    """Seconds that each read takes beside its bytes; writes go to the system's cache and have no latency."""
     fsync: float = attrs.field(default=0.002, converter=period)
     """Seconds that a sync takes."""
     size: int | None = attrs.field(default=None, converter=amount)
     """Bytes it holds in all; ``None``: any number."""
     used: int = attrs.field(default=0, converter=amount)
-    """Of these, what others take."""
+    """Bytes of ``size`` that others take."""
 
     def __attrs_post_init__(self) -> None:
         if not self.bandwidth:
@@ -121,7 +121,7 @@ def _settings(value: Any) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True, field_transformer=named)
 class NodeSpec:
-    """A node: its memory, its disk, and how it is set up. What is not said is the profile's, or the default."""
+    """A node: its memory, its disk, and how it is set up. What is not given is the profile's, or the default."""
 
     profile: Profile = attrs.field(default="default", converter=formed, metadata=by(one_of, Profile))
     """The engine's numbers and habits (:mod:`warren.storage.settings`)."""
@@ -138,9 +138,9 @@ class NodeSpec:
     report_interval: float = attrs.field(default=5.0, converter=period)
     """queue_ram_report_interval_ms: between two reports of a queue."""
     hibernate_after: float = attrs.field(default=1.0, converter=period)
-    """hibernate_after_ms: a queue with nothing to do for so long hibernates."""
+    """hibernate_after_ms: a queue that has nothing to do for this time hibernates."""
     wake_idle_queues: bool | None = attrs.field(default=None, converter=truth)
-    """RabbitMQ's way: the monitor tells every queue, idle ones too. ``None``: as the profile does."""
+    """RabbitMQ's way: the monitor notifies every queue, idle ones too. ``None``: as the profile does."""
     message_memory: MessageMemory | None = attrs.field(default=None, converter=formed, metadata=by(part, MessageMemory))
     """``None``: the profile's."""
     disk: Disk = attrs.field(factory=Disk, converter=formed, metadata=by(part, Disk))

@@ -236,7 +236,7 @@ def _thinned(columns: Columns, by: str, most: int) -> Columns:
 
 
 def _known(of: Any, values: Floats) -> float:
-    """Return ``of`` the finite values; NaN if there are none."""
+    """Return ``of`` the finite values; NaN if no value is finite."""
     known = values[np.isfinite(values)]
     return float(of(known)) if len(known) else float("nan")
 

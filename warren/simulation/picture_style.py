@@ -34,7 +34,7 @@ PALE: Final = "#6b7780"
 LINE: Final = "#c9d0d4"
 GRID: Final = "#e9edef"
 PAPER: Final = "#fefefe"
-"""Of the lines between areas; not quite white, so that a report can find it."""
+"""The colour of the lines between areas; not quite white, so that a report can find it."""
 
 BLUE: Final = "#0a6ab0"
 SKY: Final = "#7cc0ea"
@@ -129,13 +129,13 @@ def latency_axis(axes: Axes, smallest_s: float, largest_s: float) -> None:
 
 @attrs.frozen
 class Panel:
-    """One pair of axes: how high (inches), what it is called, and who draws it."""
+    """One pair of axes: how high (inches), its title, and the function that draws it."""
 
     title: str
     draw: Callable[[Axes], None]
     height: float = 2.0
     legend_columns: int = 3
-    """Where it is narrow."""
+    """In a narrow figure."""
     legend_entries: int = 3
 
     def legend_lines(self, *, is_narrow: bool) -> int:
@@ -206,7 +206,7 @@ def _composed(columns: Sequence[Column], title: str, note: str, width_inches: fl
 
 @attrs.frozen
 class _Place:
-    """Of a column, in inches: its left, its width, and from the top where its ribbon and its panels begin."""
+    """The place of a column, in inches: its left, its width, and from the top where its ribbon and its panels begin."""
 
     left: float
     width: float

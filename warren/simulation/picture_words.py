@@ -19,7 +19,7 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return a number with three significant digits, and no zeros behind the point."""
+    """Return a number with three significant digits, and no zeros at the end of a fraction."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -52,7 +52,7 @@ def time_text(seconds: float) -> str:
 _TIMES: Final = (
     (2 * 86400, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"),
 )  # fmt: skip
-"""The least seconds that are said in a unit, the unit's seconds, and its name."""
+"""The least seconds for which a unit is used, the unit's seconds, and its name."""
 
 
 def share_text(share: float) -> str:
@@ -87,7 +87,7 @@ def _of_day(at_s: float, *, seconds: bool) -> str:
 
 @attrs.frozen
 class TimeScale:
-    """How moments (seconds from the start) are said, from 0 to ``length_s``."""
+    """How moments (seconds from the start, from 0 to ``length_s``) are written."""
 
     length_s: float
     start_s: float = 0.0
@@ -108,7 +108,7 @@ class TimeScale:
         return "time of day" if self.is_clock else f"time, {self.unit[1]}"
 
     def ticks(self, most: int) -> list[float]:
-        """Return the moments to be named, at most so many."""
+        """Return the moments to be labelled, at most about ``most``."""
         unit_s, name = self.unit
         span = self.length_s / unit_s
         step = next((one for one in _STEPS[name] if span / one <= most), span / most) * unit_s

@@ -2,8 +2,8 @@
 
 The processes are started afresh, not forked, because a fork has no copy of the other threads. They import only the
 simulation, and not the program that was started, so that program needs no guard (``if __name__ == "__main__"``). There
-are never more points in work than processes. If a process dies, for example because memory runs out, one of these
-points is the cause. Each of them is tried once more, alone. The point with which a process dies again has failed.
+are never more points in work than processes. If a process dies, for example because memory runs out, one of the points
+in work is the cause. Each is tried once more, alone. The point with which a process dies again has failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cores() -> int:
 
 
 def on_processes(points: Sequence[Point], progress: Done, *, processes: int | None = None) -> list[Outcome]:
-    """Return the outcomes of points, in their order. ``processes``: so many at a time; ``None``: one for each core.
+    """Return the outcomes of points, in their order. ``processes``: the most at a time; ``None``: one for each core.
 
     With one process, all points run in this one.
     """
@@ -70,7 +70,7 @@ def _run(waiting: deque[Point], count: int, finished: Callable[[Outcome], None])
         try:
             while waiting or on_their_way:
                 while waiting and len(on_their_way) < count:
-                    with _starting():  # a process, where one is missing
+                    with _starting():  # a process, if one is missing
                         on_their_way[pool.submit(run_point, waiting[0])] = waiting[0]
                     waiting.popleft()
                 for future in wait(on_their_way, return_when=FIRST_COMPLETED).done:

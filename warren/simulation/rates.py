@@ -96,7 +96,7 @@ class Curve:
             size = min(2 * size, _CHUNK)
             numbers = numbers[numbers <= total]
             if len(numbers):
-                # The first moment at which so many have come: where none come for a while, its beginning.
+                # The first moment at which that many have come: the beginning of a gap, if there is one.
                 yield self._inverse(numbers)
 
     def _inverse(self, numbers: Floats) -> Floats:
@@ -180,7 +180,7 @@ class Daily:
 
 @attrs.frozen(eq=False, field_transformer=named)
 class Trace:
-    """Rates that were measured: each holds from its moment (seconds) to the next; behind the last, nothing comes."""
+    """Measured rates: each holds from its moment (seconds) to the next; after the last moment, nothing comes."""
 
     source: str = attrs.field(converter=line)
     at_s: tuple[float, ...] = attrs.field(converter=formed, metadata=by(each, period))

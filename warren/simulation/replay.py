@@ -154,7 +154,7 @@ def _profile_of(engine: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 class _RecordedQueue:
-    """The rows of one queue, as spans of time in each of which something happened."""
+    """The rows of one queue, as spans of time with activity."""
 
     def __init__(self, record: RecordedNode, name: str, rows: pd.DataFrame) -> None:
         self._record = record

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PIECES: Final = 20
 _BEFORE_END_NS: Final = 1000
-"""So long before a span's end all messages that came in it are there, and nobody has looked yet."""
+"""At this time before a span's end all messages that came in it are there, and no consumer has looked yet."""
 _LATER_NS: Final = NS
 
 
@@ -41,7 +41,7 @@ class ReplayedConsumer:
         *,
         latencies: Callable[[bytes, npt.NDArray[np.int64]], None],
     ) -> None:
-        """``latencies`` is told the ids of messages and the moments (ns) at which they were taken."""
+        """``latencies`` is called with the ids of messages and the times (ns) at which they were taken."""
         self._node = node
         self._queue = queue
         self._done = consumption
@@ -51,7 +51,7 @@ class ReplayedConsumer:
         self._owed = dict.fromkeys(("taken", "taken_no_ack", "acked", "requeued"), 0)
         """What was recorded until now and has not been done yet."""
         self.factor = 1.0
-        """As of a simulated consumer; what was recorded is done whatever it is."""
+        """As of a simulated consumer; what was recorded is done whatever the factor is."""
         self._downs = 0
         node.time.env.process(self._live())
 

@@ -36,7 +36,7 @@ class Result:
     node_columns: Mapping[str, Any] = attrs.field(repr=False)
     marks: tuple[Mark, ...] = attrs.field(repr=False)
     summary: Mapping[str, Any]
-    """As summary.json has it (:mod:`warren.simulation.summary`)."""
+    """The contents of summary.json (:mod:`warren.simulation.summary`)."""
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
@@ -49,7 +49,7 @@ class Result:
         return _frame(self.node_columns, NODE_COLUMNS)
 
     def queue(self, name: str) -> pd.DataFrame:
-        """Return the rows of a queue or a group. Raises ``KeyError`` if it has none."""
+        """Return the rows of a queue or a group. Raises ``KeyError`` if there are no such rows."""
         rows = self.timeline[self.timeline["queue"] == name]
         if not len(rows):
             raise KeyError(f"no queue {name!r} in the timeline; there are {', '.join(self.names[:10])}")

@@ -126,7 +126,7 @@ class _Word:
 
 @attrs.frozen
 class _Words:
-    """What is said on or beside the bars of a row, where there is room."""
+    """The words on or beside the bars of a row, if they fit."""
 
     view: View
     spans: Sequence[Span]
@@ -150,7 +150,7 @@ class _Words:
         return (len(text) * _LETTER_INCHES + 0.12) / self.inches_a_second
 
     def _of_one(self, span: Span, free_to_s: float, taken_s: float) -> _Word | None:
-        """Return the words for one bar: on it, else behind it, else before it."""
+        """Return the words for one bar: on it, else after it, else before it."""
         scale = self.view.scale
         text = short(span.text, 40) or scale.span_text(span.start_s, span.end_s if span.ended else None)
         if span.times > 1:

@@ -45,10 +45,10 @@ __all__ = [
 
 MOST_QUEUES: Final = 1_000_000
 MOST_ROWS: Final = 10_000_000
-"""Of the timeline: it is held in memory, some 300 bytes a row."""
+"""The most rows of the timeline, which is held in memory, some 300 bytes a row."""
 MOST_WORKERS: Final = 1_000_000
 MOST_MESSAGES: Final = 10_000_000_000
-"""That are there or come: a day's work for the machine."""
+"""The most messages, at the start and later: a day's work for the machine."""
 SLOWEST_CONSUMER: Final = 1e-5
 MOST_REQUEUED: Final = 0.99
 MOST_BURSTS: Final = 1_000_000
@@ -87,9 +87,9 @@ class QueueSpec:
     lazy: bool = attrs.field(default=False, converter=truth)
     arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=forms.table, hash=False)
     messages: int = attrs.field(default=0, converter=formed, metadata=by(whole, 0))
-    """So many are there at the start, as after a restart: on disk."""
+    """The number of messages at the start, on disk as after a restart."""
     body: Size = attrs.field(default=ConstantSize(1000), converter=size_of)
-    """Of those messages."""
+    """The size of their bodies."""
     timeline: Rows | None = attrs.field(default=None, converter=formed, metadata=by(one_of, Rows))
     """A row of the timeline for each queue of a group, or one for all; ``None``: each, of up to 100."""
 
@@ -143,9 +143,9 @@ class PublisherSpec:
     persistent: float = attrs.field(default=1.0, converter=share)
     """The share of messages that are persistent."""
     confirms: int = attrs.field(default=0, converter=formed, metadata=by(whole, 0))
-    """So many may wait to be confirmed before it waits; 0: it asks for none."""
+    """The most unconfirmed messages before it waits; 0: it does not use confirms."""
     expiration: float | None = attrs.field(default=None, converter=period)
-    """Seconds after which a message of its expires."""
+    """Seconds after which its messages expire."""
     priority: int = attrs.field(default=0, converter=formed, metadata=by(whole, 0, MAX_PRIORITY))
     when_blocked: WhenBlocked = attrs.field(default="wait", converter=formed, metadata=by(one_of, WhenBlocked))
     """While it may not publish: its messages ``wait``, and their latency counts; or it makes none (``skip``)."""
@@ -172,7 +172,7 @@ class ConsumerSpec:
     service: Service = attrs.field(default="constant", converter=formed, metadata=by(one_of, Service))
     """Whether each message takes the same time, or an exponential one with that mean."""
     prefetch: int = attrs.field(default=100, converter=formed, metadata=by(whole, 0, 65535))
-    """So many may be unacked with it; 0: any number."""
+    """The most unacked messages that it may have; 0: any number."""
     ack_delay: float = attrs.field(default=0.0, converter=period)
     """Seconds from a message's end to its ack."""
     requeue: float = attrs.field(default=0.0, converter=share)
@@ -248,7 +248,7 @@ class Scenario:
     step: float = attrs.field(default=1.0, converter=period)
     """Seconds between two rows of the timeline."""
     granularity: float = attrs.field(default=0.01, converter=period)
-    """Messages of one publisher within so many seconds go together; 0: each is an event of its own."""
+    """Messages of one publisher within this number of seconds go together; 0: each is an event of its own."""
     seed: int = attrs.field(default=1, converter=formed, metadata=by(whole, 0))
     node: NodeSpec = attrs.field(factory=NodeSpec, converter=formed, metadata=by(part, NodeSpec))
     queues: tuple[QueueSpec, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, QueueSpec))
@@ -333,7 +333,7 @@ class Scenario:
 
     @functools.cached_property
     def _meant(self) -> dict[str, list[str]]:
-        """The queues for each pattern that was asked for so far. Names and groups are there from the beginning."""
+        """The queues for each pattern that was looked up. Names and groups are there from the beginning."""
         names = {name: [name] for spec in self.queues for name in spec.names}
         return names | {spec.name: spec.names for spec in self.queues}
 

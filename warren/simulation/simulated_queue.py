@@ -1,9 +1,9 @@
 """One simulated queue: it hosts the turns of the runtime's queues in virtual time.
 
-What :class:`warren.actors.queue.queue_actor.QueueActor` is in the runtime, this is here: it has an inbox, runs the
-turns (:class:`~warren.actors.engines.queue.queue_turn.QueueTurn`), and carries what they have for others. A turn works
-off what waits, control before data, and makes it safe; then the queue waits as long as the disk takes for what was
-done, and only then everybody is told.
+It does what :class:`warren.actors.queue.queue_actor.QueueActor` does in the runtime: it has an inbox, runs the turns
+(:class:`~warren.actors.engines.queue.queue_turn.QueueTurn`), and passes on their output. A turn handles what waits,
+control before data, and makes it safe; then the queue waits as long as the disk takes for what was done, and only then
+sends the answers.
 
 A message's id holds the nanosecond at which it was to be published, and so its latency travels with it through RAM,
 disk and requeues.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Process(QueueProcess):
-    """A queue that stays to the simulation's end, whoever uses it.
+    """A queue that stays to the simulation's end, used or not.
 
     Simulated bodies of one size are one object: large ones stay so. (Encoded, each would take its own memory.)
     """
@@ -55,7 +55,7 @@ class _Process(QueueProcess):
 
 
 class _RabbitTurn(QueueTurn):
-    """A RabbitMQ's queue. It reports and says nothing of what it could page; a look at its memory is work for it.
+    """A RabbitMQ's queue. It reports without what it could page; a look at its memory is work for it.
 
     When it comes to rest it reports a last time and keeps what it has in RAM.
     """
@@ -166,7 +166,7 @@ class SimulatedQueue(NeverFull):
         self._wake.set()
 
     def hurry_up(self) -> None:
-        """Make safe at once what waits to be: somebody waits for a confirm."""
+        """Make pending messages safe at once, because a publisher waits for a confirm."""
         if self._turns.waiting or self._inbox:
             self._hurry = True
             self._wake.set()
@@ -180,7 +180,7 @@ class SimulatedQueue(NeverFull):
 
     @property
     def full(self) -> bool:
-        """Whether publishers have to wait, because too much waits already or a store is behind."""
+        """Whether publishers have to wait, because too much waits already or a store lags."""
         return self.weight >= self._credit.limit or self._held_up
 
     @property
@@ -344,7 +344,7 @@ class SimulatedQueue(NeverFull):
         self._node.account(self)
 
     def rested(self) -> None:
-        """Do nothing: what a queue takes at rest is what the scenario says."""
+        """Do nothing: the scenario defines what a queue takes at rest."""
 
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
         """Report to the memory monitor. Its answer comes like any message."""

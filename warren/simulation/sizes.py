@@ -121,7 +121,7 @@ def size_of(value: Any) -> Size:
 
 
 def bodies(sizes: Sequence[int] | Sizes) -> list[bytes]:
-    """Return bodies of those sizes."""
+    """Return bodies of the given sizes."""
     if len(sizes) and (sizes == sizes[0]).all() if isinstance(sizes, np.ndarray) else False:
         return [body(int(sizes[0]))] * len(sizes)
     return [body(int(size)) for size in sizes]

@@ -50,11 +50,11 @@ WORST: Final = {
 
 @attrs.frozen
 class Outcome:
-    """What came of a point."""
+    """The outcome of a point."""
 
     number: int
     summary: Mapping[str, Any] | None
-    """As summary.json has it; ``None``: it failed."""
+    """The contents of summary.json; ``None`` if the point failed."""
     error: str | None = None
 
     def numbers(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def run_point(point: Point) -> Outcome:
 
 @attrs.frozen(slots=False, eq=False)
 class Sweep:
-    """What came of a grid."""
+    """The outcome of a grid."""
 
     name: str
     """The scenario's."""
@@ -183,7 +183,7 @@ def sweep(
 
     ``scenario`` is a scenario, or the table of a scenario's file at ``path``. Its traces are looked for beside that
     file. ``vary`` has values by key, as ``{"node.paging_ratio": [0.3, 0.5]}``. The key ``publishers.rate`` means every
-    publisher, ``publishers[0].rate`` the first one. ``processes``: so many at a time; ``None``: one for each core; 1:
+    publisher, ``publishers[0].rate`` the first one. ``processes``: the most at a time; ``None``: one for each core; 1:
     all in this process. ``run`` runs the points elsewhere (:mod:`warren.pipeline.grid`: on Spark). Raises
     :class:`ScenarioError`, before anything runs, if a key does not exist or a value is wrong.
     """

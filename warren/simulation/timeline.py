@@ -35,7 +35,7 @@ QUEUE_COLUMNS: Final = {
     "blocked_publishers": "i8", "waiting_messages": "i8", "turns": "i8", "asleep": "i8",
     "latency_p50_s": "f8", "latency_p99_s": "f8",
 }  # fmt: skip
-"""timeline.parquet: names and kinds. A target, duration or latency that there is not is NaN (an infinite one: inf)."""
+"""timeline.parquet: names and kinds. A missing target, duration or latency is NaN (an infinite one: inf)."""
 
 NODE_COLUMNS: Final = {
     "time_s": "f8", "used_bytes": "i8", "limit_bytes": "i8", "ratio": "f8", "desired_duration_s": "f8",
@@ -53,7 +53,7 @@ _NOW: Final = (
 _COUNTED: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns", "held_ns")
 _DISK: Final = ("disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes", "disk_syncs")
 _WHOLE: Final = (*_NOW, *_COUNTED, *_DISK)
-"""The columns of a matrix of integers; behind :data:`_NOW` they are counted since the start."""
+"""The columns of a matrix of integers; those after :data:`_NOW` are counted since the start."""
 _ADDED: Final = ("target_ram_count", "ingress_rate", "egress_rate", "ack_ingress_rate", "ack_egress_rate")
 _FLOATS: Final = (*_ADDED, "duration_s", "latency_p50_s", "latency_p99_s")
 _AT: Final = {name: number for number, name in enumerate(_WHOLE)}

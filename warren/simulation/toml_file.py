@@ -48,7 +48,7 @@ EXAMPLE: Final = (resources.files("warren.data") / "scenario.toml").read_text(en
 """A scenario file with comments."""
 
 SCENARIOS: Final = resources.files("warren.data") / "scenarios"
-"""Known situations, which a scenario's name stands for where there is no file of that name."""
+"""Known situations, which a scenario's name stands for if no file has that name."""
 
 MOST_FILE_BYTES: Final = 16 << 20
 _LARGEST: Final = 1 << 63
@@ -277,7 +277,7 @@ def _changed(holder: Mapping[str, Any], where: str, steps: Sequence[_Step], key:
 
 
 _Step = tuple[str, int | None]
-"""A key of a table, and the number of an item where the key holds a list."""
+"""A key of a table, and the number of an item if the key holds a list."""
 
 
 def _step(step: str, key: str) -> _Step:

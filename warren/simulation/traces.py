@@ -6,7 +6,7 @@ A row has a time, and the number of messages per second from then on (or in all,
     0,120                           2026-03-02T09:00:00,7200
     60,150                          2026-03-02T09:01:00,9000
 
-Times are seconds from the scenario's start, or timestamps (ISO 8601, or Parquet's), the first of which is the start.
+Times are seconds from the scenario's start, or timestamps (ISO 8601, or Parquet's), counted from the first one.
 The last row is valid for the usual distance between rows; after it nothing comes. Rows are in the order of their
 times, at nearly equal distances. A larger distance is a *gap*: what came in it is not known. A gap is an error unless
 an option says how to fill it: ``hold`` keeps the rate before it, ``zero`` means that nothing came.

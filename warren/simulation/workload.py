@@ -62,7 +62,7 @@ class _Group:
     low: int
     high: int
     ids: bytes
-    """Of all that was drawn, as the sizes are."""
+    """The ids of all messages that were drawn, like the sizes."""
     sizes: Sizes
 
 
@@ -91,7 +91,7 @@ class SimulatedPublisher:
         self._held_until_ns = -1
         self._times: Times = np.empty(0, np.int64)
         self._next = self._high = 0
-        """Of these moments, the first of which the message is not published, and the first behind its group."""
+        """Indexes in ``_times``: of the first message that is not published, and the one after its group's last."""
         highest = float(np.max(np.diff(curve.messages) / np.diff(curve.at_s), initial=0.0))
         self._catch_up_ns = round(NS / max(CATCH_UP_RATE, 2 * highest))
         self._wake = Event(node.time.env)
@@ -100,9 +100,9 @@ class SimulatedPublisher:
 
     @property
     def waiting_messages(self) -> int:
-        """The messages whose moment is past, including the expected number of those that are not drawn yet."""
+        """The messages whose moment is past, including the expected number that are not drawn yet."""
         if self._spec.when_blocked == "skip":
-            return self._high - self._next  # what it has in its hands; others it does not make
+            return self._high - self._next  # only those in its hands; it skips the others
         now_ns = self._node.time.now_ns()
         due = int(np.searchsorted(self._times, now_ns, "right")) - self._next
         if self._next + due == len(self._times):
@@ -119,14 +119,14 @@ class SimulatedPublisher:
                 behind.pop(self, None)
                 yield env.timeout(wait_ns)
             elif skips and group.last_ns <= self._held_until_ns:
-                continue  # it stood still, with others in its hands
+                continue  # it was held, with other messages in its hands
             for low in range(group.low, group.high, self._limit):
                 if not self._free:
                     yield from self._wait_until_free()
                 high = min(low + self._limit, group.high)
                 self._publish(group, low, high)
                 self._next = high
-                if group.last_ns < env.now:  # behind: it catches up as fast as a publisher can, which is not at once
+                if group.last_ns < env.now:  # late: it catches up as fast as a publisher can, which takes time
                     yield env.timeout((high - low) * self._catch_up_ns)
         behind.pop(self, None)
 
@@ -201,7 +201,7 @@ class SimulatedPublisher:
             )
 
     def _answered(self, count: int, _: bool) -> None:
-        """Note that so many of its messages are safe or were refused."""
+        """Note that ``count`` messages are safe or were refused."""
         self._unconfirmed -= count
         self._wake.set()
 
@@ -220,7 +220,7 @@ class SimulatedConsumer:
         granularity_s: float,
         latencies: Callable[[bytes, Times], None],
     ) -> None:
-        """``latencies`` is told the ids of messages and the moments (ns) at which it took them up."""
+        """``latencies`` is called with the ids of messages and the times (ns) at which it took them up."""
         self._node = node
         self._queue = queue
         self._spec = spec
@@ -238,7 +238,7 @@ class SimulatedConsumer:
         self._epoch = 0
         self._drawn: npt.NDArray[np.float64] = np.empty(0)
         self._even: tuple[tuple[int, float], Times] = (0, 0.0), np.empty(0, np.int64)
-        """What a constant rate came to last: for so many messages, of so long each."""
+        """The last times for a constant rate, with their key: the number of messages and ns per message."""
         self._wake = Event(node.time.env)
         self._subscribe()
         node.time.env.process(self._live())

@@ -54,17 +54,17 @@ def check_duckdb() -> None:
 def connect(
     *paths: str | PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
 ) -> DuckDBPyConnection:
-    """A connection of DuckDB, in memory, with the tables of these directories: ``messages``, ``queues``, ``index``, …
+    """A connection of DuckDB, in memory, with the directories' tables: ``messages``, ``queues``, ``index``, …
 
     A path is a broker's directory or a part of it, a ``.tar.gz`` of one, a glob, or a URI of an object store. Files are
     opened when a query reads them, and never written. A query reads only the columns and the files that it needs.
 
-    ``failfast``: damage ends a query, with file, offset and reason; else rows go on behind it, and the table
+    ``failfast``: damage ends a query, with file, offset and reason; else rows go on after it, and the table
     ``findings`` says what is lost. ``settings``: of a RocketMQ's store, what its files do not tell, as ``--set`` has
     them.
 
-    Raises :class:`MissingDuckDBError` where DuckDB is not installed, :class:`~warren.storage.errors.StorageError` where
-    a path names nothing, and :class:`~warren.storage.errors.DirectoryLockedError` where a node runs on a directory.
+    Raises :class:`MissingDuckDBError` if DuckDB is not installed, :class:`~warren.storage.errors.StorageError` if a
+    path names nothing, and :class:`~warren.storage.errors.DirectoryLockedError` if a node runs on a directory.
     """
     check_duckdb()
     from warren.sql.directories import Directories  # noqa: PLC0415 - DuckDB and pyarrow, which may not be there

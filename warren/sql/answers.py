@@ -41,7 +41,7 @@ _ESCAPES: Final = {one: f"\\x{one:02X}" for one in range(256) if not 32 <= one <
 
 _AS_THEY_ARE: Final = frozenset({"VARCHAR", "BIGINT", "INTEGER", "SMALLINT", "TINYINT", "HUGEINT"})
 _UNPLAIN: Final = re.compile(rb"[^ -\[\]-~]")
-"""What is escaped, as a pattern: finding that there is none is much faster than looking at each."""
+"""What is escaped, as a pattern: a search without a match is much faster than translating every character."""
 
 
 def write_csv(answer: Answer, write: Write) -> None:

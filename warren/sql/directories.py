@@ -21,13 +21,13 @@ from warren.tables.places import Node, find_nodes
 
 
 class Watcher(Protocol):
-    """Who wants to know how far the scans of a connection are."""
+    """Receives how far the scans of a connection are."""
 
     def begun(self, table: str, tasks: int) -> Any:
-        """A scan of a table has begun, of so many tasks; what it is known by afterwards."""
+        """A scan of a table has begun, with ``tasks`` tasks; return what it is known by afterwards."""
 
     def told(self, scan: Any, task: int) -> object:
-        """A scan has a batch of that task; behind its last one it has ended."""
+        """A scan has a batch of ``task``; when the scan has ended, ``task`` is the number of tasks."""
 
 
 @attrs.define(eq=False)
@@ -64,7 +64,7 @@ class Directories:
     nodes: tuple[Node, ...]
     options: ReadOptions
     archives: ExitStack
-    """Open for as long as anybody reads: an archive lies unpacked in it. Closed by the last who lets go of it."""
+    """Open while anything reads: an archive lies unpacked in it. Closed when the last reader lets go of it."""
     scanning: Scanning = attrs.Factory(Scanning)
 
     @classmethod
@@ -91,7 +91,7 @@ class Directories:
     def connect(self) -> duckdb.DuckDBPyConnection:
         """A new connection, in memory, with all tables."""
         # What does not fit into memory: DuckDB makes this when it needs it, and else one below where the user stands.
-        # Bodies are in it, and DuckDB lets everybody read it: so it lies where nobody else may enter.
+        # DuckDB lets all users read it, and it holds bodies: so it lies where no other user may enter.
         folder = private_folder("warren-sql") or tempfile.mkdtemp(prefix="warren-sql-")
         spilled = os.path.join(folder, uuid.uuid4().hex)
         connection = duckdb.connect(config={"temp_directory": spilled})

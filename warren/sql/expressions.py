@@ -1,7 +1,7 @@
 """What a filter that DuckDB hands down says of single columns.
 
-It comes as an expression of Arrow's, whose parts Python cannot ask for. But it can be pickled: what it consists of
-stands then in the metadata of a schema, in Polish notation, and its literals in a batch behind it. ::
+It comes as an expression of Arrow's, whose parts Python cannot ask for. But it can be pickled: its parts are then in
+the metadata of a schema, in Polish notation, and its literals in a batch that follows. ::
 
     call: 'and_kleene'
     call: 'equal'                 (queue = 'orders') and (seq_id >= 5)
@@ -68,7 +68,7 @@ def columns_of(expression: pc.Expression) -> frozenset[str] | None:
 
 
 def taken_apart(expression: pc.Expression) -> Part | None:
-    """What an expression consists of; ``None`` where that cannot be told."""
+    """The parts of an expression; ``None`` if they cannot be found."""
     try:
         _, (pickled, *_) = expression.__reduce__()
         with pa.ipc.open_file(pickled) as opened:

@@ -26,7 +26,7 @@ class ScanBars:
         self._begun, self._is_shown = time.monotonic(), False
 
     def begun(self, table: str, tasks: int) -> TaskID:
-        """A scan of a table, of so many tasks."""
+        """A scan of a table, with ``tasks`` tasks."""
         return self._bars.add_task(table, total=tasks)
 
     def told(self, scan: TaskID, task: int) -> None:

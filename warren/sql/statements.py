@@ -110,7 +110,7 @@ class Statements:
 
 
 def said_by(error: duckdb.Error) -> str:
-    """An error of DuckDB's in one line: where it draws an arrow under a place, that is said."""
+    """An error of DuckDB's in one line, with the place that its arrow points at."""
     text = str(error).strip()
     found = _WHERE.search(text)
     if found is None:

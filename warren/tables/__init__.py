@@ -1,7 +1,7 @@
 """Brokers' directories as tables: what Spark reads as ``format("warren")``, and DuckDB in ``warren sql``.
 
-A table is planned as small *tasks*, and each task gives batches of Arrow's columns, of which only those are made that
-are asked for. Who runs the tasks is not said here: Spark's executors, or one process, one after the other.
+A table is planned as small *tasks*, and each task gives batches of Arrow's columns, only those that are asked for. The
+tasks may run in Spark's executors, or in one process, one after the other.
 
 =========================================  ==============================================================
 :mod:`~warren.tables.catalog`              the tables by their names; each is a module of its own

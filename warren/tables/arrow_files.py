@@ -1,14 +1,14 @@
-"""Files of any system that pyarrow knows (S3, GS, HDFS, Azure), behind the seam that the engines read through.
+"""Files of any system that pyarrow knows (S3, GS, HDFS, Azure), through the interface that the engines read from.
 
 Paths are URIs without a query: ``s3://bucket/broker-1/msg_stores``. Errors and rows name files so. What opens the
 system (an endpoint, a region, keys) is the query of the URI that the user gave, and the environment; none of it is in a
 path.
 
 An object store answers a request in milliseconds, whatever its size. So small reads are answered out of *blocks* of
-:data:`BLOCK_BYTES`, of which a file system holds the last :data:`CACHED_BLOCKS`, whatever number of files is open; a
-read that misses several neighbours asks for them in one request. What a directory's listing says of its files is
-remembered, too: there are no directories on an object store, and each question about one is a request. A file system
-is made for each task, so both are as old as the task at most. The directories are those of brokers that do not run.
+:data:`BLOCK_BYTES`; a file system holds the last :data:`CACHED_BLOCKS`, whatever number of files is open; a read that
+misses several neighbours asks for them in one request. What a directory's listing says of its files is remembered, too:
+there are no directories on an object store, and each question about one is a request. A file system is made for each
+task, so both are as old as the task at most. The directories are those of brokers that do not run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BLOCK_BYTES: Final = 1 << 20
 CACHED_BLOCKS: Final = 32
 
 _UNCACHED_BLOCKS: Final = 16
-"""A read of so many blocks goes past them: it would push out all others, and nobody reads it twice."""
+"""A read of this many blocks bypasses the cache: it would push out all others, and does not come twice."""
 
 _S3: Final = ("s3", "s3a", "s3n")
 """Hadoop has further names for it."""
@@ -51,13 +51,13 @@ class Address:
     """A URI taken apart."""
 
     shown: str
-    """Without query and keys: what is said to people, and stands in rows."""
+    """Without query and keys: for messages to people and for rows."""
     secret: str = attrs.field(repr=False)
     """With them: what opens it."""
 
 
 def address(uri: str) -> Address:
-    """Raises :class:`StorageError` for one that is none."""
+    """Take a URI apart. Raises :class:`StorageError` if it is invalid."""
     try:
         parts = urlsplit(uri, allow_fragments=False)
     except ValueError as error:
@@ -169,7 +169,7 @@ class ArrowFileSystem(UnchangingFileSystem):
             return question(system, bucket + path[len(self._bucket) :].rstrip("/"))
 
     def _listing(self, path: str) -> dict[str, _Info]:
-        """What is in a directory; nothing, where it is missing."""
+        """What is in a directory; empty if it is missing."""
         import pyarrow.fs  # noqa: PLC0415
 
         found = self._listings.get(path)
@@ -301,7 +301,7 @@ def _matches_in(pattern: Address, place: str, name: str, *, is_last: bool) -> It
 
 
 def has_magic(path: str) -> bool:
-    """Whether it is a pattern; behind ``?`` a URI has its query."""
+    """Whether it is a pattern. ``?`` is not a wildcard, because it begins a URI's query."""
     return re.search(r"[*\[]", path) is not None
 
 

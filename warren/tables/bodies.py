@@ -6,7 +6,7 @@ The last few stores that were asked for are kept; a task that needs no body of a
 
 Where a file's chain of records is broken and a message is missing, all that the vhost's queues need is looked for in
 such files, once for each store that is kept: only then are the indexes of all queues read. A task that reads one file
-of a store alone needs that too (:func:`hidden_in`): which messages stand behind or within garbage, and whether that is
+of a store alone needs that too (:func:`hidden_in`): which messages lie after or within garbage, and whether that is
 no damage, depends on all files of the store and on all queues of the vhost.
 """
 
@@ -49,7 +49,7 @@ class _KeptStore:
 def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
     """What reads the store in that directory; one that cannot be scanned is empty, as on one machine.
 
-    Raises :class:`StorageError` where it is not on this machine: there Spark tries again.
+    Raises :class:`StorageError` for a remote one instead, so that Spark tries again.
     """
     key, stores = (node.path, directory), kept().stores
     known: _KeptStore | None = stores.pop(key, None)
@@ -114,7 +114,7 @@ class Hidden:
     """Of one file, whose scan stopped before its end or met a bad record."""
 
     records: tuple[Record, ...] = ()
-    """Of messages that somebody needs and that no scan reached, in the order of the file."""
+    """Needed messages that no scan reached, in the order of the file."""
     explains_breaks: bool = False
     """Whether what breaks the chain is left over: it hides messages, and nothing that is needed is missing."""
 

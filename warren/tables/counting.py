@@ -1,8 +1,8 @@
 """How many messages of a queue come before a part of it: see :mod:`warren.tables.queue_parts`.
 
-The first part of a queue has nothing before it. Another one counts: index records, of which those that lie in the store
-count where the store has them. The tasks of a queue that one Python worker does come in order, so it keeps what it
-counted and what it read itself, and goes on from there.
+The first part of a queue has nothing before it. For another one, index records are counted; those of messages in the
+store count if the store has them. One Python worker does a queue's tasks in order, so it keeps what it counted and what
+it read itself, and goes on from there.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class _Known:
 
 
 def count_before(opener: QueueOpener, before: tuple[QueuePart, ...]) -> int:
-    """The messages of these parts, each of which begins with its directory's first segment."""
+    """The number of messages in these parts, each from its directory's first segment on."""
     return sum(_count(opener, part) for part in before)
 
 
 def remember(opener: QueueOpener, part: QueuePart, count: int) -> None:
-    """A part was read, and has so many messages: whoever counts what comes behind it need not count these."""
+    """Keep the count of a part that was read: it need not be counted for the parts after it."""
     store, key = opener.bodies(part.vhost_path).looked_into, _key(opener, part)
     known: _Known = kept().counts.get(key, _Known(0, 0, None))
     if known.stop == part.segments.start and (known.store is None or known.store is store):

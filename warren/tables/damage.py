@@ -1,7 +1,7 @@
-"""What a task does where something cannot be read: it goes on behind it, or stops, as ``mode`` says.
+"""What a task does if something cannot be read: it goes on after it, or stops, as ``mode`` says.
 
-What the system does not give away is damage on this machine's disks. On an object store it may come the next time:
-there the task fails, and Spark tries it again.
+A read error is damage on this machine's disks. On an object store a later attempt may succeed: there the task fails,
+and Spark tries it again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class EntryPart:
     start: int
     """The queue offset of the first."""
     stop: int
-    """The queue offset behind the last."""
+    """The queue offset after the last."""
     is_recovered: bool
 
     def between(self, start: int, stop: int) -> EntryPart:

@@ -1,4 +1,4 @@
-"""What goes wrong with a table itself; what is wrong with the files is said by :mod:`warren.storage.errors`."""
+"""Errors of a table itself; those of the files are in :mod:`warren.storage.errors`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What of a table is wanted: the filters that Spark or DuckDB hands down, as bounds and choices for each column.
 
-They only ever leave files and ranges out that cannot match. Every row is looked at again behind them, so a bound that
-is too wide costs time and is never wrong.
+They only leave out files and ranges that cannot match. Every row is checked again afterwards, so a bound that is too
+wide costs time and is never wrong.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bounds:
         return Bounds(max(lows, default=None), min(highs, default=None), choice)
 
     def within(self, column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of these numbers may be wanted."""
+        """Which numbers may be wanted."""
         mask = np.ones(len(column), np.bool_)
         if self.low is not None:
             mask &= column >= self.low
@@ -56,7 +56,7 @@ class Bounds:
         return mask
 
     def narrowed(self, start: int, stop: int) -> tuple[int, int]:
-        """Of the numbers ``start`` … ``stop`` - 1 the first that may be wanted, and the one behind the last."""
+        """The first of the numbers ``start`` … ``stop`` - 1 that may be wanted, and the one after the last."""
         lows, highs = [start], [stop]
         if self.low is not None:
             lows.append(int(self.low))
@@ -83,7 +83,7 @@ class Wanted:
 
     @classmethod
     def of(cls, bounds: Iterable[tuple[str, Bounds]], columns: frozenset[str] | None = None) -> Self:
-        """What bounds of single columns say together, all of which must hold."""
+        """Combine bounds of single columns, which all must hold."""
         found: dict[str, Bounds] = {}
         for column, one in bounds:
             found[column] = found.get(column, EVERYTHING).and_(one)

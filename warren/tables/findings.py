@@ -1,6 +1,6 @@
 """The table ``findings``: what ``warren verify`` says of each directory.
 
-A task reads a vhost, or a topic store: to say what of a store nobody needs, all that may need it must be known. The job
+A task reads a vhost, or a topic store: to find a store's unreferenced bodies, all references must be known. The job
 ``verify`` (:mod:`warren.pipeline.jobs.verify`) gives the same rows and cuts a vhost into many tasks.
 """
 

@@ -3,7 +3,7 @@
 Files are packed to ``partition_bytes``, large ones are cut. Items that are on no disk, because a recovery adds them,
 come from one more task of the node, which runs the recovery. Index files that it deletes have no rows.
 
-Pushed down: ``physical_offset`` leaves out the files whose headers say that they begin behind it or end ahead of it.
+Pushed down: ``physical_offset`` leaves out the files whose headers say that they begin after it or end before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ItemPart:
     start: int
     """The number of the first item."""
     stop: int
-    """The number behind the last."""
+    """The number after the last."""
     is_recovered: bool
 
     def between(self, start: int, stop: int) -> ItemPart:

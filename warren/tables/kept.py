@@ -37,7 +37,7 @@ _CURRENT: Final[ContextVar[Kept]] = ContextVar("kept", default=_OF_THE_WORKER)
 
 
 def kept() -> Kept:
-    """What whoever is reading now keeps."""
+    """What the current reader keeps."""
     return _CURRENT.get()
 
 

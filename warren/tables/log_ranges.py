@@ -1,14 +1,14 @@
 """A CommitLog cut into ranges of bytes that parallel tasks read; together they give what one reader would get.
 
 A range has the records that begin in it; the last one is read beyond the range's end. Where its first record begins is
-known of a file's first range only. Elsewhere it is *guessed*: the first sound position
+known only for a file's first range. Elsewhere it is *guessed*: the first sound position
 (:mod:`warren.msg_store.commit_log.record_finder`). Damage, or a body that holds a copy of a CommitLog, makes wrong
 guesses. So afterwards the ranges of a file are put in a *chain*: each must begin where the one before it ended. One
-that does not is read again, from the right position (:func:`chain`). Behind damage a reader goes on where RocketMQ's
+that does not is read again, from the right position (:func:`chain`). After damage a reader goes on where RocketMQ's
 dispatch does, which may be the next file; the ranges in between are empty then.
 
 The end of the log is recovery's, and recovery reads the last files for it with their CRCs. The ranges can do that too:
-behind :attr:`LogLayout.checked_from` every record's CRC is compared, and the first failure there is the end. Recovery
+from :attr:`LogLayout.checked_from` on every record's CRC is compared, and the first failure there is the end. Recovery
 then only has to read on from the last good record (``good_until``). Or the end is known, because recovery came first.
 """
 
@@ -48,7 +48,7 @@ class LogLayout:
     bases: tuple[int, ...]
     """Physical offsets of its files' first bytes."""
     end: int
-    """Behind the last file; or the log's end, where that is known."""
+    """The end of the last file; or the log's end, if that is known."""
     was_clean: bool
     checked_from: int | None = None
     """From where on recovery reads with CRCs; ``None``: the end is known."""
@@ -75,7 +75,7 @@ class LogLayout:
 
 
 def layout_of(node: Node, changes: Mapping[str, str]) -> LogLayout:
-    """Before recovery. Raises :class:`DataError` where there is no store, or a CommitLog that RocketMQ would refuse."""
+    """The layout before recovery. Raises :class:`DataError` without a store that RocketMQ would accept."""
     place = node.place()
     directory = place.store()
     settings, _, _ = infer(place.files, directory, changes)
@@ -114,11 +114,11 @@ class Range:
     start: int
     stop: int
     file_stop: int
-    """Behind the last byte of the file that may belong to a record."""
+    """After the last byte of the file that may belong to a record."""
     is_checked: bool
     """CRCs are looked at, and the first failure is the log's end."""
     first: int | None
-    """Where its first record begins, if that is known; from ``stop`` on: it has none."""
+    """Where its first record begins, if that is known; from ``stop`` on: it has no record."""
 
     @property
     def path(self) -> str:
@@ -127,7 +127,7 @@ class Range:
 
     @property
     def file_end(self) -> int:
-        """Behind the last byte of the file."""
+        """After the last byte of the file."""
         return self.base + self.layout.settings.mapped_file_size_commit_log
 
     def between(self, start: int, stop: int) -> Range:
@@ -170,11 +170,11 @@ class Outcome:
     start: int | None
     """Where its first record begins, or what was taken for it; ``None``: none was found."""
     resume: int
-    """Where the first record behind it begins; where it :attr:`is_over`, what stands there is a blank or a failure."""
+    """Where the first record after it begins; if it :attr:`is_over`, a blank or a failure is there."""
     is_over: bool
-    """Nothing behind it in the file counts."""
+    """Nothing after it in the file counts."""
     is_end: bool
-    """Nothing behind it in the log counts."""
+    """Nothing after it in the log counts."""
     records: int
     failures: tuple[Failure, ...]
     """What is no good record, in order; the log's end is not one of them."""
@@ -253,19 +253,19 @@ class Chain:
     """What the ranges of a log come to, put together."""
 
     kept: tuple[int, ...]
-    """Numbers of those that count, in order; the others have no record, or were not read."""
+    """Numbers of the ranges that count, in order; the others have no record, or were not read."""
     wrong: Mapping[int, int]
-    """Numbers of those that have to be read again, and where the first record of each is."""
+    """Numbers of the ranges that have to be read again, and where the first record of each is."""
     good_until: int
     """Where a record begins up to which recovery would find nothing wrong."""
     firsts: Mapping[int, int]
-    """Where the first record of each is, as far as that is known; from its end on: it has none."""
+    """Where the first record of each range is, as far as that is known; from its end on: it has no record."""
 
 
 def chain(parts: Sequence[Range], outcomes: Sequence[Outcome | None]) -> Chain:
     """Put the ranges of one log together, in order; ``None``: the last of a file need not be read.
 
-    Behind one that is wrong the next is believed for now: to be asked again when it has been read again.
+    After a wrong range the next one is trusted for now: call this again when the wrong one has been read again.
     """
     kept: list[int] = []
     wrong: dict[int, int] = {}

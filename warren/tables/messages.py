@@ -2,9 +2,9 @@
 
 Rows, values and order are those of ``warren export``; the code that finds and decodes them is the same.
 
-``position`` counts through a queue, its levels included, from 0. A message whose body the store does not have is none
-of it; one that is there and cannot be read leaves its number out, for only who decodes all messages before a part
-knows of it. So the numbers are the same however the queue is cut into tasks.
+``position`` counts through a queue, its levels included, from 0. A message whose body the store does not have is not
+counted; one that is there and cannot be read leaves its number out, because only decoding all messages before a part
+would find it. So the numbers are the same however the queue is cut into tasks.
 """
 
 from __future__ import annotations

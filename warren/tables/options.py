@@ -57,7 +57,7 @@ class OptionTexts:
         return int(digits) * _UNITS[unit]
 
     def yes_or_no(self, name: str) -> bool:
-        """True where nothing is said."""
+        """True if it is not given."""
         text = self.texts.get(name.lower(), "true").lower()
         if text not in ("true", "false"):
             raise PipelineError(f"option {name} is {text!r}, not true or false")
@@ -75,7 +75,7 @@ class ReadOptions:
     batch_bytes: int = 8 << 20
     """Of files, about, that one Arrow batch is made of."""
     mode: Mode = "permissive"
-    """``failfast``: damage stops the job. Else rows go on behind it, and the table ``findings`` says what was lost."""
+    """``failfast``: damage stops the job. Else rows go on after it, and the table ``findings`` says what was lost."""
     bodies: bool = True
     """Whether columns of bodies are filled, or null."""
     settings: Mapping[str, str] = attrs.Factory(dict)

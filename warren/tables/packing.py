@@ -22,7 +22,7 @@ class Part(Protocol):
 
     @property
     def stop(self) -> int:
-        """The number behind the last."""
+        """The number after the last."""
 
     def between(self, start: int, stop: int) -> Self:
         """Those with these numbers."""
@@ -52,7 +52,7 @@ def packed(parts: Iterable[_Part], item_bytes: int, limit_bytes: int) -> Iterato
 
 
 def grouped(sized: Iterable[tuple[int, _Item]], limit_bytes: int) -> Iterator[tuple[int, list[_Item]]]:
-    """Items in their order with the bytes of each group, up to so many; one that is larger is alone."""
+    """Group items in order, up to ``limit_bytes``, with the bytes of each group; a larger one is alone."""
     group: list[_Item] = []
     total = 0
     for size, item in sized:
@@ -94,7 +94,7 @@ def store_tasks(node: Node, parts: Iterable[_StorePart], item_bytes: int, option
 
 
 def store_groups(task: Task, item_bytes: int, options: ReadOptions) -> Iterator[tuple[list[Any], RocketmqStore | None]]:
-    """Parts of a task that are read together, and the store after its recovery, where it is that which has them."""
+    """Parts of a task that are read together, and the recovered store if they are in that."""
     with recovered(task.node, options.settings) if task.work[0].is_recovered else nullcontext() as opened:
         for group in packed(task.work, item_bytes, options.batch_bytes):
             yield group, opened

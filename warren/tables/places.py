@@ -51,7 +51,7 @@ class Node:
     name: str
     """As given, or as the glob matched it."""
     directory: str
-    """Where it is: an absolute path, or a URI."""
+    """Its absolute path, or a URI."""
     secret: str = attrs.field(default="", repr=False)
     """What opens the URI, keys included; empty for a directory of this machine."""
 
@@ -87,7 +87,7 @@ class Node:
         return attrs.evolve(self, name=name, directory=directory, secret=secret)
 
     def contents(self) -> NodeContents:
-        """What lies in it: a walk through its directories. Raises :class:`DataError` where there is nothing."""
+        """What lies in it: a walk through its directories. Raises :class:`DataError` if it holds nothing."""
         vhosts, store = self.place().parts()
         return NodeContents(self, None if vhosts is None else tuple(vhosts), store)
 
@@ -114,7 +114,7 @@ class NodeContents:
     vhosts: tuple[VhostPlace, ...] | None
     """``None``: it has no queues."""
     store: str | None
-    """The directory of its topic store; ``None``: it has none."""
+    """The directory of its topic store; ``None``: it has no topics."""
 
     @property
     def kinds(self) -> Kind:
@@ -134,10 +134,10 @@ def find_nodes(paths: Sequence[str], *, may_run: bool = False, archives: ExitSta
     """The brokers' directories that the paths name or hold, each once, in order of the paths; those of a glob sorted.
 
     A directory that several paths name bears the first one's name. If a path holds several, each is named by the path
-    and where it lies below it. ``archives``: they may be archives, too, each of
-    which is there as long as that is open; without, none may be. Raises :class:`StorageError` where one names
-    nothing, :class:`PipelineError` where there is none, and, unless a node ``may_run`` there,
-    :class:`DirectoryLockedError` where one does on this machine.
+    and where it lies below it. ``archives``: the paths may be archives, too, which are there as long as that is
+    open; without, none may be. Raises :class:`StorageError` if one names nothing, :class:`PipelineError` if no
+    directory is found, and, unless a node ``may_run`` there, :class:`DirectoryLockedError` if one does on this
+    machine.
     """
     nodes: dict[str, Node] = {}
     given = (node for path in paths for node in (_local(path, archives) if _is_local(path) else _remote(address(path))))

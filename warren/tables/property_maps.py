@@ -1,9 +1,8 @@
 """The properties of many messages as Arrow's maps, and single ones of them as columns.
 
-What counts is said in :func:`warren.msg_store.commit_log.commit_log_format.decode_properties`: entries without name or
-value vanish, the last of equal names wins. All properties are laid one behind the other, each record's behind a
-separator, and all of their separators are found at once. Only a record whose bytes are no UTF-8 is read alone first, as
-Java reads it.
+:func:`warren.msg_store.commit_log.commit_log_format.decode_properties` defines what counts: entries without name or
+value vanish, the last of equal names wins. All properties are joined, each record's after a separator, and all
+separators are found at once. Only a record whose bytes are no UTF-8 is read alone first, as Java reads it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class PropertyMaps:
 
     data: bytes
     starts: _Longs
-    """Each behind at least one other byte: a record's length of them."""
+    """Each comes after at least one other byte, of the properties' length."""
     sizes: _Longs
 
     def maps(self) -> pa.Array:
@@ -43,7 +42,7 @@ class PropertyMaps:
         return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), entries.names, entries.values)
 
     def named(self, name: str) -> pa.Array:
-        """The values under one name; null where there is none."""
+        """The values under one name; null for a record without it."""
         entries = self._entries
         found = entries.code_of(name)
         which = np.full(len(self.starts), -1, np.int64)
@@ -55,7 +54,7 @@ class PropertyMaps:
         return _entries_of(self._text())
 
     def _text(self) -> pa.Array:
-        """Each record's properties, behind a separator, as UTF-8."""
+        """Each record's properties, after a separator, as UTF-8."""
         lines = slices(self.data, self.starts - 1, self.sizes + 1)
         _, offsets, data = lines.buffers()
         octets = np.frombuffer(data, np.uint8).copy()
@@ -118,7 +117,7 @@ def _entries_of(lines: pa.Array) -> _Entries:
 
 
 def _as_strings(array: pa.Array) -> pa.Array:
-    """Bytes of which it is known that they are UTF-8."""
+    """Bytes that are known to be UTF-8."""
     return pa.Array.from_buffers(pa.string(), len(array), array.buffers())
 
 

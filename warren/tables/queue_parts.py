@@ -242,7 +242,7 @@ def wanted_segments(seq_ids: Bounds, seq_ids_per_piece: int | None) -> list[rang
 
 
 def extent_of(queue: QueueDirectory) -> Extent:
-    """How large a queue is; empty where that cannot be told: the task that reads it says so."""
+    """How large a queue is; empty if that cannot be read: the task that reads the queue reports it."""
     try:
         return queue.extent()
     except StorageError:

@@ -87,7 +87,7 @@ def _hosts(hosts: Hosts) -> pa.Array:
 
 
 def _put_together(parts: list[tuple[pa.Array, npt.NDArray[np.int64]]]) -> pa.Array:
-    """Columns of which it is said whose each value is."""
+    """Merge partial columns, each with the rows that its values belong to."""
     if len(parts) == 1:
         return parts[0][0]
     order = np.argsort(np.concatenate([where for _, where in parts]), kind="stable")

@@ -1,8 +1,8 @@
 """The table ``records``: a row for each message in a CommitLog, with the values of ``warren topic scan``.
 
 Files are cut into ranges of ``partition_bytes``, small ones share a task; a range has the records that begin in it,
-wherever the cuts are (:mod:`warren.msg_store.commit_log.record_search`). Behind damage it goes on at the next record,
-within the same file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's
+wherever the cuts are (:mod:`warren.msg_store.commit_log.record_search`). After damage it goes on at the next record,
+within the same file too. What lies after the end that recovery finds is no row, and neither is the filler at a file's
 end.
 
 Pushed down: ``physical_offset`` leaves out files and ranges (a record that says it lies elsewhere is looked for where
@@ -103,7 +103,7 @@ def search(part: Range, files: FileSystem, window_bytes: int) -> Iterator[Record
 def _stored(node: Node, whole: list[Range]) -> dict[int, tuple[int | None, int | None]]:
     """Between which times the messages of each file were stored: those of its first record and of the next file's.
 
-    Nothing is said where files do not follow each other, or their times do not ascend.
+    No times are given if files do not follow each other, or their times do not ascend.
     """
     files, first = node.place().files, {}
     for one in whole:

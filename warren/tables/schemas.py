@@ -5,8 +5,8 @@ Spark has no unsigned integers, and so no table has. Of what a file keeps as one
 Times stay what the files say, milliseconds or microseconds since 1970, so that they compare with the commands that
 read one directory; SQL makes timestamps of them.
 
-Where a row came from is said by ``node`` (the directory, as it was loaded), ``file`` (its path) and ``file_offset``
-(bytes from the file's begin).
+``node`` (the directory, as it was loaded), ``file`` (its path) and ``file_offset`` (bytes from the file's begin) say
+where a row came from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table ``store``: a row for each record of each store's files, bad ones too, in order of the files' age.
 
-Behind the records that the scan of a file reached come those that are hidden there between garbage, as far as anybody
-needs them (:mod:`warren.tables.bodies`).
+After the records that the scan of a file reached come the needed ones that are hidden there between garbage
+(:mod:`warren.tables.bodies`).
 
 Without bodies of messages (``bodies=false``) the messages of long records are not even read.
 """
@@ -112,7 +112,7 @@ def _hidden(node: Node, files: ReadOnlyFileSystem, one: StoreFile) -> Hidden:
 
 
 def _runs(records: Iterable[Record], most_bytes: int) -> Iterator[list[Record]]:
-    """Those that lie one behind the other, up to so many bytes."""
+    """Group records that follow each other directly, up to ``most_bytes``."""
     run: list[Record] = []
     for record in records:
         behind = run[-1].offset + run[-1].size if run else None

@@ -4,8 +4,8 @@ Nothing in RocketMQ's files says where the valid data ends; recovery finds it, a
 and index items. Here it runs as for the commands of one machine, in memory over the directory. What it found is small,
 can be pickled and written as JSON, and is enough to cut the reading of a store into tasks.
 
-A file that recovery left alone is read by the tasks as it lies. One that recovery *changed* is on no disk: whoever
-wants it runs the recovery again (:func:`recovered`).
+Tasks read a file that recovery left alone as it lies. One that recovery *changed* is on no disk: its readers run the
+recovery again (:func:`recovered`).
 
 A recovery reads up to three CommitLog files, so the surveys of many nodes are better made by many tasks
 (:func:`warren.pipeline.jobs.running.load` does so) and handed over by the option ``survey``.

@@ -1,8 +1,8 @@
 """Surveys that are known: handed over by the option ``survey``, or made before and kept while the files do not change.
 
-Spark plans a frame anew for every action, in a Python process that forgets: without this each would recover the store
-again. What is kept is a small file for each store, in a folder below the system's for temporary files that nobody else
-may write to. A store is known again by the names, sizes and modification times of its files; only directories on this
+Spark plans a frame again for every action, in a Python process that forgets: without this each would recover the store
+again. A small file is kept for each store, in a folder below the system's for temporary files that no other user may
+write to. A store is known again by the names, sizes and modification times of its files; only directories on this
 machine's file systems say those cheaply and exactly, so others are surveyed each time.
 """
 

@@ -50,7 +50,7 @@ class Table:
 
 
 def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
-    """The tasks of these nodes; raises :class:`PipelineError` where one is of a kind that has no such table."""
+    """The nodes' tasks; raises :class:`PipelineError` if one is of a kind that has no such table."""
     for node in nodes:
         contents = node.contents()
         if not contents.kinds & table.kinds:

@@ -23,12 +23,12 @@ _TRACK: Final = "─"
 
 
 def shares(counts: list[int], width: int) -> list[int]:
-    """How many of ``width`` cells each count gets: in proportion, at least one where there is anything."""
+    """Return how many of ``width`` cells each count gets: in proportion, and at least one unless it is 0."""
     total = sum(counts)
     if not total:
         return [0] * len(counts)
     cells = [max(1, count * width // total) if count else 0 for count in counts]
-    while sum(cells) != width:  # what rounding left over goes to, or comes from, where it shows least
+    while sum(cells) != width:  # add or remove the cells that rounding left over where it shows least
         step = 1 if sum(cells) < width else -1
         most = max(range(len(cells)), key=lambda index: (counts[index] * width / total - cells[index]) * step)
         if cells[most] + step < 1:

@@ -30,7 +30,7 @@ OWN_NOTE: Final = "no node ran here: opened by this command"
 
 
 class Sort(enum.StrEnum):
-    """As :data:`warren.top.snapshots.SORTS`."""
+    """The orders of :data:`warren.top.snapshots.SORTS`."""
 
     MESSAGES = "messages"
     UNACKED = "unacked"
@@ -111,7 +111,7 @@ class _View:
         note: str,
         sort: str = "messages",
     ) -> None:
-        """``take``: a snapshot in an order with at most so many rows (``None``: all). ``take_queue``: of one queue."""
+        """``take``: a snapshot in an order with a maximum of rows (``None``: all). ``take_queue``: of one queue."""
         self._view = View(sort)
         self._console = console
         self._take = take
@@ -152,7 +152,7 @@ class _View:
         lines: list[RenderableType] = []
         if self._view.opened is None:
             lines = [self._list(height, coloured=coloured)]
-        if self._view.opened is not None:  # also where the list has just opened it
+        if self._view.opened is not None:  # also if the list has just opened it
             lines = [*self._view.cut_page(self._page(self._view.opened, coloured=coloured), height - 1)]
         return Group(*lines, Text(self._view.footer(), "dim", no_wrap=True, overflow="ellipsis"))
 

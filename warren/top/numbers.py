@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_second: float | None, nothing: str = "·") -> str:
-    """Messages a second; "–" where it is not known yet."""
+    """Messages a second; "–" if not known yet."""
     if per_second is None:
         return "–"
     return nothing if per_second == 0 else f"{per_second:.1f}" if per_second < 10 else short(per_second)

@@ -7,7 +7,7 @@
     row   {"vhost", "name", "type", "state", "reason", "mode", "priorities", "consumers", "q1", "q2", "delta", "q3",
            "q4", "ready", "unacked", "in_ram", "target", "bytes", "bytes_in_ram", "published", "gone", "in_rate",
            "out_rate"}
-    "topics": null where there are none, else {"down": why or null, "no_room": what found none or null, "rows": [topic]}
+    "topics": null without topics, else {"down": why or null, "no_room": what found no room, or null, "rows": [topic]}
     topic {"name", "queues", "messages", "appended", "in_rate", "groups": {name: lag}}
 
     {"warren": 1, "path", "pid", "up_s", "memory": as above, "queue": row, "stats": what Queue.stats says or null,
@@ -16,11 +16,11 @@
 ``state`` is ``running``, ``hibernated``, ``down`` (``reason`` says why) or ``busy``. A busy queue did not answer in
 time; its row has the numbers of the snapshot before, and it has no ``stats``. ``published`` counts the messages that
 ever came, ``gone`` those that have left the queue permanently; both start at zero when a queue is opened. The rates
-are the growth of these two per second since the last snapshot of the same :class:`Snapshots`, and null in the first
-one. ``target`` is the number of messages that may be in RAM, null for any number. The ``type`` is ``classic`` or
+are their growth per second since the last snapshot of the same :class:`Snapshots`, and null in the first one.
+``target`` is the number of messages that may be in RAM, null for any number. The ``type`` is ``classic`` or
 ``stream``. A stream's messages are on the disk: they count as delta, those that its files have lost as ``gone``; its
-``bytes`` are null, and nothing goes out of it. Of a topic, ``messages`` counts those that its files still have,
-``appended`` all that ever came. Topics belong to no vhost, so a snapshot of one vhost has none.
+``bytes`` are null, and nothing goes out of it. For a topic, ``messages`` counts those that its files still have,
+``appended`` all that ever came. Topics belong to no vhost, so a snapshot of one vhost has no topics.
 
 A snapshot changes nothing. It does not wake a hibernated queue. A queue that has hibernated since its last row is not
 asked, because its answer would be the same.
@@ -75,7 +75,7 @@ SORTS: Final[Mapping[str, Callable[[Row], float]]] = {
     "ram": lambda row: row["in_ram"],
     "name": lambda row: 0,
 }
-"""The orders of rows: most of these first, then by vhost and name.
+"""The orders of rows: largest value first, then by vhost and name.
 
 Queues that are down come before all others, except in the order of names.
 """
@@ -99,7 +99,7 @@ class Snapshots:
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._appended: dict[str, tuple[float, int]] = {}
-        """Of each topic at the last snapshot: the time, and how many messages had ever been appended."""
+        """For each topic at the last snapshot: the time, and how many messages had ever been appended."""
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a request over the node's socket. Raises :class:`WarrenError` for a request that is wrong."""
@@ -140,7 +140,7 @@ class Snapshots:
         }
 
     def queue(self, vhost: str, name: object) -> Snapshot:
-        """One queue with all that it says about itself. Raises :class:`NotFoundError`."""
+        """Return one queue with all its statistics. Raises :class:`NotFoundError`."""
         running = self._node.actor.vhosts.get(vhost)
         entry = None if running is None or not isinstance(name, str) else running.queues.get(name)
         stream = self._node.actor.streams.find(vhost, name) if entry is None and isinstance(name, str) else None

@@ -22,7 +22,7 @@ Step = dict[str, Any]
 
 
 def load(path: str) -> dict[str, Any]:
-    """The trace in a JSON file; raises :class:`TraceError` where there is none."""
+    """Return the trace in a JSON file. Raises :class:`TraceError` if the file is not a trace or cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             trace = json.load(file)

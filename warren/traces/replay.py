@@ -1,9 +1,9 @@
-"""``warren replay``: run a recorded trace of operations on a fresh queue and say the state after each.
+"""``warren replay``: run a recorded trace of operations on a fresh queue and return the state after each.
 
 A trace (made by driving a real broker's queue, one call at a time) holds ``params``, ``steps`` with an ``op`` each, and
-what the real one answered; the answers are never looked at, and a file without them runs as well. Time, rates and store
-credit are in the trace's hand: the clock stands still but where an operation says otherwise, and credit is granted
-between calls.
+what the real one answered. The answers are ignored, and a file without them runs as well. The trace controls time,
+rates and store credit: the clock stands still unless an operation says otherwise, and credit is granted between
+calls.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WITHOUT_ANSWER = {name: name for name in ("resume", "bump", "purge_acks", "flus
 
 
 class TraceError(WarrenError):
-    """A trace that says something that cannot be run."""
+    """A trace that cannot be run."""
 
 
 @attrs.define
@@ -152,7 +152,7 @@ class Replay:
         rates.ack_ingress, rates.ack_egress = float(ack_ingress), float(ack_egress)
 
     def _next_messages(self, op: dict[str, Any]) -> tuple[Envelope, list[tuple[bytes, bytes, int]]]:
-        """The next messages to publish: (id, body, expiry); a list of sizes or expiries starts over where it ends."""
+        """The next messages to publish: (id, body, expiry); a list of sizes or expiries starts over at its end."""
         count, persistent = op.get("n", 1), op["persistent"]
         sizes, expiries = _repeated(op["size"], count), _repeated(op.get("expiry", 0), count)
         envelope = Envelope(self._vhost, b"", (_QUEUE,), _PERSISTENT if persistent else _TRANSIENT, persistent)
@@ -341,10 +341,10 @@ class Replay:
         return answer
 
     def _restart_stores(self, *, clean: bool) -> None:
-        """Both stores anew: the transient one comes back empty, and they count grants from the beginning.
+        """Restart both stores: the transient one comes back empty, and they count grants from the beginning.
 
-        The persistent one counts as recovered where it knew no queue but those that stopped cleanly, until it is
-        restarted again.
+        The persistent one counts as recovered if all queues that it knew stopped cleanly, until it is restarted
+        again.
         """
         self._store_recovered, self._stray_references = clean and not self._stray_references, False
         clients = [c for c in (self._parts.persistent_store, self._parts.transient_store) if c is not None]
@@ -356,7 +356,7 @@ class Replay:
     # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state(self) -> State:
-        """What the trace's recorder says of a queue."""
+        """Return what the trace's recorder notes of a queue."""
         s = self.queue.state
         delta, persistent, transient = s.delta, s.persistent_store, s.transient_store
         return {
@@ -420,16 +420,16 @@ def _shown_terms(terms: Any) -> dict[str, Any]:
 def with_measured_time(step: dict[str, Any]) -> dict[str, Any]:
     """An operation that lets time pass, with the time that really passed when it was recorded.
 
-    The recorder notes it beside its answers, but it is an input: what the clock said.
+    The recorder notes it beside its answers, but it is an input: the time of the clock.
     """
     measured = (step.get("result") or {}).get("measured_elapsed_us")
     return step["op"] if measured is None else {**step["op"], "measured_elapsed_us": measured}
 
 
 def replay(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run a trace, step by step: ``{"op", "state", "result"}``, ``result`` null where the operation answers nothing.
+    """Run a trace, step by step: ``{"op", "state", "result"}``, ``result`` null if the operation answers nothing.
 
-    Raises :class:`TraceError` for a trace that is none, with the step's number.
+    Raises :class:`TraceError` for an invalid trace; for an invalid step, with its number.
     """
     try:
         running = Replay(trace)

@@ -1,4 +1,4 @@
-"""What users hand over and get: the arguments of a publish as an envelope, and a message that was delivered.
+"""Messages of users: the arguments of a publish as an envelope, and delivered messages.
 
 Properties are AMQP's, under their names. Times are seconds here and whole milliseconds on disk.
 """
@@ -20,25 +20,25 @@ MAX_EXPIRATION_S = 315_360_000.0
 """Ten years: the longest time to live."""
 
 SHARED: Final = frozenset({"persistent", "delivery_mode", "expiration", "priority"})
-"""What messages that are handed over together have in common."""
+"""The properties that messages handed over together share."""
 
 
 LATER: Final = frozenset({"delay", "at"})
-"""Those of a publish that say when its message comes (:mod:`warren.values.scheduling`)."""
+"""Arguments of a publish that say when its message is due (:mod:`warren.values.scheduling`)."""
 KEY_ARGUMENTS: Final = frozenset({"unique", "unique_for"})
-"""Those of a publish that are about a key, and no property (:mod:`warren.verbs.unique_publishing`)."""
+"""Arguments of a publish about a key, which are not properties (:mod:`warren.verbs.unique_publishing`)."""
 OF_FEW: Final = LATER | KEY_ARGUMENTS
-"""Those of a publish that few have, and that make it go another way."""
+"""Rare arguments of a publish that need a separate code path."""
 
 
 class PublishArguments(TypedDict, total=False):
-    """What a publish can be told beside its body."""
+    """The arguments of a publish beside the body."""
 
     headers: Mapping[str, Any] | None
     persistent: bool
     """Survives a stop, in a durable queue. The default."""
     expiration: float | None
-    """Seconds after which a message that nobody took is dead."""
+    """Seconds after which a message that was not taken expires."""
     priority: int | None
     content_type: str | None
     content_encoding: str | None
@@ -51,13 +51,13 @@ class PublishArguments(TypedDict, total=False):
     user_id: str | None
     app_id: str | None
     delay: float | timedelta | None
-    """Seconds after which the message comes; until then it waits on disk (:mod:`warren.values.scheduling`)."""
+    """Seconds after which the message is due; until then it waits on disk (:mod:`warren.values.scheduling`)."""
     at: datetime | float | None
-    """When it comes instead, as a datetime (local, if it names no zone) or in seconds since the Unix epoch."""
+    """When it is due instead, as a datetime (local, if it has no time zone) or in seconds since the Unix epoch."""
 
 
 class PublishManyArguments(TypedDict, total=False):
-    """What a publish of many can be told beside their bodies: for all, or (marked so) a list with one for each."""
+    """The arguments of a publish of many messages beside their bodies: for all, or, where marked, a list for each."""
 
     headers: Mapping[str, Any] | list[Mapping[str, Any] | None] | None
     """For all, or each."""
@@ -65,7 +65,7 @@ class PublishManyArguments(TypedDict, total=False):
     expiration: float | None
     priority: int | None
     content_type: str | list[str | None] | None
-    """For all, or each; and so all below."""
+    """For all, or each; so are all below."""
     content_encoding: str | list[str | None] | None
     correlation_id: str | list[str | None] | None
     reply_to: str | list[str | None] | None
@@ -79,16 +79,16 @@ class PublishManyArguments(TypedDict, total=False):
 
 
 class QueuePublishArguments(PublishArguments, total=False):
-    """What the publish of a queue can be told, too."""
+    """The additional arguments of a queue's publish."""
 
     unique: str | bytes | int | None
     """A key: while a message with it is in the queue, no other one is stored. ``True``: the body itself."""
     unique_for: float | None
-    """Seconds for which the key is taken, from now on, whether the message is in the queue or not."""
+    """Seconds from now for which the key is taken, whether the message is in the queue or not."""
 
 
 class QueuePublishManyArguments(PublishManyArguments, total=False):
-    """What the publish of many of a queue can be told, too."""
+    """The additional arguments of a queue's publish of many messages."""
 
     unique: list[str | bytes | int | None] | bool | None
     """A key each; or ``True``: the bodies themselves."""
@@ -96,7 +96,7 @@ class QueuePublishManyArguments(PublishManyArguments, total=False):
 
 
 class Shared(NamedTuple):
-    """What messages must have in common to be handed over together, beside where they go."""
+    """The values that messages to one target must share to be handed over together."""
 
     persistent: bool
     expiration_ms: int | None
@@ -104,11 +104,11 @@ class Shared(NamedTuple):
 
 
 NOTHING_SHARED: Final = Shared(True, None, 0)
-"""Of messages that say nothing of it."""
+"""The values of messages that set none of them."""
 
 
 def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared]:
-    """The properties of messages by AMQP's names, and what they share. Raises :class:`MessageError`."""
+    """Return the properties of messages by AMQP's names, and what they share. Raises :class:`MessageError`."""
     values = dict(arguments)
     if not KEY_ARGUMENTS.isdisjoint(values):
         raise MessageError(
@@ -131,7 +131,7 @@ def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared
 
 
 def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], arguments: Mapping[str, Any]) -> PublishKey:
-    """What messages have around their bodies. Raises :class:`MessageError` for what cannot be."""
+    """Return the envelope of messages. Raises :class:`MessageError` for invalid values."""
     values, shared = publish_values(arguments)
     keys = tuple(map(_bytes, routing_keys))
     check_routing_keys(keys)
@@ -140,14 +140,14 @@ def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], argument
 
 
 def content_key(vhost: str, exchange: str, routing_key: str, shared: Shared) -> PublishKey:
-    """What messages with properties of their own have around their contents."""
+    """Return the envelope of messages with properties of their own."""
     keys = (_bytes(routing_key),)
     envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, b"", shared.persistent, of_contents=True)
     return PublishKey(envelope, shared.expiration_ms, shared.priority)
 
 
 def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
-    """Those of the arguments of a publish of ``count`` messages that are a list. Raises :class:`MessageError`."""
+    """Return the arguments of a publish of ``count`` messages that are lists. Raises :class:`MessageError`."""
     columns = {name: one for name, one in arguments.items() if isinstance(one, list)}
     for name, column in columns.items():
         if name in SHARED:
@@ -158,7 +158,7 @@ def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]
 
 
 def check_routing_keys(keys: Sequence[bytes]) -> None:
-    """Raise :class:`MessageError` where the first, which goes with a delivery, has no room there."""
+    """Raise :class:`MessageError` if the first, which is sent with a delivery, is too long for that."""
     if keys and len(keys[0]) > MAX_SHORT_STRING_BYTES:
         raise MessageError(f"a routing key cannot be {keys[0]!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
 
@@ -171,7 +171,7 @@ def _bytes(text: str) -> bytes:
 
 
 def milliseconds(what: str, seconds: float) -> int:
-    """A time that ``what`` is. Raises :class:`MessageError` for what is none."""
+    """Return a time in milliseconds; ``what`` names it in errors. Raises :class:`MessageError` if it is invalid."""
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise MessageError(f"{what} is a number of seconds, not {seconds!r}")
     if not 0 <= seconds <= MAX_EXPIRATION_S:
@@ -180,7 +180,7 @@ def milliseconds(what: str, seconds: float) -> int:
 
 
 def as_body(body: object) -> bytes:
-    """A body that nobody can change any more. Raises :class:`MessageError` for what is no bytes."""
+    """Return a body as immutable bytes. Raises :class:`MessageError` if it is not bytes."""
     if type(body) is bytes:
         return body
     if isinstance(body, (bytes, bytearray, memoryview)):
@@ -199,21 +199,21 @@ def as_bodies(bodies: Iterable[object]) -> list[bytes]:
 
 
 class ReceivedMessage:
-    """A message as a queue has it. Decoded when somebody asks for more than its body."""
+    """A message as a queue has it. It is decoded when more than its body is needed."""
 
     __slots__ = ("_body", "_decoded", "_fetched", "_index")
 
     def __init__(self, fetched: Fetched | tuple[bytes], index: int = 0, body: bytes | None = None) -> None:
         self._fetched = fetched
-        """The encoded message is the ``index``-th of these."""
+        """The encoded message is at ``index`` here."""
         self._index = index
         self._body = body
         self._decoded: Message | Properties | None = None
-        """All of it, or what was asked for."""
+        """The decoded message, or the part that was requested."""
 
     @property
     def message(self) -> Message:
-        """All of it. Raises :class:`MessageError` where the bytes on disk are no message."""
+        """The decoded message. Raises :class:`MessageError` if the bytes on disk are not a message."""
         message = self._decoded
         if not isinstance(message, Message):
             fetched = self._fetched
@@ -223,7 +223,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The payload. Raises :class:`MessageError` where the bytes on disk are no message."""
+        """The payload. Raises :class:`MessageError` if the bytes on disk are not a message."""
         if self._body is None:
             self._body = self.message.body
         return self._body
@@ -262,7 +262,7 @@ class ReceivedMessage:
 
 
 class DelayedMessage(ReceivedMessage):
-    """A message that waits."""
+    """A message that waits until it is due."""
 
     __slots__ = ("due_ms",)
 
@@ -274,15 +274,15 @@ class DelayedMessage(ReceivedMessage):
 
     @property
     def due(self) -> datetime:
-        """The same, in local time."""
+        """When it is due, in local time."""
         return datetime.fromtimestamp(self.due_ms / 1000).astimezone()
 
     @property
     def message_id(self) -> str | bytes | None:
-        """By which it can be called back."""
+        """The id with which it can be cancelled."""
         return self.properties.message_id
 
 
 def delayed_messages(found: Iterable[Sequence[Any]]) -> list[DelayedMessage]:
-    """Messages that wait, of what a verb has found."""
+    """Make messages from what a verb has found."""
     return list(map(DelayedMessage, found))

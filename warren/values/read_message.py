@@ -1,6 +1,6 @@
-"""What a reader of a topic reads: messages that can be committed or tried again, in batches or one by one.
+"""The messages that a reader of a topic reads: they can be committed or retried, in batches or one by one.
 
-Which messages those are, and what becomes of them, :mod:`warren.verbs.reader_verbs` says.
+:mod:`warren.verbs.reader_verbs` describes which messages those are, and how they are handled.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class RecordVerbs:
     after: int
 
     def commit(self) -> Steps[None]:
-        """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
-        member meanwhile: that one gets them again."""
+        """Commit it, and all before it in its queue. Raises :class:`QueueLostError` if the queue has moved to another
+        member: that one gets them again."""
         self.claim.done = max(self.claim.done, self.after)
         yield from self.claim.reader.commit_up_to([(self.claim, self.after)])
 
     def retry(self, delay_level: int = 0) -> Steps[None]:
-        """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.
+        """Schedule it again, or as a dead letter after the last attempt; for this attempt it is done.
 
-        ``delay_level`` 0: each time later; negative: to the dead letters at once. Comes back when that is safe.
+        ``delay_level`` 0: each time later; negative: to the dead letters at once. Returns when that is safe.
         """
         yield from self.claim.reader.send_back(self.message.record, delay_level)
 
@@ -55,7 +55,7 @@ class ReadMessage(StoredMessage):
         body: bytes | None = None,
         claim: Claim | None = None,
     ) -> None:
-        self._records = records  # what the base class sets, without a call: one of these is made of every message
+        self._records = records  # what the base class sets, without a call: one instance is made per message
         self._row = row
         self._body = records.bodies[row] if body is None else body
         self._unpacked = self._properties = None
@@ -63,7 +63,7 @@ class ReadMessage(StoredMessage):
 
     @property
     def _after(self) -> int:
-        """The next place in its queue that is anything to this reader."""
+        """The next offset in its queue that is for this reader."""
         behind = self._row + 1
         offsets = self._records.queue_offsets
         return offsets[behind] if behind < len(offsets) else self._records.end
@@ -88,9 +88,9 @@ NewRecord = Callable[[PackedRecords, int, bytes, Claim], R]
 
 
 class RecordBatch(LazySequence[R], Generic[R]):
-    """What ``Reader.read`` brings: records, in order. Equal to a list of the same records.
+    """The result of ``Reader.read``: records, in order. Equal to a list of the same records.
 
-    Those in the topic that are not for the reader go with the one before.
+    Records that are not for the reader are committed with the one before.
     """
 
     __slots__ = ("_new", "_read")
@@ -118,9 +118,9 @@ class RecordBatch(LazySequence[R], Generic[R]):
 
 
 class Iteration(Generic[R]):
-    """Messages one by one: one is done when the next one is asked for. Ends when the reader is closed.
+    """Messages one by one: one is done when the next one is requested. Ends when the reader is closed.
 
-    A read, or another iteration, takes over what this one has not handed out; if it is asked again, it begins anew.
+    A read, or another iteration, takes over what this one has not handed out; the next call then starts over.
     """
 
     def __init__(self, reader: ReaderVerbs, new: NewRecord[R], max_records: int | None, timeout: float | None) -> None:
@@ -133,7 +133,7 @@ class Iteration(Generic[R]):
         self._current: R | None = None
 
     def take_now(self) -> R | None:
-        """The next message of the batch, if there is one."""
+        """Return the next message of the batch, if there is one."""
         self.finish()
         if not self._batch or self._reader.iteration is not self:
             return None
@@ -143,13 +143,13 @@ class Iteration(Generic[R]):
         return record
 
     def finish(self) -> None:
-        """The message at hand is done."""
+        """Mark the current message as done."""
         record, self._current = self._current, None
         if record is not None and self._reader.iteration is self:  # else it was handed back
             record._done()
 
     def next_batch(self) -> Steps[bool]:
-        """Whether there is one before the time is over."""
+        """Fetch the next batch; return whether there is one before the timeout."""
         reader = self._reader
         self._batch.clear()
         try:
@@ -171,7 +171,7 @@ class Iteration(Generic[R]):
         return bool(read)
 
     def leave(self, *, tells: bool = True) -> None:
-        """Ask for no more: what is not done was not read. ``tells``: commit what is, which is not for finalisers."""
+        """End the iteration: messages not done come again. ``tells``: commit those that are, not for finalisers."""
         reader = self._reader
         if reader.iteration is self:
             reader.iteration = None

@@ -1,4 +1,4 @@
-"""QueueMessages: what became of a queue's messages, for tests to look at and to wait for."""
+"""QueueMessages: the events of a queue's messages, for tests to inspect and to wait for."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SHOWN: Final = 20
 
 
 class Such(TypedDict, total=False):
-    """Which messages are meant, beside what became of them: all of it holds."""
+    """Conditions on messages, beside the event: all of them must hold."""
 
     body: bytes | None
-    """This one."""
+    """Exactly this body."""
     headers: Mapping[str, Any] | None
-    """These, beside others."""
+    """These headers, and maybe others."""
     where: str | Test | None
     """A condition (:mod:`warren.where`), such as ``"headers['try'] > 1 AND size < 100"``, or a function."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class _Wanted:
-    """Which messages are meant."""
+    """The messages that are looked for."""
 
     event: Event
     such: Such
@@ -66,7 +66,7 @@ class _Wanted:
 class QueueMessages:
     """The messages that a queue was seen to have. Made by :meth:`warren.testing.TestNode.messages`.
 
-    What is waited for, is waited for in real time: a program's threads and coroutines need some to get there.
+    Waiting takes real time: a program's threads and coroutines need some to get there.
     """
 
     def __init__(self, log: MessageLog, of_queue: QueueLog, settle: Callable[[], None], vhost: str, queue: str) -> None:
@@ -76,17 +76,17 @@ class QueueMessages:
         self._name = f"queue '{queue}'" + ("" if vhost == "/" else f" in vhost '{vhost}'")
 
     def all(self) -> list[SeenMessage]:
-        """Every message, in the order in which they came."""
+        """Return all messages, in the order in which they came."""
         self._settle()
         return list(self._of_queue.messages)
 
     def of(self, event: Event = "published", **such: Unpack[Such]) -> list[SeenMessage]:
-        """The messages of which this became, now: in the order in which they came."""
+        """Return the messages that this event has happened to until now, in the order in which they came."""
         self._settle()
         return self._found(_Wanted(event, such))
 
     def expect(self, event: Event = "published", count: int = 1, **such: Unpack[Such]) -> list[SeenMessage]:
-        """As :meth:`of`; raises ``AssertionError`` where it is not just so many now, and says what there was."""
+        """As :meth:`of`; raise ``AssertionError`` with the history if their number is not ``count`` now."""
         __tracebackhide__ = True
         self._settle()
         found = self._found(wanted := _Wanted(event, such))
@@ -97,9 +97,9 @@ class QueueMessages:
     def wait_for(
         self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
     ) -> list[SeenMessage]:
-        """Wait until it has become of ``count`` messages, or more; returns them.
+        """Wait until the event has happened to ``count`` messages, or more; return them.
 
-        Raises ``AssertionError`` after ``timeout`` seconds, and says what there was.
+        Raises ``AssertionError`` with the history after ``timeout`` seconds.
         """
         __tracebackhide__ = True
         wanted = _Wanted(event, such)
@@ -116,7 +116,7 @@ class QueueMessages:
     async def arrived(
         self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
     ) -> list[SeenMessage]:
-        """:meth:`wait_for`, for a coroutine: others of its event loop go on."""
+        """:meth:`wait_for`, for a coroutine: other coroutines of its event loop continue."""
         __tracebackhide__ = True
         wanted, changed = _Wanted(event, such), asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ class QueueMessages:
         return [seen for seen in list(self._of_queue.messages) if wanted.takes(seen)]
 
     def _story(self, wanted: _Wanted, count: str, found: list[SeenMessage], timeout_s: float | None = None) -> str:
-        """What was expected, and what there was instead."""
+        """Describe what was expected, and what happened instead."""
         within = "" if timeout_s is None else f" within {timeout_s:g} seconds"
         lines = [f"{self._name}: expected {count} {wanted}{within}, got {len(found)}"]
         lines += self._lines("headers" in wanted.such)
@@ -155,5 +155,5 @@ class QueueMessages:
             yield f"  … and {len(messages) - _SHOWN} more"
 
     def __str__(self) -> str:
-        """What became of each message, as far as a few lines can show it."""
+        """Show what happened to each message, in a few lines."""
         return "\n".join([f"{self._name}:", *self._lines(with_headers=False)])

@@ -1,4 +1,4 @@
-"""What goes into a topic and what comes out: a message's properties, and a message that is stored.
+"""Messages of topics: their properties, and stored messages.
 
 Times are ``datetime`` or seconds since 1970 on the way in, seconds on the way out; files and indexes know milliseconds.
 """
@@ -45,7 +45,7 @@ _RESERVED: Final = frozenset(
         names.PREPARED_QUEUE_OFFSET,
     }
 )
-"""Properties with a meaning of their own: they are arguments, or the store's."""
+"""Reserved properties: they have arguments of their own, or belong to the store."""
 
 
 def to_ms(moment: Moment) -> int:
@@ -56,18 +56,18 @@ def to_ms(moment: Moment) -> int:
 
 @attrs.frozen
 class Origin:
-    """What a message says of its producer."""
+    """What a message records about its producer."""
 
     flag: int = 0
-    """A number of 32 bits with a meaning for those who use it."""
+    """A number of 32 bits that applications can use."""
     born_timestamp: int | None = None
-    """Milliseconds since 1970; ``None``: as it is appended."""
+    """Milliseconds since 1970; ``None``: the time of the append."""
     born_host: Host = HERE
 
     @classmethod
     def of(cls, flag: int = 0, born_at: Moment | None = None, born_host: str | None = None) -> Origin:
-        """The argument's of an append. Raises :class:`MessageError` for what no record can hold."""
-        if not isinstance(flag, int) or flag not in _FLAGS:  # a range is searched from end to end for another type
+        """Return the origin from an append's arguments. Raises :class:`MessageError` if they do not fit a record."""
+        if not isinstance(flag, int) or flag not in _FLAGS:  # for other types, a range is searched from end to end
             raise MessageError(f"a flag has 32 bits, unlike {flag!r:.100}")
         born_ms = None if born_at is None else to_ms(born_at)
         if born_ms is not None and born_ms not in _TIMESTAMPS_MS:
@@ -83,7 +83,7 @@ def _host(text: str) -> Host:
 
 
 def check_key(key: str) -> str:
-    """Raise :class:`MessageError` unless this can be a message's key: no space, which stands between keys."""
+    """Raise :class:`MessageError` unless this is a valid key: a space separates keys."""
     if not key or " " in key or "\x01" in key or "\x02" in key or "\0" in key:
         raise MessageError(f"a key cannot be {key!r:.100}: it is not empty, and holds no space, no separator, no NUL")
     try:
@@ -96,7 +96,7 @@ def check_key(key: str) -> str:
 def encode_message_properties(
     keys: str | Iterable[str] | None, tag: str | None, properties: Mapping[str, str] | None
 ) -> bytes:
-    """A message's properties in their stored form. Raises :class:`MessageError` for what cannot be."""
+    """Return a message's properties in their stored form. Raises :class:`MessageError` for invalid ones."""
     if tag is None and not properties:
         if keys is None:
             return b""
@@ -119,7 +119,7 @@ def encode_message_properties(
         encoded = encode_properties(found)
     except (WarrenError, UnicodeEncodeError, TypeError) as error:
         raise MessageError(f"no properties of a message: {error}") from None
-    if b"\0" in encoded:  # a record that ends so was not written to its end
+    if b"\0" in encoded:  # a record with a NUL at its end counts as torn
         raise MessageError("properties of a message cannot hold a NUL")
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
@@ -127,7 +127,7 @@ def encode_message_properties(
 
 
 def _key_alone(key: str) -> bytes:
-    """The properties of a message with this key and nothing else; most have these."""
+    """Return the properties of a message with only this key, the most frequent case."""
     encoded = b"KEYS\x01" + check_key(key).encode()
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
@@ -135,7 +135,7 @@ def _key_alone(key: str) -> bytes:
 
 
 def properties_of_keys(keys: Sequence[str], common: bytes = b"") -> list[bytes]:
-    """The properties of many messages, each with one key; ``common``: what all of them have beside it, as it is stored.
+    """Return the properties of many messages, each with one key; ``common``: the others, of all, in stored form.
 
     Raises as :func:`encode_message_properties` does for the keys.
     """
@@ -145,26 +145,26 @@ def properties_of_keys(keys: Sequence[str], common: bytes = b"") -> list[bytes]:
     if not all(keys):
         check_key("")
     behind = "\x02" + common.decode() if common else ""
-    joined = f"{behind}\0KEYS\x01".join(keys)  # no key holds a NUL, and no properties do
+    joined = f"{behind}\0KEYS\x01".join(keys)  # neither keys nor properties contain a NUL
     return f"KEYS\x01{joined}{behind}".encode().split(b"\0")
 
 
 class StoredMessage:
-    """A message in a topic. What it says of itself is decoded when it is asked for."""
+    """A message in a topic. Its fields are decoded on access."""
 
     __slots__ = ("_body", "_properties", "_records", "_row", "_unpacked")
 
     def __init__(self, records: PackedRecords, row: int = 0, body: bytes | None = None) -> None:
         self._records = records
         self._row = row
-        """Which of them it is."""
+        """Its row in the records."""
         self._body = records.bodies[row] if body is None else body
         self._unpacked: Record | None = None
         self._properties: dict[str, str] | None = None
 
     @property
     def record(self) -> Record:
-        """As it lies in the CommitLog."""
+        """The record as it is in the CommitLog."""
         if self._unpacked is None:
             self._unpacked = self._records.unpack(self._row)
         return self._unpacked
@@ -175,14 +175,14 @@ class StoredMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All of them, the store's own too."""
+        """All properties, including the store's own."""
         if self._properties is None:
             self._properties = decode_properties(self._records.properties(self._row))
         return self._properties
 
     @property
     def topic(self) -> str:
-        """Where it was appended at first: of one that is tried again, not the topic of the retries."""
+        """The topic that it was first appended to: for a retry, not the topic of the retries."""
         return self.properties.get(names.RETRY_TOPIC, self.record.topic)
 
     @property
@@ -209,7 +209,7 @@ class StoredMessage:
 
     @property
     def physical_offset(self) -> int:
-        """Where it begins in the CommitLog."""
+        """Its offset in the CommitLog."""
         return self.record.physical_offset
 
     @property

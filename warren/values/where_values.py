@@ -1,7 +1,7 @@
-"""What conditions (:mod:`warren.where`) compare: numbers, text and times, whatever kind of value a field has.
+"""The values that conditions (:mod:`warren.where`) compare: numbers, text and times, from fields of any kind.
 
-Text and a number are compared as numbers where the text is one, a time with a date as ISO 8601 writes it (UTC where it
-says no zone) and with seconds since 1970; other values of different kinds cannot be compared, nor can what is missing.
+Text and a number are compared as numbers if the text is one, a time with a date in ISO 8601 form (UTC if it
+has no zone) and with seconds since 1970; other values of different kinds cannot be compared, nor can missing ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Moment(float):
 
 
 def _plain(value: Any) -> Any:
-    """A value as it is compared: a number, text, a :class:`Moment`, ``None``; what cannot be compared is ``None``."""
+    """Convert a value for comparison to a number, text or :class:`Moment`; ``None`` if it cannot be compared."""
     if value is None or isinstance(value, str | Moment):
         return value
     if isinstance(value, Timestamp):
@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """What LIKE looks at: text, and numbers as they are written."""
+    """Return the text for LIKE: text, or a number as it is written."""
     value = _plain(value)
     if isinstance(value, bool) or value is None or isinstance(value, Moment):
         return None
@@ -47,7 +47,7 @@ def as_text(value: Any) -> str | None:
 
 @lru_cache(maxsize=256)
 def moment_of(text: str) -> Moment | None:
-    """What ISO 8601, or a number of seconds, says."""
+    """Parse a time in ISO 8601 form, or a number of seconds."""
     try:
         found = datetime.fromisoformat(text.strip())
         return Moment((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
@@ -63,7 +63,7 @@ def number_of(text: str) -> int | float | None:
 
 
 def _pair(left: Any, right: Any) -> tuple[Any, Any] | None:
-    """Two values as they can be compared; ``None``: they cannot."""
+    """Return two values in comparable form; ``None`` if they cannot be compared."""
     left, right = _plain(left), _plain(right)
     if left is None or right is None:
         return None
@@ -80,7 +80,7 @@ def _pair(left: Any, right: Any) -> tuple[Any, Any] | None:
 
 
 def _like(text: str, other: Any) -> Any:
-    """The text as a value of the other one's kind; ``None``: it is none."""
+    """Convert the text to the other value's kind; ``None`` if impossible."""
     if isinstance(other, bool):
         return None
     return moment_of(text) if isinstance(other, Moment) else number_of(text)
@@ -92,7 +92,7 @@ def compared(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool
 
 
 def inside(value: Any, key: str | int) -> Any:
-    """What stands under a name in a table, or at a place in a list."""
+    """Return the value under a name in a table, or at a place in a list."""
     if isinstance(value, Mapping) and isinstance(key, str):
         return value.get(key)
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)

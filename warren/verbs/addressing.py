@@ -1,4 +1,4 @@
-"""What goes around a message that is published with properties as they stand, and the keys that it is routed by."""
+"""The envelope of a message that is published with given properties, and the keys that it is routed by."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from warren.verbs.publishing import Receiver
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 Address = tuple[PublishKey, tuple[str, ...], dict[str, Any] | None]
-"""What goes around a message; its routing keys, those of its copies too; its headers, as they are routed by."""
+"""The envelope of a message; its routing keys, with those of its copies; its headers, for routing."""
 
 
 def address(
     vhost: str, exchange: str, routing_key: str, properties: Properties, encoded: bytes | None = None
 ) -> Address:
-    """``encoded``: the properties as bytes, where they are known. Raises :class:`ArgumentsError`."""
+    """Return the address of a message. ``encoded``: the properties as bytes, if known.
+
+    Raises :class:`ArgumentsError`.
+    """
     expiration_ms = None if properties.expiration is None else milliseconds(properties.expiration)
     headers = None if properties.headers is None else dict(properties.headers)
     keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
-    if headers and "BCC" in headers:  # a blind copy is blind: the header goes
+    if headers and "BCC" in headers:  # blind copies: the header is removed
         shown = {name: value for name, value in headers.items() if name != "BCC"}
         encoded = encode_properties(attrs.evolve(properties, headers=shown))
     envelope = Envelope(
@@ -47,16 +50,16 @@ def address(
 
 @attrs.frozen
 class Delay:
-    """When a message that was published is to come."""
+    """When a published message is due."""
 
     due_ms: int | None
-    """By the clock; ``None``: so long after it was published:"""
+    """Unix time in milliseconds; ``None``: ``delay_ms`` after the publish."""
     delay_ms: int
     ids: tuple[bytes, ...]
     """Its ``message_id``, if it has one."""
 
     def receiver(self, node: RunningNode, vhost: str, queue: str | None, exchange: str) -> Receiver:
-        """Who takes it until then. ``queue``: whose it is, of those published to the default exchange."""
+        """Return what keeps it until then. ``queue``: the target, if published to the default exchange."""
         due_ms = node.now_ms() + self.delay_ms if self.due_ms is None else self.due_ms
         return node.vhost(vhost).delayed().receiver(queue, exchange, due_ms, self.ids)
 
@@ -64,7 +67,7 @@ class Delay:
 def delay_in(
     declaration: ExchangeDeclaration, properties: Properties, *, from_owner: bool = False
 ) -> tuple[Properties, Delay | None]:
-    """The properties as they are when the message has come, and when it is to come; ``None``: now.
+    """Return the properties that the message has once it is due, and its delay; ``None``: it is due now.
 
     ``from_owner``: the client is a handle of the same directory.
     """
@@ -89,7 +92,7 @@ def delay_in(
 
 
 def milliseconds(expiration: str | bytes) -> int:
-    """Raises :class:`ArgumentsError` for what is no number of milliseconds."""
+    """Raise :class:`ArgumentsError` for an invalid number of milliseconds."""
     text = text_of(expiration)
     number = _INTEGER.match(text)
     if number is None or number.end() < len(text):

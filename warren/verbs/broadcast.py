@@ -1,4 +1,4 @@
-"""What a broadcast reader knows of itself: which instance of its group it is, and how far it is.
+"""The state of a broadcast reader: which instance of its group it is, and its positions.
 
 It reads every queue of a topic for itself. RocketMQ's consumers keep their progress where they run, for each instance
 and group; a node does so for the readers in it (:mod:`warren.queue_index.topics.local_offsets`).
@@ -23,23 +23,23 @@ class Broadcast:
     """One broadcast reader, for threads or for coroutines."""
 
     instance_name: str | None
-    """``None``: the first that reads nothing when it joins."""
+    """``None``: the first instance that is idle when it joins."""
     positions: Mapping[int, int] | None
-    """Where it goes on when it joins, if anybody says so."""
+    """Where it starts when it joins, if given."""
     places: dict[int, int] = attrs.Factory(dict)
-    """By queue: what is handed out next."""
+    """By queue, the offset that is handed out next."""
 
     def joining(self, topic: str, group: str, member: str, consume_from: Any) -> tm.JoinBroadcast:
-        """What it joins with."""
+        """Return the message that it joins with."""
         return tm.JoinBroadcast(topic, group, self.instance_name, member, consume_from, self.positions)
 
     def go_back(self, queue_id: int, queue_offset: int) -> None:
-        """What was handed out from there on is handed out again."""
+        """Hand out messages from this offset on again."""
         self.places[queue_id] = min(self.places.get(queue_id, queue_offset), queue_offset)
 
 
 def check_reader_names(group: str, instance_name: str | None, *, broadcast: bool) -> None:
-    """Raise :class:`TopicNameError` for names that cannot be; a broadcast reader may do without a group."""
+    """Raise :class:`TopicNameError` for invalid names; a broadcast reader does not need a group."""
     if group or not broadcast:
         check_group_name(group)
     if instance_name is not None:
@@ -49,6 +49,6 @@ def check_reader_names(group: str, instance_name: str | None, *, broadcast: bool
 
 
 def group_key(group: str, instance_name: str | None, *, broadcast: bool) -> str:
-    """What a group is asked for by; of broadcast readers, one instance (``None``: RocketMQ's ``DEFAULT``)."""
+    """Return the key of a group; for broadcast readers, of one instance (``None``: RocketMQ's ``DEFAULT``)."""
     check_reader_names(group, instance_name, broadcast=broadcast)
     return f"{group}{SEPARATOR}{instance_name or DEFAULT_INSTANCE}" if broadcast else group

@@ -1,8 +1,8 @@
-"""A consumer of a queue, as threads and coroutines have it.
+"""A consumer of a queue, for threads and coroutines.
 
 Messages come in batches from the queue, which keeps a consumer supplied up to its prefetch. They are handed out one by
-one; with ``auto_ack`` each is acked as it is handed out, so a crash loses none that nobody was given. What is not
-settled goes back to its old place in the queue when the consumer is closed.
+one; with ``auto_ack`` each is acked as it is handed out, so a crash loses only messages that were handed out. Unsettled
+messages go back to their old place in the queue when the consumer is closed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ NewDelivery = Callable[[Channel, Delivered, int, bytes | None], D]
 
 
 class ConsumeArguments(TypedDict, total=False):
-    """What a consumer can be told."""
+    """The options of a consumer."""
 
     timeout: float | None
-    """Seconds without a message after which the iteration ends; ``None``: it waits for ever."""
+    """Seconds without a message after which the iteration ends; ``None``: never."""
     auto_ack: bool
     """Each message is acked as it is handed out."""
     ack_timeout: float | None
-    """Seconds that a message may be unacked with it before it goes back to the queue; ``None``: as the queue says."""
+    """Seconds that a message may stay unacked before it goes back to the queue; ``None``: the queue's setting."""
     exclusive: bool
-    """The only consumer, while it is there."""
+    """Allow no other consumer meanwhile."""
     priority: int
-    """Consumers of lower priority get only what those of higher have no room for."""
+    """Consumers with a lower priority get only what those with a higher one have no room for."""
     tag: str | None
 
 
 def ack_timeout_ms(arguments: ConsumeArguments, otherwise: int | None = None) -> int | None:
-    """What a consumer says of how long it may have a message; ``otherwise``: what its queue does. Raises
+    """Return the ack timeout of a consumer; ``otherwise``: that of its queue. Raises
     :class:`MessageError`."""
     seconds = arguments.get("ack_timeout")
     return otherwise if seconds is None else max(milliseconds("an ack timeout", seconds), 1)
@@ -69,13 +69,13 @@ class ConsumerVerbs:
         return f"{self.declaration.tag!r} of {self.channel.queue[1]!r}{' (closed)' if self.closed else ''}"
 
     def begin(self) -> Steps[None]:
-        """Ask for messages, once. Raises :class:`AccessRefusedError` where the queue lets no such consumer in."""
+        """Start consuming, once. Raises :class:`AccessRefusedError` if the queue does not allow the consumer."""
         if self._begun is None:
             self._begun = ask(self.channel.actor, m.Subscribe(self.declaration, self.deliveries))
         yield self._begun
 
     def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:
-        """Messages; ``None`` after ``timeout`` seconds, or when no more will come."""
+        """Return messages, or ``None`` after ``timeout`` seconds or when no more will come."""
         ended = self.deliveries.ended  # before the last look
         delivered = self.deliveries.take_now()
         if delivered is not None or ended:
@@ -89,7 +89,7 @@ class ConsumerVerbs:
         return self.deliveries.take_now()
 
     def acked(self, delivered: Delivered) -> Delivered:
-        """A batch that is handed out in one go, acked."""
+        """Ack a batch that is handed out in one go."""
         if delivered.first_tag:
             self.channel.settle_all("ack", delivered.tags)
         return attrs.evolve(delivered, first_tag=0)
@@ -102,7 +102,7 @@ class ConsumerVerbs:
         return deliveries if self.declaration.ack_timeout_ms is None else self._without_lapsed(deliveries)
 
     def _without_lapsed(self, deliveries: Iterator[D]) -> Iterator[D]:
-        """Those that were not here for too long before anybody saw them."""
+        """The deliveries whose ack timeout has not expired while they waited here."""
         for delivery in deliveries:
             lapsed = self.deliveries.lapsed
             if lapsed is None or delivery.delivery_tag not in lapsed:
@@ -115,7 +115,7 @@ class ConsumerVerbs:
             yield delivery
 
     def set_prefetch(self, prefetch: int) -> Steps[None]:
-        """How many messages may be unacked with it from now on; 0: any number."""
+        """Set how many messages may be unacked from now on; 0: any number."""
         yield from self.begin()
         if self.channel.alive:
             actor = self.channel.actor
@@ -128,8 +128,7 @@ class ConsumerVerbs:
             yield call(actor, lambda: actor.cancel_consumer(self.declaration.tag))
 
     def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
-        """Cancel, and give everything back that was not settled. ``unseen``: what is left of a batch that was being
-        handed out."""
+        """Cancel, and give back what was not settled. ``unseen``: the rest of a batch that was being handed out."""
         if not self.closed:
             self.closed = True
             drained = self.deliveries.drain()
@@ -139,7 +138,7 @@ class ConsumerVerbs:
             self._publish_again(drained + self.deliveries.drain())
 
     def _publish_again(self, drained: list[Delivered]) -> None:
-        """What came past the queue, and nobody has seen, has no place there to go back to."""
+        """Publish unseen messages again that bypassed the queue: they have no place in it to go back to."""
         for delivered in drained if self.declaration.acks_unseen else ():
             terms = delivered.fetched.unencoded
             if not delivered.first_tag and terms is not None:
@@ -148,7 +147,7 @@ class ConsumerVerbs:
 
     def _seen_up_to(self, unseen: Iterable[DeliveredMessage], drained: list[Delivered]) -> int | None:
         """The last delivery tag that was handed out, as far as there are others."""
-        if self.declaration.acks_unseen:  # they are acked as they are handed out: none of those here was
+        if self.declaration.acks_unseen:  # acked as they are handed out, so no message here was
             return 0
         first = next(iter(unseen), None)
         tags = [drained[0].first_tag if drained else 0, 0 if first is None else first.delivery_tag]
@@ -156,5 +155,5 @@ class ConsumerVerbs:
 
 
 def spread(new: NewDelivery[D], channel: Channel, delivered: Delivered) -> Iterator[D]:
-    """The messages of a batch, one by one; one that cannot be read says so when it is asked for its body."""
+    """Yield the messages of a batch; one that cannot be read raises the error when its body is accessed."""
     return map(new, repeat(channel), repeat(delivered), count(), delivered.fetched.readable_bodies())

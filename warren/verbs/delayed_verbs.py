@@ -1,4 +1,4 @@
-"""What can be asked of messages that wait until they are due: those of a vhost, or of one of its queues."""
+"""The verbs for messages that wait until they are due: those of a vhost, or of one of its queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.verbs.steps import Steps, call
 
 
 def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Steps[list[tuple[int, bytes]]]:
-    """The first of them: when each is due, and itself, encoded. ``queue``: of this one only, as it is below."""
+    """Return the next due messages: when each is due, and the encoded message. ``queue``: only for this one."""
     found: list[tuple[int, bytes]] = yield from _asked(
         node, vhost, lambda actor: actor.list_waiting(limit, _target(queue)), otherwise=[]
     )
@@ -21,7 +21,7 @@ def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Ste
 
 
 def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) -> Steps[int]:
-    """Call back those with an id; returns how many there were."""
+    """Cancel the messages with an id; return how many."""
     check_short_string("a message_id", message_id)
     encoded = message_id.encode("utf-8", "surrogateescape")
     cancelled: int = yield from _asked(node, vhost, lambda actor: actor.cancel(encoded, _target(queue)), otherwise=0)
@@ -29,7 +29,7 @@ def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) ->
 
 
 def count(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
-    """How many of a queue's there are, with those that were handed over until now; 0 where nobody can tell."""
+    """Return how many delayed messages a queue has, including those just handed over; 0 if the actor is not running."""
     delays = node.vhost(vhost).delays
     actor = None if delays is None else delays.running
     if actor is None:
@@ -39,7 +39,7 @@ def count(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
 
 
 def purge(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
-    """Call back all of a queue's; returns how many there were."""
+    """Cancel all messages of a queue; return how many."""
     dropped: int = yield from _asked(node, vhost, lambda actor: actor.drop(target_of(queue, "")), otherwise=0)
     return dropped
 

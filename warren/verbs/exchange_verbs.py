@@ -1,4 +1,4 @@
-"""What can be asked of an exchange."""
+"""The verbs of an exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CACHED_KEYS = 256
 
 
 class UnroutableError(WarrenError):
-    """A mandatory message that no queue would have got: it was returned."""
+    """A mandatory message that would not reach any queue: it was returned."""
 
 
 class ExchangeVerbs:
@@ -45,10 +45,10 @@ class ExchangeVerbs:
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        """Publish a message to the queues that its key or its headers lead to; one that leads nowhere is dropped.
+        """Publish a message to the queues that its key or its headers select; drop it if they select no queue.
 
-        ``delay`` or ``at``: as for a queue's publish; it is routed when it comes.
-        ``mandatory``: one that leads nowhere comes back as an :class:`UnroutableError` of the confirm. ``block`` and
+        ``delay`` or ``at``: as for a queue's publish; it is routed when it is due.
+        ``mandatory``: an unroutable message makes the confirm fail with :class:`UnroutableError`. ``block`` and
         ``timeout``: as for a queue's publish.
         """
         return self.publish_many((body,), routing_key, mandatory=mandatory, block=block, timeout=timeout, **properties)
@@ -87,7 +87,7 @@ class ExchangeVerbs:
         block: bool,
         timeout: float | None,
     ) -> Steps[Confirm]:
-        """Hand over messages that are routed when they are due. Where they have no id they get one for all."""
+        """Hand over messages that are routed when they are due. Those without an id share a new one."""
         from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
 
         if not bodies:
@@ -99,14 +99,14 @@ class ExchangeVerbs:
         def find() -> list[Receiver]:
             node.check_process()
             vhost = node.vhost(self.declaration.vhost)
-            vhost.definitions.exchange(name)  # raises where it is gone
+            vhost.definitions.exchange(name)  # raises if it was deleted
             return [vhost.delayed().receiver(routing_key, name, wanted.due_ms, wanted.encoded_ids)]
 
         confirm: Confirm = yield publishing(node, find, key, bodies, block=block, timeout=timeout)
         return Scheduled([confirm], wanted)
 
     def delays(self, headers: Mapping[str, Any] | None) -> bool:
-        """Whether the exchange is of the type that lets messages wait, and the headers say that one is to wait."""
+        """Whether the exchange is of the type that delays messages, and the headers set a delay."""
         if not headers or self.declaration.type != DELAYED:
             return False
         from warren.actors.engines.declared.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
@@ -114,7 +114,7 @@ class ExchangeVerbs:
         return bool(delay_of(headers))
 
     def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
-        """Who takes a message that the exchange delays."""
+        """Return what keeps a message that the exchange delays."""
         from warren.actors.engines.declared.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
 
         delay_ms = delay_of(headers) or 0
@@ -130,7 +130,7 @@ class ExchangeVerbs:
         return find
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
-        """As a queue's verb of that name does; the exchange is this one, and a group that leads nowhere is refused."""
+        """As a queue's verb of that name, but to this exchange; an unroutable group is refused."""
         confirms: list[Confirm | WarrenError] = []
         for group in groups:
             try:
@@ -148,7 +148,7 @@ class ExchangeVerbs:
         return UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{self.declaration.name}'")
 
     def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
-        """The queues that such a message goes to now."""
+        """Return the queues that such a message currently goes to."""
         self.node.check_process()
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
@@ -157,7 +157,7 @@ class ExchangeVerbs:
         return [*found, *self.node.streams(vhost.name, names)] if len(found) < len(names) else found
 
     def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
-        """What goes around the bodies."""
+        """Return the publish key of the bodies."""
         if properties:
             return self._new_key(routing_key, properties)
         key = self._keys.get(routing_key)
@@ -170,7 +170,7 @@ class ExchangeVerbs:
     def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
         headers = properties.get("headers")
         keys = [routing_key, *(carbon_copies(headers) if headers else ())]
-        if headers and "BCC" in headers:  # a blind copy is blind: the header goes
+        if headers and "BCC" in headers:  # blind copies: the header is removed
             headers = {name: one for name, one in headers.items() if name != "BCC"}
             properties = {**properties, "headers": headers}
         if headers and self.declaration.type == DELAYED:
@@ -181,7 +181,7 @@ class ExchangeVerbs:
 
 
 class ExchangeHandle(NamedHandle[ExchangeVerbs]):
-    """What is known of an exchange without asking anybody."""
+    """The properties of an exchange that need no request."""
 
     made_by = "node.exchange(name)"
 

@@ -1,16 +1,16 @@
 """Mending: taking messages out of a queue from wherever they stand, to delete them or to move them elsewhere.
 
-A *walk* goes through a queue page by page, chooses messages, and does the same with all that it has chosen in a page
-before it goes on: so it takes the memory of a page, whatever the queue has. What comes after it began is none of its
-business, or a message that died again could go round for ever. Messages that consumers have are left to them.
+A *walk* goes through a queue page by page, chooses messages, and processes those chosen in a page before it goes on, so
+it takes the memory of one page. It ignores messages that arrive after it began: a message that died again could go
+round for ever. It also leaves messages that consumers have.
 
-A message is *moved* as dead letters are: the queue keeps it, as if somebody had it unacked, until it is safe where it
-went. A crash on the way leaves it in both places, never in none. Where the other queue refuses it, it comes back to
-where it stood, and the walk ends.
+A message is *moved* as dead letters are: the queue keeps it as unacked until it is safe at its target. A crash on the
+way may leave it in both places, but never loses it. If the target queue refuses it, it goes back to its old place and
+the walk ends.
 
-*Home* is where a dead letter came from: the queue that it died in, with the exchange and the routing key that it had
-there; where there is no such queue any more, wherever that exchange and that key lead. It goes back as it was: without
-``x-death`` and what else told of its death.
+*Home* is where a dead letter came from: the queue that it died in, with the exchange and routing key that it had there;
+if that queue no longer exists, wherever that exchange and key lead. It goes back as it was, without ``x-death`` and the
+other headers about its death.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ from warren.verbs.publishing import Receiver, publishing
 from warren.verbs.steps import Steps, call
 
 IDS: Final = 32
-"""So many messages that were given by their ids are done with at a time: nobody knows how large they are."""
+"""At most this many messages that were given by id are processed at a time: their sizes are unknown."""
 PATIENCE_S: Final = 30.0
 """The longest wait for room where messages go."""
 _UNSEEN: Final = 0
-"""No message of the channel was seen by anybody, whatever its delivery tag: that one comes back counts for nothing."""
+"""No message of the channel was seen by a consumer, so requeueing one does not count as a delivery."""
 _numbers = itertools.count(1)
 
 Target: TypeAlias = tuple[str, str] | None
-"""Where messages go: an exchange and a routing key, the queue that is called so for the exchange ""; ``None``: home."""
+"""Where messages go: an exchange and a routing key (for the exchange "", a queue's name); ``None``: home."""
 Done: TypeAlias = tuple[int, str]
-"""How many messages were done with, and what ended it before all were; "": nothing."""
+"""How many messages were processed, and what ended it early; "": nothing."""
 Act: TypeAlias = Callable[[list[str]], Steps[Done]]
 
 
 class NotMovedError(WarrenError):
-    """Messages could not be moved, for where they were to go did not take them. They are where they were."""
+    """Messages could not be moved because the target did not take them. They stay in their queue."""
 
 
 def target_of(to: object) -> Target:
-    """Where messages are to go, as a caller says it: a queue or its name, or an exchange and a routing key."""
+    """Return the target of a queue, of its name, or of an exchange and a routing key."""
     if isinstance(to, tuple) and len(to) == 2 and all(isinstance(one, str) for one in to):
         return to
     name = getattr(to, "name", to)
@@ -71,15 +71,15 @@ def target_of(to: object) -> Target:
 
 @attrs.define(eq=False, repr=False)
 class Walk:
-    """One walk through a queue; :meth:`steps` takes it to its end, :meth:`step` through one page."""
+    """One walk through a queue; :meth:`steps` goes to its end, :meth:`step` through one page."""
 
     _verbs: MendingVerbs
     _act: Act
     _where: Where | None = None
     _ids: list[str] | None = None
-    """Those messages, in this order, instead of a look at all."""
+    """Look only at these messages, in this order."""
     _limit: int | None = None
-    """The walk ends when it has done something with so many."""
+    """The walk ends when it has processed this many messages."""
     looked: int = 0
     chosen: int = 0
     done: int = 0
@@ -94,17 +94,17 @@ class Walk:
         wanted_of(self._ids or ())
 
     def steps(self) -> Steps[int]:
-        """Walk to the end; how many messages something was done with, and that is safe."""
+        """Walk to the end; return how many messages were safely processed."""
         while (yield from self.step()):
             pass
         yield from self._verbs.sync()
         return self.done
 
     def step(self) -> Steps[bool]:
-        """Walk through one page; whether there may be more. Raises :class:`NotMovedError`."""
+        """Walk through one page; return whether there may be more. Raises :class:`NotMovedError`."""
         if not self._begun:
             self._begun = True
-            yield from self._act([])  # raises what is wrong with it, whatever there is
+            yield from self._act([])  # raises an error even if there are no messages
         left = None if self._limit is None else self._limit - self.done
         if left is not None and left <= 0:
             return False
@@ -143,14 +143,14 @@ class Walk:
 
 @attrs.frozen
 class _Way:
-    """How messages get where they go."""
+    """A route of messages."""
 
     key: PublishKey
     find: Callable[[], list[Receiver]]
 
     @property
     def _alike(self) -> tuple[Any, ...]:
-        """What messages must have in common to be handed over together, whatever properties they have besides."""
+        """The values that messages must share to be handed over together; other properties may differ."""
         envelope = self.key.envelope
         shared = self.key.expiration_ms, self.key.priority, envelope.persistent
         return envelope.exchange, envelope.routing_keys, shared, self.find()
@@ -163,7 +163,7 @@ class _Way:
 
 @attrs.define(eq=False)
 class _Parcel:
-    """Messages that are handed over together: of each content the encoded properties and the bodies; their tags."""
+    """Messages that are handed over together: the encoded properties and bodies of each content, and their tags."""
 
     way: _Way
     tags: list[range]
@@ -171,7 +171,7 @@ class _Parcel:
 
     @property
     def given(self) -> tuple[PublishKey, list[bytes]]:
-        """As a queue takes them."""
+        """Return them in the form that a queue takes."""
         if len(self.contents) == 1:
             return self.way.key, [*self.contents[0][1]]
         key = self.way.key
@@ -181,7 +181,7 @@ class _Parcel:
 
 
 def take(channel: Channel, wanted: dict[int, dict[int, bytes]]) -> Steps[list[Delivered]]:
-    """Those of the messages that are ready, through a channel. Interrupted or cancelled, it takes none."""
+    """Take the messages that are ready, through a channel. Interrupted or cancelled, it takes none."""
     actor = channel.actor
     got = call(actor, lambda: actor.queue_turn.take(channel.name, wanted))
     try:
@@ -193,7 +193,7 @@ def take(channel: Channel, wanted: dict[int, dict[int, bytes]]) -> Steps[list[De
 
 
 def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
-    """Move those of the messages that are ready. Raises what keeps all of them from it, before any is touched."""
+    """Move the messages that are ready. Raises an error that concerns all of them before any is touched."""
     _check(verbs, to)
     wanted = wanted_of(ids)
     if not wanted:
@@ -230,7 +230,7 @@ def move(verbs: MendingVerbs, ids: list[str], to: Target) -> Steps[Done]:
 
 
 def _finish_later(channel: Channel, sent: list[tuple[list[range], Confirm]]) -> None:
-    """Nobody waits any more; but what was handed over need not be there twice. The rest goes back behind it."""
+    """Ack the messages that get safe, then close the channel, which requeues the rest. Waits for nothing."""
     left = [confirm for _, confirm in sent]
 
     def close() -> None:
@@ -257,7 +257,7 @@ def _unroutable(key: PublishKey) -> UnroutableError:
 
 
 def _parcels(verbs: MendingVerbs, to: Target, batches: list[Delivered]) -> Iterator[_Parcel]:
-    """Messages by the ways that they go, in their order; without those that stay, or cannot be read."""
+    """Group messages by their routes, in order, without those that stay or cannot be read."""
     last: _Parcel | None = None
     for tags, content in _contents(batches):
         way = _way(verbs, to, content)
@@ -282,7 +282,7 @@ def _parcels(verbs: MendingVerbs, to: Target, batches: list[Delivered]) -> Itera
 
 
 def _contents(batches: list[Delivered]) -> Iterator[tuple[range, Content]]:
-    """Messages that differ in nothing but their bodies, with their tags; without those that cannot be read."""
+    """Group messages that differ only in their bodies, with their tags, without those that cannot be read."""
     for delivered in batches:
         tag = delivered.first_tag
         for content in contents_of(delivered.fetched):
@@ -305,15 +305,14 @@ def _check(verbs: MendingVerbs, to: Target) -> None:
 
 
 def _queue(verbs: MendingVerbs, name: str) -> list[Receiver]:
-    """The queue, or the stream, of that name, if there is one."""
+    """Return the queue or stream with that name, if there is one."""
     vhost = verbs.node.vhost(verbs.entry.declaration.vhost)
     entry = vhost.queues.get(name)
     return [*verbs.node.streams(vhost.name, [name])] if entry is None else [entry.actor]
 
 
 def _way(verbs: MendingVerbs, to: Target, content: Content) -> _Way | None:
-    """``None``: the message stays, for nothing says where it came from, or that is nowhere any more; or for nobody can
-    read what it says."""
+    """Return where a message goes. ``None``: it stays, because its origin is unknown or gone, or it cannot be read."""
     try:
         properties = decode_properties(content.properties)
     except MessageError:

@@ -1,6 +1,6 @@
-"""What looks at the messages of a queue, and mends: all that starts from where a message stands.
+"""The verbs that look at the messages of a queue, and mend: all that take messages from any place.
 
-:mod:`warren.verbs.mending` has what a walk through a queue does; most programs never take one.
+The walk itself is in :mod:`warren.verbs.mending`, which most programs never import.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Ids: TypeAlias = str | Iterable[str]
 
 
 PAGE: Final = 256
-"""So many messages are looked at in one turn of a queue."""
+"""The number of messages that are looked at in one turn of a queue."""
 
 
 class Selected(NamedTuple):
-    """What of a page of a queue is meant."""
+    """The selected messages of a page of a queue."""
 
     ids: list[str]
     looked: int
     """How many messages the page had."""
     after: Place | None
-    """The place behind which the next page begins; ``None``: there is none."""
+    """The next page begins after this place; ``None``: this was the last page."""
 
 
 class BrowsedDelivery(ReceivedMessage):
-    """A message that was looked at and left where it is."""
+    """A message that was looked at but not taken."""
 
     __slots__ = ("_browsed", "expiry_us", "level", "msg_id", "seq_id", "unacked")
 
@@ -61,8 +61,8 @@ class BrowsedDelivery(ReceivedMessage):
 
     @property
     def id(self) -> str:
-        """What ``take``, ``move`` and ``remove`` know it by, until it is gone: text, of its level in a priority queue,
-        its ``seq_id``, and 32 digits that no other message ever has."""
+        """Its id for ``take``, ``move`` and ``remove``: text, made of its level in a priority queue,
+        its ``seq_id``, and 32 digits that are unique."""
         return self._browsed.id
 
     @property
@@ -94,7 +94,7 @@ def _condition(text: str) -> Callable[[BrowsedDelivery], bool]:
 
 
 def test_of(where: Where | None) -> Callable[[BrowsedDelivery], bool]:
-    """Whether a message is meant. One that cannot be read is not, where anything is said. Raises
+    """Return the test that selects messages. With ``where``, it rejects messages that cannot be read. Raises
     :class:`~warren.where.WhereError`."""
     if where is None:
         return lambda _: True
@@ -113,7 +113,7 @@ def _test(where: Callable[[BrowsedDelivery], bool], message: BrowsedDelivery) ->
 
 
 def _dead(where: Where | None) -> Where:
-    """The same, of dead letters alone."""
+    """Restrict a selection to dead letters."""
     test = test_of(where)
     if where is None or isinstance(where, str):
         died = "headers['x-death'] IS NOT NULL"
@@ -138,14 +138,14 @@ class MendingVerbs:
 
     @property
     def actor(self) -> QueueActor:
-        """The queue's actor of the moment; raises why there is none."""
+        """The queue's current actor; raises the reason if the queue has no actor."""
         self.node.check_process()
         return self.entry.actor
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def page(self, count: int, after: Place | None) -> Steps[list[BrowsedMessage]]:
-        """Look at messages behind a place."""
+        """Look at messages after a place."""
         actor = self.actor
         page: list[BrowsedMessage] = yield call(actor, lambda: actor.browse(count, after))
         return page
@@ -153,21 +153,21 @@ class MendingVerbs:
     def browse_page(
         self, where: Where | None, count: int, after: Place | None
     ) -> Steps[tuple[list[BrowsedDelivery], Place | None]]:
-        """Those messages of a page that are meant, and behind which place the next page begins; ``None``: there is
-        none."""
+        """Return the selected messages of a page, and the place after which the next page begins; ``None`` for the last
+        page."""
         test = test_of(where)
         page = yield from self.page(count, after)
         found = [message for message in map(BrowsedDelivery, page) if test(message)]
         return found, (page[-1].level, page[-1].browsed.seq_id) if is_whole(page, count) else None
 
     def ends(self) -> Steps[dict[int, int]]:
-        """Behind the last message that there is now, by level."""
+        """Return, by level, the end of the queue: the place after its last message."""
         actor = self.actor
         found: dict[int, int] = yield call(actor, lambda: ends_of(actor.process))
         return found
 
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
-        """Those messages of a page that are meant, ready, and before the ends."""
+        """Return the selected messages of a page that are ready and before the ends."""
         test = test_of(where)
         page = yield from self.page(PAGE, after)
         inside = [one for one in page if one.browsed.seq_id < ends.get(one.level, 0)]
@@ -180,10 +180,10 @@ class MendingVerbs:
     # ── mending ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def remove(self, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None) -> Steps[int]:
-        """Delete messages, wherever they stand, but not those that consumers have; returns how many.
+        """Delete messages, wherever they stand, but not those that consumers have; return how many.
 
-        ``where``: a condition (``"headers['kind'] = 'test'"``), or a function of a message; ``ids``: those that
-        :meth:`browse` told; ``limit``: at most so many. :meth:`purge` deletes all.
+        ``where``: a condition (``"headers['kind'] = 'test'"``), or a function of a message; ``ids``: ids from
+        :meth:`browse`; ``limit``: the maximum number. :meth:`purge` deletes all.
         """
         if where is None and ids is None:
             raise InvalidValueError("remove() wants where or ids; purge() deletes all")
@@ -192,22 +192,22 @@ class MendingVerbs:
     def move(
         self, to: Any, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None
     ) -> Steps[int]:
-        """Move messages, in their order, from wherever they stand; returns how many.
+        """Move messages, in their order, from wherever they stand; return how many.
 
         ``to``: a queue or its name, or an ``(exchange, routing key)``; they are published there. ``where``, ``ids`` and
         ``limit`` as for :meth:`remove`; without the first two: all. A message stays until it is safe there, so a crash
-        may leave it in both. Raises :class:`NotMovedError` where one is not taken there.
+        may leave it in both. Raises :class:`NotMovedError` if the target does not take a message.
         """
         return (yield from self.moving(to, where, ids, limit).steps())
 
     def requeue_dead_letters(
         self, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None
     ) -> Steps[int]:
-        """Move dead letters back to the queues that they died in; returns how many. Others stay.
+        """Move dead letters back to the queues that they died in; return how many. Others stay.
 
-        They go back as they were there, with their exchange and routing key, without ``x-death``. Where there is no
-        such queue any more they are published to that exchange once more; where that leads nowhere, they stay.
-        Everything else as for :meth:`move`.
+        They go back as they were there, with their exchange and routing key, without ``x-death``. If the queue does not
+        exist, they are published to that exchange again; if that leads nowhere, they stay. Everything else as for
+        :meth:`move`.
         """
         return (yield from self.requeueing(where, ids, limit).steps())
 
@@ -224,15 +224,15 @@ class MendingVerbs:
 
     def requeueing(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         """What :meth:`requeue_dead_letters` does, page by page."""
-        where = where if ids is not None else _dead(where)  # what never died is not even touched
+        where = where if ids is not None else _dead(where)  # messages that never died are not touched
         return self._walk(lambda chosen: self.move_ids(chosen, None), where, ids, limit)
 
     def counting_dead(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
-        """What does nothing but count those that :meth:`requeueing` would try to move."""
+        """A walk that only counts what :meth:`requeueing` would try to move."""
         return self.counting(where if ids is not None else _dead(where), ids, limit)
 
     def counting(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
-        """What does nothing but count those that are meant, page by page."""
+        """A walk that only counts the selected messages."""
         return self._walk(self.count_ids if ids is not None else _all_of, where, ids, limit)
 
     def _walk(self, act: Act, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
@@ -241,7 +241,7 @@ class MendingVerbs:
         return Walk(self, act, where, None if ids is None else [ids] if isinstance(ids, str) else list(ids), limit)
 
     def count_ids(self, ids: list[str]) -> Steps[Done]:
-        """Only look which of them are ready."""
+        """Only count those that are ready."""
         count = 0
         for one in ids:
             level, seq_id, _ = one.split(":")
@@ -262,6 +262,6 @@ class MendingVerbs:
         return (yield from move(self, ids, to))
 
     def sync(self) -> Steps[None]:
-        """Wait until everything that was published before is safe, and everything that was acked surely gone."""
+        """Wait until all earlier publishes and acks are safe."""
         actor = self.actor
         yield call(actor, actor.sync)

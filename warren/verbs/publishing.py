@@ -1,7 +1,7 @@
-"""Publishing: the one way of messages from a handle to queues.
+"""Publishing: how messages get from a handle to queues.
 
-It looks for the queues' actors, waits until they have room, and gives each of them the messages: under the same ids
-where there are several, so that a body that is large is stored once.
+It looks for the queues' actors, waits until they have room, and gives each of them the messages; several queues get
+them under the same ids, so that a large body is stored once.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Receiver: TypeAlias = "QueueActor | Stream | Appointment"
 
 
 class AsTheyWere(NamedTuple):
-    """Messages that are published as they stood somewhere: nothing but their bodies differs."""
+    """Messages that are published again as they were; only their bodies differ."""
 
     exchange: bytes
     routing_keys: tuple[bytes, ...]
     """The messages' own first, then those of CC and BCC."""
     properties: bytes
-    """AMQP's, encoded: they stay as they are."""
+    """AMQP's properties, encoded; they stay as they are."""
     bodies: list[bytes]
 
     def key(self, vhost: str) -> PublishKey:
-        """What goes around the bodies. Raises :class:`MessageError` where the properties cannot be read."""
+        """Return the publish key. Raises :class:`MessageError` if the properties cannot be read."""
         check_routing_keys(self.routing_keys)
         said = decode_properties(self.properties)
         expiration = said.expiration
@@ -63,7 +63,7 @@ def publishing(
     ahead: bool = False,
     passes_alarms: bool | None = None,
 ) -> Admission:
-    """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue."""
+    """Give messages to the queues of ``find``. The answer is their confirm, or ``None`` if there is no queue."""
 
     def size_of(actors: Sequence[Receiver]) -> int:
         return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
@@ -91,7 +91,7 @@ def _give_all(
     *,
     here: bool,
 ) -> Confirm:
-    """All of them have the messages before the first does anything with them: a dead letter comes later."""
+    """Give all of them the messages before the first processes any: a dead letter must come later."""
     msg_ids = node.new_msg_ids(len(bodies))
     parts: list[Future] = []
     each_bytes = reserved_bytes // len(actors)
@@ -120,7 +120,7 @@ def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
 
 
 def outcomes_of(confirms: Sequence[Confirm | WarrenError]) -> Steps[list[str | None]]:
-    """Wait for confirms; of each why it failed, or ``None``."""
+    """Wait for confirms; return for each why it failed, or ``None``."""
     found: list[str | None] = []
     for confirm in confirms:
         if isinstance(confirm, WarrenError):
@@ -135,7 +135,7 @@ def outcomes_of(confirms: Sequence[Confirm | WarrenError]) -> Steps[list[str | N
 
 
 def settled_confirm(error: BaseException | None = None) -> Confirm:
-    """The confirm of messages that no queue gets."""
+    """Return a confirm for messages without a queue."""
     confirm = Confirm()
     if error is None:
         confirm.set()

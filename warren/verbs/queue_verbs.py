@@ -1,4 +1,4 @@
-"""What can be asked of a queue. Every verb goes to the queue's actor, whichever that is at the moment: after a failure
+"""The verbs of a queue. Every verb goes to the queue's current actor: after a failure
 the node starts a new one from the queue's files, and the handle finds it."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class QueueVerbs(MendingVerbs):
     def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
         super().__init__(node, entry)
         self.plain = self._new_key({})
-        """What goes around a body that has no properties."""
+        """The publish key of a body without properties."""
         self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
         self._content_keys: dict[Shared, PublishKey] = {}
         self._channel: Channel | None = None
@@ -86,8 +86,8 @@ class QueueVerbs(MendingVerbs):
         return confirm
 
     def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Admission:
-        """What :meth:`publish` waits for, with what :meth:`keyed` says; the answer is the confirm."""
-        ahead = self.actor.coalesces  # others will have the same key
+        """Return what :meth:`publish` waits for, given the result of :meth:`keyed`; the answer is the confirm."""
+        ahead = self.actor.coalesces  # others may have the same key
         return publishing(self.node, lambda: (self.actor,), key, [given], block=block, timeout=timeout, ahead=ahead)
 
     def publish_many(
@@ -116,7 +116,7 @@ class QueueVerbs(MendingVerbs):
     def _publish_later(
         self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
     ) -> Steps[Scheduled]:
-        """Hand over messages that wait until they are due. Each gets an id where it has none."""
+        """Hand over messages that wait until they are due. A message without an id gets one."""
         from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
 
         node, declaration = self.node, self.entry.declaration
@@ -133,7 +133,7 @@ class QueueVerbs(MendingVerbs):
             low += len(several)
 
             def find(part: Schedule = part) -> list[Receiver]:
-                _ = self.actor  # raises where the queue is gone
+                _ = self.actor  # raises if the queue is gone
                 delays = node.vhost(declaration.vhost).delayed()
                 return [delays.receiver(declaration.name, "", part.due_ms, part.encoded_ids)]
 
@@ -142,8 +142,8 @@ class QueueVerbs(MendingVerbs):
         return Scheduled(confirms, wanted)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
-        """Publish messages with the exchange, the keys and the very properties that they had, and wait until they are
-        safe. Of each group why it was refused, or ``None``."""
+        """Publish messages with the exchange, keys and properties that they had, and wait until they are
+        safe. Return for each group why it was refused, or ``None``."""
         confirms: list[Confirm | WarrenError] = []
         for group in groups:
             try:
@@ -189,7 +189,7 @@ class QueueVerbs(MendingVerbs):
         return of_parts(confirms, [len(given) for _, given in parts])
 
     def _parts(self, bodies: list[bytes], properties: Mapping[str, Any]) -> Iterator[tuple[PublishKey, list[bytes]]]:
-        """Messages as they can be handed over together: their key, and their bodies or contents."""
+        """Split messages into parts that can be handed over together: a key, and bodies or contents."""
         columns = columns_of(properties, len(bodies))
         if not columns:
             key = self.key(properties)
@@ -205,7 +205,7 @@ class QueueVerbs(MendingVerbs):
             if low < high:
                 part = {name: column[low:high] for name, column in columns.items()}
                 yield self._content_key(shared), contents_of_columns(values, part, bodies[low:high])
-            if high < len(bodies):  # by itself
+            if high < len(bodies):  # a large body is handed over separately
                 own = {name: column[high] for name, column in columns.items()}
                 yield self.key({**properties, **own}), [bodies[high]]
             low = high + 1
@@ -215,8 +215,8 @@ class QueueVerbs(MendingVerbs):
         yield room(lambda: [self.actor], timeout)
 
     def keyed(self, body: bytes, properties: Mapping[str, Any]) -> tuple[PublishKey, bytes]:
-        """What goes around a message, and what is handed over: its body, or its content where it has properties that
-        are mostly a message's own."""
+        """Return the publish key of a message and what to hand over: its body, or its content if it has properties that
+        usually differ from message to message."""
         if _OWN.isdisjoint(properties) or len(body) > MAX_FRAGMENT_BYTES:
             return self.key(properties), body
         if SHARED.isdisjoint(properties):
@@ -236,7 +236,7 @@ class QueueVerbs(MendingVerbs):
         return key
 
     def key(self, properties: Mapping[str, Any]) -> PublishKey:
-        """What goes around the bodies; the last few are kept, as most publishers use one over and over."""
+        """Return the publish key of the bodies; the last few are cached, as most publishers reuse theirs."""
         if not properties:
             return self.plain
         given = tuple(properties.items())
@@ -258,9 +258,9 @@ class QueueVerbs(MendingVerbs):
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[Got]:
-        """The message at the head, or ``None`` where there is none within ``timeout`` seconds (``None``: wait).
+        """Return the message at the head, or ``None`` if none arrives within ``timeout`` seconds (``None``: wait).
 
-        For one message now and then; who wants many uses :meth:`consume`.
+        This is for single messages; to get many, use :meth:`consume`.
         """
         got = yield from self.get_many(1, auto_ack=auto_ack)
         if got[1] or timeout == 0:
@@ -278,12 +278,12 @@ class QueueVerbs(MendingVerbs):
         return consumer.channel, [] if delivered is None else [consumer.acked(delivered) if auto_ack else delivered]
 
     def get_some(self, count: int, limit_bytes: int) -> Steps[Got]:
-        """At most ``count`` messages, and no further one once these have ``limit_bytes``."""
+        """Get at most ``count`` messages, but no more once they reach ``limit_bytes``."""
         channel = self.own_channel()
         return channel, (yield from self._got(channel, count, limit_bytes))
 
     def _got(self, channel: Channel, count: int, limit_bytes: int | None = None) -> Steps[list[Delivered]]:
-        """Interrupted or cancelled, it takes none: those that were on their way go back."""
+        """Get messages; if interrupted or cancelled, none: those on their way go back."""
         actor = channel.actor
 
         def take() -> list[Delivered]:
@@ -298,7 +298,7 @@ class QueueVerbs(MendingVerbs):
         return batches
 
     def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
-        """At most ``count`` messages from the head; fewer from a shorter queue. ``auto_ack``: they are acked.
+        """Return at most ``count`` messages from the head; fewer from a shorter queue. ``auto_ack``: ack them.
 
         Interrupted or cancelled, it takes none: those that were on their way go back.
         """
@@ -315,15 +315,15 @@ class QueueVerbs(MendingVerbs):
         return channel, batches
 
     def take(self, id: str) -> Steps[Got]:
-        """Take one message by what :meth:`browse` says is its ``id``, from wherever it stands; ``None`` where it is
-        gone, or a consumer has it. It is settled like one that was got."""
+        """Take the message with this ``id`` (see :meth:`browse`) from wherever it stands; ``None`` if it is gone or a
+        consumer has it. It is settled like one from :meth:`get`."""
         from warren.verbs.mending import take  # noqa: PLC0415 - few take messages so
 
         channel = self.own_channel()
         return channel, (yield from take(channel, wanted_of([id])))
 
     def get_early(self) -> tuple[Channel, Delivered] | None:
-        """What :meth:`get` brings, if that is at hand without a turn of the queue."""
+        """Return the result of :meth:`get` if it is available without a turn of the queue."""
         channel = self._channel
         if channel is None or not channel.alive:
             return None
@@ -343,12 +343,12 @@ class QueueVerbs(MendingVerbs):
         yield from self.own_channel().settle_up_to("ack", delivery_tag)
 
     def release(self) -> Steps[int]:
-        """Give back everything that :meth:`get` delivered and nobody settled; returns how many messages that were."""
+        """Give back the unsettled messages that :meth:`get` delivered; return how many."""
         channel, self._channel = self._channel, None
         return 0 if channel is None else (yield from channel.shut())
 
     def consumer(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> ConsumerVerbs:
-        """A consumer that has not begun."""
+        """Return a consumer that has not begun."""
         actor, number = self.actor, next(_numbers)
         channel = Channel(actor, f"channel-{number}")
         auto_ack = arguments.get("auto_ack", False)
@@ -364,7 +364,7 @@ class QueueVerbs(MendingVerbs):
         return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
 
     def tail(self) -> TailVerbs:
-        """The verbs of one who reads along at the end; he begins when he says so."""
+        """Return the verbs of a tail, which has not begun."""
         from warren.verbs.tail_verbs import TailVerbs  # noqa: PLC0415 - few look
 
         return TailVerbs(self)
@@ -372,15 +372,15 @@ class QueueVerbs(MendingVerbs):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def length(self) -> Steps[int]:
-        """Ready messages, without those that consumers have. After a crash, once all have been counted."""
+        """Return the number of ready messages, without those that consumers have. After a crash, wait for the count."""
         actor = self.actor
         ready: int = yield call(actor, actor.length)
         return ready
 
     def stats(self) -> Steps[dict[str, Any]]:
-        """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names.
+        """Return all of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names.
 
-        ``recovering``: what a crash has left is still being counted, and the counts are of what was found so far.
+        ``recovering``: after a crash the messages are still being counted; the counts cover those found so far.
         """
         actor, declaration = self.actor, self.entry.declaration
         found: dict[str, Any] = yield call(actor, actor.stats)
@@ -394,39 +394,39 @@ class QueueVerbs(MendingVerbs):
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
-        """The messages that wait for this queue (``delay``, ``at``), as :class:`warren.DelayedMessage`, the first to
-        come first; at most so many."""
+        """Return up to ``limit`` messages that wait for this queue (``delay``, ``at``), as
+        :class:`warren.DelayedMessage`, the next due first."""
         from warren.verbs.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
 
         return waiting(self.node, self.entry.declaration.vhost, limit, self.entry.declaration.name)
 
     def cancel_delayed(self, message_id: str) -> Steps[int]:
-        """Call back what waits for this queue under an id, before it comes; returns how many messages that were."""
+        """Cancel the messages that wait for this queue under an id; return how many."""
         from warren.verbs.delayed_verbs import cancel  # noqa: PLC0415 - as above
 
         return cancel(self.node, self.entry.declaration.vhost, message_id, self.entry.declaration.name)
 
     def purge_delayed(self) -> Steps[int]:
-        """Call back all that waits for this queue; returns how many messages that were."""
+        """Cancel all messages that wait for this queue; return how many."""
         from warren.verbs.delayed_verbs import purge  # noqa: PLC0415 - as above
 
         return purge(self.node, self.entry.declaration.vhost, self.entry.declaration.name)
 
     def purge(self) -> Steps[int]:
-        """Drop all ready messages; returns how many."""
+        """Drop all ready messages; return how many."""
         actor = self.actor
         purged: int = yield call(actor, actor.purge)
         return purged
 
     def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
-        """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
+        """Set the mode until the queue is reopened. ``lazy``: messages go to disk at once, whatever the memory."""
         if mode not in {"default", "lazy"}:
             raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
         actor = self.actor
         yield call(actor, lambda: actor.set_mode(mode))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
-        """Delete the queue with its messages and bindings; returns how many were ready."""
+        """Delete the queue with its messages and bindings; return how many were ready."""
         vhost, name = self.entry.declaration.vhost, self.entry.declaration.name
         return (
             yield from self.node.change(
@@ -436,7 +436,7 @@ class QueueVerbs(MendingVerbs):
 
 
 class QueueHandle(NamedHandle[QueueVerbs]):
-    """What is known of a queue without asking anybody."""
+    """The properties of a queue that need no request."""
 
     made_by = "node.queue(name)"
 

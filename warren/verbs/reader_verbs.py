@@ -1,25 +1,25 @@
-"""A member of a consumer group that reads a topic, or a reader that reads all of it for itself: as both kinds have it.
+"""A member of a consumer group that reads a topic, or a reader that reads all of it for itself.
 
-*Shared*: the topic's queues are divided over the group's members, and again whenever one comes or goes.
-What a member has read and not committed when it goes is read again by another one: at least once, in order for each
-queue. A group's messages that are to be tried again (``%RETRY%group``) come to its readers too.
+*Shared*: the topic's queues are divided among the group's members, and again whenever one joins or leaves.
+What a member has read and not committed when it leaves is read again by another one: at least once, in order for each
+queue. A group's messages to be retried (``%RETRY%group``) come to its readers too.
 
-*Broadcast*: the reader reads every queue for itself, as a group of one: how far it is, is kept for its group and its
+*Broadcast*: the reader reads every queue for itself, as a group of one. Its positions are kept for its group and its
 instance, the number among the group's readers.
 
-Committing. With ``auto_commit`` what a read returned counts as done when the next one begins, or the reader is closed;
-of an iteration, each message when the next one is asked for. It is committed with the next batch, or as the iteration
-or the reader ends. Otherwise messages are committed by whoever reads them, one by one or all that were read. What is
-not done when an iteration is left comes again.
+Committing. With ``auto_commit`` what a read returned counts as done when the next read begins or the reader is closed;
+in an iteration, each message counts as done when the next one is requested. It is committed with the next batch, or
+when the iteration or the reader ends. Otherwise the caller commits messages, one by one or all that were read. Messages
+that are not done when an iteration is left come again.
 
 A read that is cancelled or interrupted has taken nothing. What the groups' actor had handed out for it goes back before
-the next one takes; the queues are this member's alone, so nobody misses it meanwhile.
+the next read takes messages; the queues belong to this member only, so no other member misses it meanwhile.
 
-Topics that failed are opened anew: a read that waits goes on there or fails with the reason, and the commit of what was
-read before fails, which is read again; with the next call the reader is a member again.
+Topics that failed are reopened: a waiting read continues there or fails with the reason. The commit of what was read
+before fails, so that is read again; with the next call the reader is a member again.
 
-A message that is damaged is an error where its turn comes, once what stands before it was handed out. It comes again
-until the group is sought behind it (:meth:`warren.Topic.seek`).
+A damaged message raises an error at its turn, once the messages before it were handed out. It comes again until the
+group seeks past it (:meth:`warren.Topic.seek`).
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ from warren.verbs.topic_lookup import TagFilter, offsets_at, read_taken
 
 _LOG = logger("topics")
 BATCH: Final = 256
-"""Messages that are taken at a time: what one reader has of them another one does not."""
+"""The most messages that are taken at a time: other readers do not get them."""
 _numbers = itertools.count(1)
 
 
 class ReaderArguments(TypedDict, total=False):
-    """What a reader can be told."""
+    """The options of a reader."""
 
     broadcast: bool
     """Read all queues, and share nothing."""
     tags: str | Iterable[str] | None
-    """Only messages with one of these."""
+    """Read only messages with any of the tags."""
     auto_commit: bool
     consume_from: StartOffset | Moment | Mapping[int, int]
-    """Where a group begins that has never read this topic."""
+    """Where a group begins that has not read this topic before."""
     positions: Mapping[int, int] | None
-    """Where a broadcast reader goes on instead of where it was."""
+    """Where a broadcast reader continues, instead of at its stored position."""
     instance_name: str | None
     """Which reader of its broadcast group it is."""
 
@@ -74,8 +74,8 @@ class ReaderArguments(TypedDict, total=False):
 class Claim:
     """What was taken from one queue in one go.
 
-    Two places in it, both queue offsets: up to *handed out* the messages are with whoever reads, up to *done* he is
-    through with them.
+    It has two positions, both queue offsets: messages before *handed out* were given to the caller, messages before
+    *done* are processed.
     """
 
     reader: ReaderVerbs
@@ -85,9 +85,9 @@ class Claim:
     done: int = attrs.field(init=False)
     handed_out: int = attrs.field(init=False)
     passed_over: int = attrs.field(default=0, init=False)
-    """To there nothing behind its end is for the reader; 0 where nothing was found out yet."""
+    """From the claim's end up to here no message is for the reader; 0 if unknown."""
     is_iterated: bool = attrs.field(default=False, init=False)
-    """Whether its messages are handed out one by one; else they were in one go."""
+    """Whether its messages are handed out one by one, instead of all at once."""
 
     def __attrs_post_init__(self) -> None:
         self.done = self.handed_out = self.taken.queue_offset
@@ -98,29 +98,29 @@ class Claim:
         return self.topic, self.taken.queue_id
 
     def end_at(self, queue_offset: int) -> None:
-        """What lies from there on was handed back."""
+        """End the claim here: the messages from there on were handed back."""
         self.taken = attrs.evolve(self.taken, count=queue_offset - self.taken.queue_offset)
         self.handed_out = min(self.handed_out, queue_offset)
         self.passed_over = 0
 
     def passed_by(self, queue_offset: int) -> int:
-        """What is done where this place is."""
+        """Return the offset that is done when messages before ``queue_offset`` are."""
         return queue_offset if queue_offset < self.taken.end else max(queue_offset, self.passed_over)
 
 
 Done = Sequence[tuple[str, int, int, int]]
-"""What was read to its end: topic, queue, the queue offset behind, and the claim's number."""
+"""What was read to its end: topic, queue, the queue offset after it, and the claim's number."""
 Fetched = tuple[list[list[PackedRecords]], WarrenError | None]
-"""Of each claim its messages, up to one that cannot be read, and why."""
+"""The messages of each claim, up to one that cannot be read, and the reason."""
 Read = list[tuple[Claim, list[PackedRecords]]]
-"""What was read: of each claim the messages that are for the reader, one at least."""
+"""The messages that are for the reader, of each claim that has any."""
 
 
 class ReaderVerbs:
     """The verbs of one reader, and what it has taken."""
 
     _joined: RunningTopics | None = None
-    """Those that it is a member of."""
+    """The topics that it is a member of."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ReaderVerbs:
         instance_name: str | None = None,
         name: str | None = None,
     ) -> None:
-        """``name``: among the group's members; ``None``: one is made."""
+        """``name``: the member's name in the group; ``None``: generated."""
         check_reader_names(group, instance_name, broadcast=broadcast)
         self._node = node
         self.topic = topic
@@ -148,15 +148,15 @@ class ReaderVerbs:
         self._consume_from = consume_from
         self._broadcast = Broadcast(instance_name, positions) if broadcast else None
         self._group = group
-        """What it is called among groups: a broadcast reader has one of its own."""
+        """The group's key; a broadcast reader has one of its own."""
         self._topics = [topic] if broadcast else list(dict.fromkeys((topic, retry_topic(group))))
         self._tags = TagFilter.of(tags)
         self.claims: dict[tuple[str, int], Claim] = {}
-        """Of each queue the last one that is not all committed: to commit that is to commit all before it."""
+        """By queue, the last claim that is not completely committed; committing it commits all before it."""
         self.iteration: object = None
-        """The one that hands out messages at the moment."""
+        """The iteration that currently hands out messages."""
         self._taking: Future | None = None
-        """What was asked for, and nobody has got yet."""
+        """A pending request for messages, whose answer was not received yet."""
         self._arrival: Future | None = None
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ class ReaderVerbs:
         yield from self._now()
 
     def _now(self) -> Steps[RunningTopics]:
-        """The topics that run; of those that were opened anew this reader becomes a member again."""
+        """Return the running topics; if they were reopened, join the group again."""
         self._check_open()
         running = yield from self._node.topics()
         if running is not self._joined:
@@ -182,12 +182,12 @@ class ReaderVerbs:
             raise MemberError(f"the reader {self.name!r} is closed")
 
     def _join(self, running: RunningTopics) -> Steps[None]:
-        if self._broadcast is not None and self._joined is not None:  # without a group, nobody else knows where it is
+        if self._broadcast is not None and self._joined is not None:  # without a group, only it has its position
             self._broadcast.positions = None if self.group else self.positions
         joined = yield from self._ask_to_join(running)
         try:
             found = yield joined
-        except BaseException:  # whoever waits is cancelled, and it may be a member all the same
+        except BaseException:  # the wait is cancelled, but the join may still succeed
             joined.on_done(lambda done: self._leave_again(running, done))
             raise
         if self._broadcast is not None:
@@ -197,7 +197,7 @@ class ReaderVerbs:
         self._joined = running
 
     def _ask_to_join(self, running: RunningTopics) -> Steps[Future]:
-        """Answered with what the group is called and where it is, of a broadcast reader."""
+        """Join the group; for a broadcast reader the answer is the group's name and its positions."""
         place = yield from self._first_place(running)
         if self._broadcast is not None:
             return ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
@@ -210,7 +210,7 @@ class ReaderVerbs:
             ask(running.groups, tm.LeaveGroup(self._topics, group, self.name))
 
     def _first_place(self, running: RunningTopics) -> Steps[StartOffset | Mapping[int, int]]:
-        """Where a group begins that has never read the topic."""
+        """Return where a group begins that has not read the topic before."""
         place = self._consume_from
         if isinstance(place, str | Mapping | int):
             return place
@@ -226,7 +226,7 @@ class ReaderVerbs:
 
     @property
     def group_key(self) -> str:
-        """What it is called among groups."""
+        """The group's key."""
         return self._group
 
     @property
@@ -239,7 +239,7 @@ class ReaderVerbs:
         return positions
 
     def queues(self) -> Steps[list[int]]:
-        """The queues of the topic that are this reader's at the moment."""
+        """Return the queues of the topic that this reader currently has."""
         running = yield from self._now()
         if self._broadcast is not None:
             return list(range(running.table.queues(self.topic) or 1))
@@ -250,9 +250,9 @@ class ReaderVerbs:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def read(self, max_records: int = BATCH, timeout: float | None = 0.0) -> Steps[Read]:
-        """The next messages; waits up to ``timeout`` seconds (``None``: for ever) where there are none.
+        """Return the next messages; wait up to ``timeout`` seconds (``None``: for ever) for one.
 
-        With ``auto_commit`` those that the last call brought are done.
+        With ``auto_commit`` the messages of the last call are done.
         """
         read = yield from self.go_on(max_records, timeout)
         for claim, _ in read:
@@ -260,13 +260,13 @@ class ReaderVerbs:
         return read
 
     def go_on(self, max_records: int, timeout: float | None) -> Steps[Read]:
-        """Settle what was read, and take what comes next."""
+        """Settle what was read, and take the next messages."""
         running = yield from self._now()
         self.settle(wakes=False)
         try:
             return (yield from self.take(max_records, timeout))
         except BaseException:
-            self.wake(running)  # who would have committed it on the way
+            self.wake(running)  # taking would have committed it
             raise
 
     def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
@@ -280,7 +280,7 @@ class ReaderVerbs:
                 return read
             self._arrival = arrival = self.listen(running)
             try:
-                read = yield from self._take_and_read(running, max_records)  # what came before anybody listened
+                read = yield from self._take_and_read(running, max_records)  # what came before we listened
                 if read or not (yield Within(arrival, left)):
                     return read
             finally:
@@ -295,11 +295,11 @@ class ReaderVerbs:
         return []
 
     def listen(self, running: RunningTopics) -> Future:
-        """Answered when there is more for it than there was."""
+        """Return a future that is answered when new messages arrive."""
         return running.dispatcher.arrivals.wait_for(set(self._topics), self._node.pool)
 
     def stop_listening(self, running: RunningTopics, arrival: Future) -> None:
-        """Nobody waits for that any more."""
+        """Cancel :meth:`listen`."""
         running.dispatcher.arrivals.forget(set(self._topics), arrival)
 
     def _take_now(self, running: RunningTopics, max_records: int) -> Steps[list[Claim]]:
@@ -311,7 +311,7 @@ class ReaderVerbs:
 
     def _taken(self, running: RunningTopics, taking: Future) -> Steps[list[Claim]]:
         yield Within(taking, None)
-        self._taking = None  # not before: whoever is cancelled leaves it to the next one
+        self._taking = None  # not before: after a cancellation the next read needs it
         claims = self._claims(running, taking.get())
         skipped = sum(claim.taken.skipped for claim in claims)
         if skipped:
@@ -328,7 +328,7 @@ class ReaderVerbs:
         return claims
 
     def ask_to_take(self, running: RunningTopics, max_records: int) -> Steps[Future]:
-        """Answered with the places of what is there: topics, and what was taken of them."""
+        """Take messages; the answer lists topics, and what was taken from each."""
         yield from self._node.caught_up()
         return running.groups.ask_later(tm.Take(self._topics, self._group, self.name, max_records))
 
@@ -336,7 +336,7 @@ class ReaderVerbs:
         return [Claim(self, running, topic, taken) for topic, taken in found]
 
     def _read(self, running: RunningTopics, claims: list[Claim]) -> Steps[Read]:
-        """The messages of these claims. What cannot be read, or is not wanted any more, is handed back."""
+        """Return the messages of some claims. Hand back what cannot be read or is no longer wanted."""
         try:
             found, error = yield from self._fetch(running, claims)
             self._check_open()
@@ -362,7 +362,7 @@ class ReaderVerbs:
         return read
 
     def _fetch(self, running: RunningTopics, claims: list[Claim]) -> Steps[Fetched]:
-        """The messages of each claim, up to one that cannot be read."""
+        """Return the messages of each claim, up to one that cannot be read."""
         fetched: Fetched = yield Reading(lambda: self._read_files(running, claims))
         return fetched
 
@@ -378,11 +378,11 @@ class ReaderVerbs:
         return found, None
 
     def records_of(self, running: RunningTopics, topic: str, taken: Taken) -> Iterator[PackedRecords]:
-        """The messages that were taken, as far as they are for this reader; reads files."""
+        """Read the taken messages that are for this reader, from the files."""
         return read_taken(running, topic, taken, self._tags, is_retry=topic != self.topic)
 
     def _pass_over(self, claims: list[Claim]) -> None:
-        """Nothing of these is for this reader: they are done, with what it has of the same queue."""
+        """Mark these claims as done: none of their messages is for this reader."""
         alone = []
         for claim in claims:
             claim.done = claim.taken.end
@@ -396,14 +396,14 @@ class ReaderVerbs:
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(self) -> Steps[None]:
-        """Everything that was read is done. Raises :class:`QueueLostError` where queues went to others meanwhile."""
+        """Commit everything that was read. Raises :class:`QueueLostError` if queues have moved to other members."""
         claims = list(self.claims.values())
         for claim in claims:
             claim.done = claim.handed_out
         yield from self.commit_up_to([(claim, claim.done) for claim in claims])
 
     def commit_up_to(self, places: list[tuple[Claim, int]]) -> Steps[None]:
-        """Of each claim, everything before a queue offset is done. Raises :class:`QueueLostError`."""
+        """Commit each claim up to a queue offset. Raises :class:`QueueLostError`."""
         running = yield from self._now()
         if any(claim.running is not running for claim, _ in places):
             raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were opened anew since")
@@ -423,13 +423,13 @@ class ReaderVerbs:
         )
 
     def ask_to_commit(self, running: RunningTopics, done: Done) -> Future:
-        """Answered with what could not be committed."""
+        """Commit; the answer lists what could not be committed."""
         return running.groups.ask_later(tm.CommitOffsets(self._group, self.name, done))
 
     def tell_done(self, claims: Iterable[Claim], *, wakes: bool = True) -> None:
-        """Commit what is done, without waiting: what is somebody else's now is only noted.
+        """Commit what is done, without waiting; if a queue has moved to another member, that is only logged.
 
-        ``wakes``: otherwise it is committed when the groups are asked for something, or by :meth:`wake`.
+        ``wakes``: commit now; otherwise with the next request to the groups, or at :meth:`wake`.
         """
         places = [(claim, claim.done) for claim in claims if claim.done > claim.taken.queue_offset]
         if places and self._joined is not None:
@@ -438,7 +438,7 @@ class ReaderVerbs:
                 self.wake(self._joined)
 
     def wake(self, running: RunningTopics) -> None:
-        """Have done, soon, what the groups were told."""
+        """Schedule the groups' pending commits."""
         running.groups.get_in_line()
 
     def _note_lost(self, done: Future) -> None:
@@ -458,7 +458,7 @@ class ReaderVerbs:
             )
 
     def settle(self, *, is_done: bool = True, wakes: bool = True) -> None:
-        """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left.
+        """Mark what was read in one go as done (with ``auto_commit`` and ``is_done``), and leave an iteration.
 
         ``wakes``: see :meth:`tell_done`.
         """
@@ -470,25 +470,25 @@ class ReaderVerbs:
                     claim.done = claim.handed_out
             self.tell_done(claims, wakes=wakes)
             self.claims.clear()
-        for claim in claims:  # an interrupt may have kept from its reader what was taken in one go
+        for claim in claims:  # an interrupt may have kept these messages from the caller
             self._hand_back(claim, claim.done if claim.is_iterated else claim.handed_out)
 
     def _hand_back(self, claim: Claim, queue_offset: int) -> None:
-        """What was taken from there on comes again."""
+        """Return the messages of a claim from this offset on; they come again."""
         if queue_offset >= claim.taken.end:
             return
         if self._broadcast is not None:
             self._broadcast.go_back(claim.taken.queue_id, queue_offset)
-        if claim.running is self._joined:  # refused where the queue is somebody else's: he has it
+        if claim.running is self._joined:  # refused if another member has the queue now
             self.ask_to_take_back(claim.running, claim.topic, claim.taken, queue_offset)
         claim.end_at(queue_offset)
 
     def ask_to_take_back(self, running: RunningTopics, topic: str, taken: Taken, queue_offset: int) -> Future:
-        """Let what was taken from there on be handed out again."""
+        """Let the groups hand out messages from this offset on again."""
         return ask(running.groups, tm.HandBack(self._group, self.name, topic, taken, queue_offset))
 
     def send_back(self, record: Record, delay_level: int) -> Steps[None]:
-        """Have a message again later; come back when that is safe."""
+        """Schedule a message to be read again later; return when that is safe."""
         if self._broadcast is not None:
             raise TopicError("a broadcast reader has no group that could have a message again")
         running = yield from self._now()
@@ -506,7 +506,7 @@ class ReaderVerbs:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> Steps[None]:
-        """Leave the group; with ``auto_commit`` what :meth:`read` brought is done."""
+        """Leave the group; with ``auto_commit`` the messages of :meth:`read` are done."""
         yield from self.leave(is_done=True)
 
     def leave(self, *, is_done: bool) -> Steps[None]:
@@ -541,7 +541,7 @@ class ReaderVerbs:
 
 
 class ReaderHandle(Handle[ReaderVerbs]):
-    """What is known of a reader without asking anybody."""
+    """The properties of a reader that need no request."""
 
     made_by = "topic.reader(group)"
 
@@ -555,7 +555,7 @@ class ReaderHandle(Handle[ReaderVerbs]):
 
     @property
     def name(self) -> str:
-        """What it is called among the group's members."""
+        """Its name among the group's members."""
         return self._verbs.name
 
     @property

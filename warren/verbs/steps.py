@@ -1,9 +1,9 @@
-"""Steps: what a verb of a handle sends, checks and makes of the answer, told apart from how it waits.
+"""Steps: what a verb of a handle sends and how it handles the answer, separate from how it waits.
 
-A verb is a generator. It yields what it has to wait for (:data:`Wait`), is sent the answer or has the error thrown into
+A verb is a generator. It yields the object to wait for (:data:`Wait`), gets the answer sent or the error thrown into
 it, and returns what the caller gets. Two drivers run it: :func:`run` waits in the calling thread, and
-:func:`warren.aio.bridge.run` awaits. An interrupt, or a cancellation, is thrown into the verb where it waits; what a
-verb takes back then stands in its ``except`` or ``finally``.
+:func:`warren.aio.bridge.run` awaits. An interrupt, or a cancellation, is thrown into the verb where it waits; its
+``except`` or ``finally`` clauses then undo what is necessary.
 
 A handle holds its verbs as ``_verbs``, and makes methods of them with :func:`blocking` or
 :func:`warren.aio.bridge.awaited`, which keep their names, arguments and docstrings.
@@ -43,7 +43,7 @@ class Within:
     def get(self) -> bool:
         try:
             return self.future.settled(self.timeout)
-        except Timeout:  # nobody is left who could answer
+        except Timeout:  # the answer cannot come any more
             if self.timeout is None:
                 raise
             return False
@@ -64,10 +64,10 @@ Steps = Generator[Wait, Any, T]
 
 
 def bounded(steps: Steps[T], timeout: float | None, is_over: Callable[[float], Exception | None]) -> Steps[T]:
-    """``steps``, whose waits for answers end when ``timeout`` seconds are over and ``is_over`` returns an error.
+    """Run ``steps``; end their waits for answers when ``timeout`` seconds are over and ``is_over`` returns an error.
 
-    It gets how many seconds have passed, and is asked again after a moment if it returns ``None``. What ``steps``
-    waits for with a time of its own is not touched.
+    ``is_over`` gets the seconds that have passed, and is called again later if it returns ``None``. Waits of ``steps``
+    that have a timeout of their own are not affected.
     """
     if not timeout:
         return (yield from steps)
@@ -84,7 +84,7 @@ def bounded(steps: Steps[T], timeout: float | None, is_over: Callable[[float], E
                     answer = wait.get()
                 else:
                     answer = yield wait
-            except BaseException as raised:  # an interrupt, too, is the steps' to deal with
+            except BaseException as raised:  # the steps handle interrupts, too
                 error = raised
     except StopIteration as end:
         result: T = end.value
@@ -105,7 +105,7 @@ _AGAIN_S: Final = 0.25
 
 
 def ask(actor: PooledActor, message: object) -> Future:
-    """Ask an actor: what to wait for."""
+    """Send a message to an actor; return a future for the answer."""
     future = actor.actor_ref.ask(message, block=False)
     if not isinstance(future, Future):
         raise RuntimeError(f"{actor.describe()} answers with a strange future")  # noqa: TRY004
@@ -113,12 +113,12 @@ def ask(actor: PooledActor, message: object) -> Future:
 
 
 def call(actor: PooledActor, work: Callable[[], object]) -> Future:
-    """Do ``work`` in an actor's turn: what to wait for. The answer is what it returns."""
+    """Run ``work`` in an actor's turn; return a future for its result."""
     return ask(actor, Call(work))
 
 
 def asked(actor: PooledActor, work: Callable[[], object]) -> Asked:
-    """As :func:`call`, for what a thread that waits may best do itself. Nothing is asked before it is waited for."""
+    """As :func:`call`, for work that the waiting thread may run itself. It is sent only when it is waited for."""
     return Asked(actor, work)
 
 
@@ -139,13 +139,13 @@ def run(steps: Steps[T]) -> T:
 
 
 class Handle(ProcessBound, Generic[V]):
-    """What a user holds: verbs, and a way to wait for them."""
+    """A user's handle: verbs, and a way to wait for them."""
 
     made_by: ClassVar[str]
     """The call that returns such a handle."""
 
     def __init__(self, verbs: V) -> None:
-        """Not for programs: :attr:`made_by` says what to call instead."""
+        """Not for programs: call :attr:`made_by` instead."""
         if type(verbs).__module__.partition(".")[0] != "warren":
             raise InvalidValueError(f"a {type(self).__name__} is not made from {shown(verbs)}: call {self.made_by}")
         self._verbs = verbs

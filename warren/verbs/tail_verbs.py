@@ -1,6 +1,5 @@
-"""A tail of a queue (:mod:`warren.actors.queue.tails`), as threads and coroutines have it: pages of what is there and
-of what
-comes, none of it taken.
+"""A tail of a queue (:mod:`warren.actors.queue.tails`), for threads and coroutines: pages of the messages that are
+there and of new ones, without taking them.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ class TailVerbs:
         self._name = next(_numbers)
 
     def begin(self, last: int) -> Steps[None]:
-        """Stand ``last`` messages before the end."""
+        """Start ``last`` messages before the end."""
         yield call(self._actor, lambda: self._actor.tails.begin(self._name, last))
 
     def page(self, count: int) -> Steps[list[BrowsedMessage]]:
-        """The next messages, as far as they are there."""
+        """Return the next messages that are there already."""
         found: list[BrowsedMessage] | None = yield call(self._actor, lambda: self._actor.tails.page(self._name, count))
         return found or []
 
     def arrival(self) -> Future:
-        """Answered when there is a page to ask for, or will be none."""
+        """Return a future that is answered when a page is ready or the tail has ended."""
         return call(self._actor, lambda: self._actor.tails.arrival(self._name))
 
     def next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
-        """The next messages; none after ``timeout`` seconds (``None``: never) without any. Raises what the queue failed
-        of."""
+        """Return the next messages; an empty list if none comes for ``timeout`` seconds (``None``: wait). Raises the
+        error that the queue failed with."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (page := (yield from self.page(PAGE))):
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -55,7 +54,7 @@ class TailVerbs:
         return page
 
     def close(self) -> Steps[None]:
-        """It is over. Nobody waits for that: whoever forgets a tail may do so in the middle of anything."""
+        """End the tail, without waiting: this may run at any point, when a tail is garbage collected."""
         tell(self._actor.actor_ref, ControlCall(lambda: self._actor.tails.end(self._name)))
         return
         yield

@@ -1,6 +1,6 @@
 """Looking messages up in a topic's files: by key, by number, by time, and those that a group's member has taken.
 
-Nothing here waits for anybody: whoever calls has let the index catch up before
+Nothing here waits: the caller has let the index catch up before
 (:meth:`~warren.hosting.running_node.RunningNode.caught_up`). All of it but :func:`offsets_of` reads files, and is
 not for an event loop's thread.
 """
@@ -30,7 +30,7 @@ from warren.storage.java_hash import index_hash, java_hash
 from warren.values.topic_record import Moment, to_ms
 
 PULLED_BYTES: Final = 1 << 20
-"""About so much is read at a time."""
+"""About this many bytes are read at a time."""
 _SECOND_MS: Final = 1000
 
 
@@ -54,7 +54,7 @@ def find(
     index, log = running.store.index, running.store.commit_log
     wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
     while True:
-        # The index knows times to the second, and the first of a file wrongly: it is asked for more.
+        # The index stores times to the second, and the first of a file is wrong: ask for more.
         offsets = index.query(wanted, most, first - _SECOND_MS if first > _SECOND_MS else 0, FOR_EVER_MS)
         found: list[PackedRecords] = []
         for offset in dict.fromkeys(offsets) if exact and len(offsets) > 1 else offsets:
@@ -72,7 +72,7 @@ def find(
 
 
 def _named(log: CommitLog, offset: int) -> PackedRecords | None:
-    """What the index names; ``None`` where it has expired, or is no message."""
+    """Return the message at an offset from the index; ``None`` if it has expired, or is no message."""
     try:
         packed, is_sound = log.packed(offset)
     except DataError:
@@ -83,7 +83,7 @@ def _named(log: CommitLog, offset: int) -> PackedRecords | None:
 
 
 def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecords:
-    """One message by its number in its queue; raises ``LookupError``."""
+    """Return the message with this number in its queue; raises ``LookupError``."""
     queue = running.store.queues.get((topic, queue_id))
     if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
         for record in read_packed(running.store.commit_log, queue.entries(queue_offset, 1)):
@@ -94,7 +94,7 @@ def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: i
 def records_from(
     running: RunningTopics, topic: str, queue_id: int, queue_offset: int, max_records: int
 ) -> list[PackedRecords]:
-    """Messages of a queue from a number on, or from its first: at least one if there is one, and about
+    """Return messages of a queue from a number on, or from its first: at least one if there is one, and about
     :data:`PULLED_BYTES` at most. Raises :class:`QueueRangeError` if the queue ends before that number."""
     queue = running.store.queues.get((topic, queue_id))
     end = 0 if queue is None else queue.max_offset
@@ -109,7 +109,7 @@ def records_from(
 
 
 def message_at(running: RunningTopics, topic: str, physical_offset: int) -> PackedRecords:
-    """The topic's message that begins there in the CommitLog; raises ``LookupError``."""
+    """Return the topic's message at this offset of the CommitLog; raises ``LookupError``."""
     log = running.store.commit_log
     try:
         packed, is_sound = log.packed(physical_offset)
@@ -124,7 +124,7 @@ def message_at(running: RunningTopics, topic: str, physical_offset: int) -> Pack
 
 
 def message_of_id(running: RunningTopics, topic: str, message_id: str) -> PackedRecords:
-    """The topic's message with this id; raises ``LookupError``, and :class:`RecordError` for what is no id."""
+    """Return the topic's message with this id; raises ``LookupError``, and :class:`RecordError` for an invalid id."""
     _, physical_offset = parse_message_id(message_id)
     packed = message_at(running, topic, physical_offset)
     found = packed.unpack().message_id()
@@ -134,7 +134,7 @@ def message_of_id(running: RunningTopics, topic: str, message_id: str) -> Packed
 
 
 def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) -> dict[int, int]:
-    """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
+    """Return, by queue, the number of the first message stored at this time or later, or of the next if none."""
     log, found = running.store.commit_log, {}
     for queue_id in range(queues):
         queue = running.store.queues.get((topic, queue_id))
@@ -148,7 +148,7 @@ def _first_at(log: CommitLog, queue: ConsumeQueue, moment_ms: int) -> int:
         try:
             return queue.first_offset_at(moment_ms, log.store_timestamp_of, first)
         except (DataError, StorageError):
-            if log.min_offset == first:  # else it looked at what was expiring
+            if log.min_offset == first:  # else a file expired meanwhile
                 raise
 
 
@@ -156,7 +156,7 @@ def _first_at(log: CommitLog, queue: ConsumeQueue, moment_ms: int) -> int:
 
 
 def offsets_of(running: RunningTopics, topic: str, queues: int) -> dict[int, tuple[int, int]]:
-    """By queue: the number of the first message that there is, and the next one's."""
+    """Return, by queue, the number of the first message, and that of the next one to be stored."""
     bounds = running.store.bounds(topic)
     return {queue_id: bounds(queue_id) for queue_id in range(queues)}
 
@@ -166,7 +166,7 @@ def offsets_of(running: RunningTopics, topic: str, queues: int) -> dict[int, tup
 
 @attrs.frozen
 class TagFilter:
-    """Messages with one of these tags; all messages where there are none."""
+    """Selects messages with any of the tags; without tags, all messages."""
 
     tags: frozenset[str] = frozenset()
     codes: frozenset[int] = frozenset()
@@ -174,7 +174,7 @@ class TagFilter:
 
     @classmethod
     def of(cls, tags: str | Iterable[str] | None) -> Self:
-        """RocketMQ's ``"a || b"`` is two tags, ``"*"`` none that matters."""
+        """Parse tags. RocketMQ's ``"a || b"`` means two tags, ``"*"`` all messages."""
         found = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags or ())
         wanted = frozenset() if "*" in found else frozenset(filter(None, found))
         return cls(wanted, frozenset(map(java_hash, wanted)))
@@ -187,7 +187,7 @@ class TagFilter:
 def read_taken(
     running: RunningTopics, topic: str, taken: Taken, tags: TagFilter, *, is_retry: bool = False
 ) -> Iterator[PackedRecords]:
-    """The messages that were taken from a queue of this topic, those that the tags leave.
+    """Yield the messages that were taken from a queue of this topic and have the tags.
 
     ``is_retry``: it is a group's topic of retries; the entries there do not always have the tags' hashes.
     """

@@ -9,21 +9,21 @@ from warren.values.topic_record import StoredMessage
 
 R = TypeVar("R", bound=StoredMessage)
 Bounds = Mapping[int, tuple[int, int]]
-"""By queue, where it began and where it ended when that was asked."""
+"""By queue, its first number and its end at the time of the query."""
 
 
 def places_before_end(bounds: Bounds, last: int) -> dict[int, int]:
-    """By queue, where so many messages of it are left."""
+    """Return, by queue, the position before its ``last`` messages."""
     return {queue_id: max(first, end - last) for queue_id, (first, end) in bounds.items()}
 
 
 def is_behind(positions: Mapping[int, int], bounds: Bounds) -> bool:
-    """Whether somebody at these places has all that was there."""
+    """Whether a reader at these positions has read everything up to the end in ``bounds``."""
     return all(positions.get(queue_id, end) >= end for queue_id, (_, end) in bounds.items())
 
 
 def last_of(found: Iterable[R], bounds: Bounds, last: int) -> list[R]:
-    """The last of what was there, and what has come since, as the CommitLog has them."""
+    """Return the last messages up to the ends in ``bounds``, and all later ones, in the order of the CommitLog."""
     ordered = sorted(found, key=lambda record: record.physical_offset)
     old = sum(record.queue_offset < bounds[record.queue_id][1] for record in ordered if record.queue_id in bounds)
     return ordered[max(old - last, 0) :]

@@ -1,7 +1,7 @@
-"""What can be asked of a topic.
+"""The verbs of a topic.
 
 Messages are appended to one of the topic's queues and stay there, in order; groups read them, each at its own pace
-(:mod:`warren.handles.topic_reader`). They go with their CommitLog file when that is old (``file_reserved_time``).
+(:mod:`warren.handles.topic_reader`). They expire with their CommitLog file (``file_reserved_time``).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from warren.verbs.topic_lookup import find, message_at, message_of_id, offsets_a
 from warren.verbs.transaction_verbs import TransactionVerbs
 
 Chooser = Callable[[bytes], int]
-"""Says which queue a body goes to."""
+"""Chooses the queue of a body."""
 
 _BLANK_BYTES: Final = 8
 _HERE_AND_NOW: Final = Origin()
 
 
 class OriginArguments(TypedDict, total=False):
-    """What is said of a message's producer."""
+    """What is recorded about a message's producer."""
 
     flag: int
     """A number of 32 bits, the producer's own."""
@@ -55,18 +55,18 @@ class OriginArguments(TypedDict, total=False):
 
 
 class PrepareArguments(OriginArguments, total=False):
-    """What a message is prepared with."""
+    """The options of a prepared message."""
 
     key: str | Iterable[str] | None
-    """One, or several; the message is found by them."""
+    """One or several keys to find the message by."""
     tag: str | None
     properties: Mapping[str, str] | None
     queue: int | Chooser | None
-    """Its number, or what chooses it. ``None``: that of the first key, or without a key the one whose turn it is."""
+    """Its number, or a function. ``None``: the queue of the first key, or without a key the next in turn."""
 
 
 class AppendArguments(PrepareArguments, total=False):
-    """What a message is appended with."""
+    """The options of an appended message."""
 
     delay: float | None
     """Seconds before it can be read, rounded up to the next of the store's delay levels."""
@@ -75,7 +75,7 @@ class AppendArguments(PrepareArguments, total=False):
 
 
 class AppendManyArguments(OriginArguments, total=False):
-    """What messages are appended with."""
+    """The options of messages that are appended together."""
 
     keys: Sequence[str] | None
     """One for each."""
@@ -110,7 +110,7 @@ class TopicVerbs:
         return self._queues_now()
 
     def _queues_now(self) -> int:
-        """The same, as far as that is known without asking anybody."""
+        """Return it from the table of topics, without a request."""
         return self.node.topics_now().table.queues(self.name) or 1
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,10 +123,10 @@ class TopicVerbs:
         timeout: float | None = None,
         **arguments: Unpack[AppendArguments],
     ) -> Steps[AppendConfirm]:
-        """Append a message; the confirm's ``wait`` comes back with where it is, once it is safe.
+        """Append a message; the confirm's ``wait`` returns its position once it is safe.
 
-        While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
-        :class:`BlockedError`, and the message was not taken.
+        While the disk lags, or an alarm is set, this waits (``block``, ``timeout``), then raises :class:`BlockedError`;
+        the message was not taken.
         """
         yield from self._ready()
         return (yield from self._append(self._message(body, self._queues_now(), **arguments), block, timeout))
@@ -136,11 +136,11 @@ class TopicVerbs:
         yield from self.node.topics()
 
     def check_now(self) -> None:
-        """The same, without waiting for topics that are just opened anew."""
+        """Raise why nothing can be appended now, without waiting for topics that are being reopened."""
         self.node.topics_now()
 
     def append_here(self, body: bytes, block: bool, timeout: float | None, arguments: AppendArguments) -> AppendConfirm:
-        """:meth:`append` for a thread: a message joins those that wait already, if there is room for it."""
+        """:meth:`append` for a thread: the message joins those that are waiting, if there is room."""
         try:
             topics = self.node.topics_now()
         except TopicsDownError:
@@ -172,7 +172,7 @@ class TopicVerbs:
     ) -> Steps[AppendManyConfirm]:
         """Append messages in one go. Otherwise as :meth:`append`.
 
-        Without ``keys`` and ``queue`` all go to one queue (up to 1024 of them), the next time to the next one.
+        Without ``keys`` and ``queue`` all (up to 1024) go to one queue, those of the next call to the next one.
         """
         yield from self._ready()
         parts, batches = self._batches(bodies, **arguments)
@@ -188,10 +188,10 @@ class TopicVerbs:
         timeout: float | None = None,
         **arguments: Unpack[PrepareArguments],
     ) -> Steps[TransactionVerbs]:
-        """Store a message that nobody sees until the transaction is committed; comes back when it is safe.
+        """Store a message that stays hidden until the transaction is committed; return when it is safe.
 
-        ``group``: the producer's; it is stored with the message. Cancelled after there was room, the message is
-        prepared, and one of :meth:`warren.Node.pending_transactions`.
+        ``group``: the producer's; it is stored with the message. If this is cancelled after there was room, the message
+        is prepared, and listed in :meth:`warren.Node.pending_transactions`.
         """
         yield from self._ready()
         confirm = yield from self._hand_over([self._half(body, group, **arguments)], block, timeout)
@@ -202,15 +202,15 @@ class TopicVerbs:
         return TransactionVerbs(self.node, self.name, half_offset, physical_offset, size)
 
     def room(self, timeout: float | None = None) -> Steps[None]:
-        """Wait until messages are taken at once; after ``timeout`` seconds raises :class:`BlockedError`."""
+        """Wait until a message would be taken at once; raise :class:`BlockedError` after ``timeout`` seconds."""
         yield room(self.logs, timeout)
 
     def logs(self) -> list[CommitLogActor]:
-        """Whom messages are handed to; raises why there is nobody."""
+        """Return the actor that messages are handed to; raises why it is not running."""
         return [self.node.topics_now().log]
 
     def sync(self) -> Steps[None]:
-        """Come back when everything that was appended before is on the disk."""
+        """Return when everything that was appended before is on the disk."""
         running = yield from self.node.topics()
         yield call(running.log, running.log.sync)
 
@@ -264,7 +264,7 @@ class TopicVerbs:
         queue: int | Chooser | None = None,
         **origin: Unpack[OriginArguments],
     ) -> tuple[list[Part], list[Batch]]:
-        """Which messages go to which queue, and what goes there, as it is appended now."""
+        """Return which messages go to which queue, and the batches to append now."""
         found = as_bodies(bodies)
         parts = self._route(found, keys, queue)
         encoded = _many_properties(len(found), keys, tag, tags, properties)
@@ -291,7 +291,7 @@ class TopicVerbs:
         return half
 
     def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
-        if (queues := self._queues_now()) != self._router.queues:  # there are more meanwhile
+        if (queues := self._queues_now()) != self._router.queues:  # queues were added meanwhile
             self._router.queues = queues
         if queue is None:
             return self._router.in_turn(len(bodies)) if keys is None else self._router.by_keys(keys)
@@ -300,7 +300,7 @@ class TopicVerbs:
         return self._router.to_queue(len(bodies), queue)
 
     def _route_one(self, body: bytes, queues: int, key: str | Iterable[str] | None, queue: int | Chooser | None) -> int:
-        """The queue of one message, of so many."""
+        """Choose the queue of one message; ``queues``: how many the topic has."""
         if queue is None and queues == self._router.queues:
             if key is None:
                 return self._router.one_in_turn()
@@ -311,7 +311,7 @@ class TopicVerbs:
     def batch(
         self, part: Part, bodies: Sequence[bytes], properties: bytes | Sequence[bytes], origin: Origin = _HERE_AND_NOW
     ) -> Batch:
-        """What goes to one queue, as it is appended now."""
+        """Return the batch of messages to append to one queue now."""
         born_ms = origin.born_timestamp
         return Batch(
             topic=self.name,
@@ -326,9 +326,9 @@ class TopicVerbs:
         )
 
     def _check(self, bodies: Sequence[bytes], properties: Sequence[bytes], waiting_in: str = "") -> None:
-        """Raise :class:`MessageError` where one of these is too large for a record, or for a file.
+        """Raise :class:`MessageError` if a message is too large for a record or for a file.
 
-        ``waiting_in``: it is stored in that topic of the store's own first.
+        ``waiting_in``: the topic of the store's own that it is stored in first.
         """
         around = max(map(len, properties), default=0)
         topic_bytes = max(len(self.name), len(waiting_in))
@@ -337,7 +337,7 @@ class TopicVerbs:
             raise MessageError(f"{around} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
 
     def _check_size(self, size: int, topic_bytes: int = 0) -> None:
-        """The same of so many bytes of body and properties together."""
+        """Raise it if ``size`` bytes of body and properties together are too many."""
         size += FIXED_BYTES + (topic_bytes or len(self.name))
         if size > self._most_bytes:
             raise MessageError(f"a message of {size} bytes with all that is around it; {self._most_bytes} at most")
@@ -345,7 +345,7 @@ class TopicVerbs:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> ReaderVerbs:
-        """The verbs of a reader, which joins its group when it begins."""
+        """Return the verbs of a reader, which joins its group when it begins."""
         return ReaderVerbs(self.node, self.name, group, **arguments)
 
     # ── looking messages up ─────────────────────────────────────────────────────────────────────────────────────
@@ -359,10 +359,10 @@ class TopicVerbs:
         limit: int = 64,
         exact: bool = True,
     ) -> Steps[list[PackedRecords]]:
-        """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
+        """Return messages with this key (or UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
 
-        ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
-        among them, and a message can come twice.
+        ``exact=False``: trust the index, without a look at the messages' keys: other keys of the same hash are
+        included, and a message can come twice.
         """
         running = yield from self.node.caught_up(with_index=True)
         found: list[PackedRecords] = yield Reading(
@@ -373,20 +373,20 @@ class TopicVerbs:
     def find_here(
         self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
     ) -> list[PackedRecords]:
-        """:meth:`find` for a thread, which looks into the files itself."""
+        """:meth:`find` for a thread, which reads the files itself."""
         running = self.node.caught_up_now(with_index=True)
         if running is None:
             return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
         return find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
 
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
-        """One message by its number in its queue; raises ``LookupError``."""
+        """Return a message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
         found: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
         return found
 
     def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
-        """Messages of a queue from a number on, or from its first: at least one unless the queue ends there, and fewer
+        """Return messages of a queue from a number on, or from its first: at least one unless it ends there, and fewer
         than ``max_records`` if they are large. It moves no group. Raises :class:`QueueRangeError` if the queue ends
         before that number."""
         running = yield from self.node.caught_up()
@@ -396,15 +396,15 @@ class TopicVerbs:
         return found
 
     def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
-        """One message by where it begins in the CommitLog; raises ``LookupError``."""
+        """Return a message by its offset in the CommitLog; raises ``LookupError``."""
         running = yield from self.node.topics()
         found: PackedRecords = yield Reading(lambda: message_at(running, self.name, physical_offset))
         return found
 
     def view_message(self, message_id: str) -> Steps[PackedRecords]:
-        """One message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
+        """Return a message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
 
-        Raises ``LookupError``, and :class:`RecordError` for what is no id.
+        Raises ``LookupError``, and :class:`RecordError` for an invalid id.
         """
         running = yield from self.node.topics()
         found: PackedRecords = yield Reading(lambda: message_of_id(running, self.name, message_id))
@@ -413,12 +413,12 @@ class TopicVerbs:
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 
     def offsets(self) -> Steps[dict[int, tuple[int, int]]]:
-        """By queue: the number of the first message that there is, and the next one's."""
+        """Return, by queue, the number of the first message, and that of the next one to be stored."""
         running = yield from self.node.caught_up()
         return offsets_of(running, self.name, self.queues)
 
     def offset_at(self, moment: Moment) -> Steps[dict[int, int]]:
-        """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
+        """Return, by queue, the number of the first message stored at this time or later, or of the next if none."""
         running = yield from self.node.caught_up()
         queues = self.queues
         found: dict[int, int] = yield Reading(lambda: offsets_at(running, self.name, queues, moment))
@@ -432,7 +432,7 @@ class TopicVerbs:
         broadcast: bool = False,
         instance_name: str | None = None,
     ) -> Steps[dict[int, int]]:
-        """Let a group go on somewhere else: "first", "last", a time, or a place for each queue; returns queue offsets.
+        """Move a group to "first", "last", a time, or a place for each queue; return the queue offsets.
 
         A whole number is a queue offset, for all queues; for a time use a ``float`` or a ``datetime``. ``broadcast``:
         an instance of a group of broadcast readers; ``None`` is the first one.
@@ -445,13 +445,13 @@ class TopicVerbs:
         return sought
 
     def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> Steps[dict[int, int]]:
-        """By queue: messages that are there and that the group, or an instance of it, has not finished."""
+        """Return, by queue, how many messages the group, or an instance of it, has not finished."""
         group = group_key(group, instance_name, broadcast=broadcast)
         lag: dict[int, int] = yield from self._ask_groups(lambda groups: groups.lag(self.name, group))
         return lag
 
     def groups(self, *, broadcast: bool = False) -> Steps[dict[str, dict[str, Any]]]:
-        """By group: members and their queues, committed queue offsets, lag. ``broadcast``: by ``group@instance``."""
+        """Return, by group, members with queues, committed queue offsets, lag. ``broadcast``: by ``group@instance``."""
         described: dict[str, dict[str, dict[str, Any]]] = yield from self._ask_groups(
             lambda groups: groups.described(broadcast=broadcast)
         )
@@ -465,7 +465,7 @@ class TopicVerbs:
 def hand_over(
     node: RunningNode, batches: list[Batch], block: bool, timeout: float | None, *, passes_alarms: bool | None = None
 ) -> Steps[Confirm]:
-    """Hand messages of any topics to the CommitLog; the confirm is answered with what was appended."""
+    """Hand messages of any topics to the CommitLog; the confirm's result lists what was appended."""
 
     def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
         [log] = logs
@@ -486,7 +486,7 @@ def hand_over(
 
 
 class TopicHandle(NamedHandle[TopicVerbs]):
-    """What is known of a topic without asking anybody."""
+    """The properties of a topic that need no request."""
 
     made_by = "node.topic(name)"
 

@@ -1,4 +1,4 @@
-"""What can be asked of a prepared message."""
+"""The verbs of a prepared message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.verbs.steps import Handle, Reading, Steps, call
 
 
 class TransactionVerbs:
-    """The verbs of one prepared message. A decision that was asked for is carried out, whoever waits for it or not."""
+    """The verbs of one prepared message. A requested decision is carried out even if the caller does not wait."""
 
     def __init__(self, node: RunningNode, topic: str, half_offset: int, physical_offset: int, size: int) -> None:
         self._node = node
@@ -26,7 +26,7 @@ class TransactionVerbs:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What it is found by: the arguments behind the node."""
+        """What identifies it: the constructor's arguments after the node."""
         return {
             "topic": self.topic,
             "half_offset": self.half_offset,
@@ -44,12 +44,12 @@ class TransactionVerbs:
     def commit(self) -> Steps[Confirm]:
         """Append the message to its topic. The confirm comes when that is safe.
 
-        It fails with :class:`TransactionError` where it was decided before.
+        It fails with :class:`TransactionError` if the message was decided before.
         """
         return self._decide(commit=True)
 
     def rollback(self) -> Steps[Confirm]:
-        """Never append it. The confirm comes when that is safe; it fails as that of :meth:`commit` does."""
+        """Drop the message. The confirm comes when that is safe; it fails as that of :meth:`commit` does."""
         return self._decide(commit=False)
 
     def _decide(self, *, commit: bool) -> Steps[Confirm]:
@@ -61,13 +61,13 @@ class TransactionVerbs:
 
 
 class TransactionHandle(Handle[TransactionVerbs]):
-    """What is known of a prepared message without asking anybody."""
+    """The properties of a prepared message that need no request."""
 
     made_by = "topic.prepare(body)"
 
     @property
     def topic(self) -> str:
-        """Where it goes when it is committed."""
+        """The topic that it goes to when it is committed."""
         return self._verbs.topic
 
     @property
@@ -77,7 +77,7 @@ class TransactionHandle(Handle[TransactionVerbs]):
 
 
 def pending_transactions(node: RunningNode) -> Steps[list[TransactionVerbs]]:
-    """Those of a node that are not decided."""
+    """Return a node's undecided messages."""
     if (yield from node.change(lambda actor: actor.topics)) is None:
         return []
     running = yield from node.caught_up()

@@ -1,8 +1,8 @@
-"""Messages with keys: what a publish says of them, and their way to a queue.
+"""Messages with keys: the keys of a publish, and the way of its messages to a queue.
 
-``unique`` is a key, text, bytes or a number; or ``True``, which is the body itself. While a message with it is in the
-queue no other one is stored; with ``unique_for``, for so many seconds from the publish on. What becomes of them in the
-queue is :mod:`warren.actors.queue.unique_publisher`.
+``unique`` is a key, text, bytes or a number; or ``True``, which is the body itself. While a message with a key is in
+the queue no other one is stored; with ``unique_for``, for that many seconds after the publish. How the queue handles
+them is described in :mod:`warren.actors.queue.unique_publisher`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.verbs.publishing import settled_confirm
 def keys_of(
     properties: Mapping[str, Any], bodies: Sequence[bytes], *, several: bool
 ) -> tuple[list[Key | None], dict[str, Any]]:
-    """The keys of messages, one each, and what else is said of them. Raises :class:`MessageError`."""
+    """Return the key of each message, and the other properties. Raises :class:`MessageError`."""
     unique, for_us = properties.get("unique"), _period_us(properties.get("unique_for"))
     rest = {name: value for name, value in properties.items() if name not in KEY_ARGUMENTS}
     if unique is not None and (rest.get("delay") is not None or rest.get("at") is not None):
@@ -95,7 +95,7 @@ def publishing_unique(  # noqa: PLR0917
 
 
 class UniqueCountDown(CountDown):
-    """Of messages that had to be handed over in several parts."""
+    """The confirm of messages that were handed over in several parts."""
 
     __slots__ = ("_pieces",)
 

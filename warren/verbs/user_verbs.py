@@ -1,7 +1,7 @@
-"""What can be asked of a node about its users: who may log in, and do what; and about limits and parameters.
+"""The verbs of a node about users and their permissions, limits and parameters.
 
-Users, permissions and parameters come out as RabbitMQ's definitions JSON has them. They are kept, crash-safe, with the
-node's definitions. Nothing in this process asks for them: they are for whoever serves the node to others.
+Users, permissions and parameters have the form of RabbitMQ's definitions JSON. They are kept, crash-safe, with the
+node's definitions. This process does not check them; a server that gives others access to the node does.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class UserVerbs:
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def users(self) -> Steps[list[dict[str, Any]]]:
-        """All users, by name: ``name``, ``tags``, ``limits``, ``password_hash`` and ``hashing_algorithm``."""
+        """Return all users, by name: ``name``, ``tags``, ``limits``, ``password_hash`` and ``hashing_algorithm``."""
         return self._asked(lambda definitions: definitions.users.to_json()["users"])
 
     def add_user(self, name: str, password: str | bytes, tags: Iterable[str] = ()) -> Steps[None]:
-        """Add a user, who may use no vhost yet. Raises :class:`PreconditionFailedError` where there is one.
+        """Add a user without access to any vhost. Raises :class:`PreconditionFailedError` if the user exists.
 
         ``tags``: ``administrator``, ``monitoring``, ``policymaker``, ``management``, or others.
         """
@@ -48,36 +48,37 @@ class UserVerbs:
         yield from self._define(lambda definitions: definitions.users.add(name, _as_bytes(password), kept))
 
     def delete_user(self, name: str) -> Steps[None]:
-        """With all permissions; its connections are closed. Raises :class:`NotFoundError`, as others for users do."""
+        """Delete a user with all permissions, and close its connections. Raises :class:`NotFoundError`, as the other
+        methods for users do."""
         yield from self._define(lambda definitions: definitions.users.delete(name))
 
     def change_password(self, name: str, password: str | bytes | None) -> Steps[None]:
-        """``None``: no password is right from now on."""
+        """Change a password. ``None``: no password is valid from now on."""
         new = None if password is None else _as_bytes(password)
         yield from self._define(lambda definitions: definitions.users.change_password(name, new))
 
     def set_user_tags(self, name: str, tags: Iterable[str]) -> Steps[None]:
-        """In the place of those that the user had."""
+        """Replace the user's tags."""
         kept = tuple(tags)
         yield from self._define(lambda definitions: definitions.users.set_tags(name, kept))
 
     def authenticate(self, name: str, password: str | bytes) -> Steps[dict[str, Any]]:
-        """The user's ``name`` and ``tags``. Raises :class:`AccessRefusedError` where the password is wrong.
+        """Return the user's ``name`` and ``tags``. Raises :class:`AccessRefusedError` if the password is wrong.
 
-        The error does not tell whether there is such a user. An empty password is never right.
+        The error does not reveal whether the user exists. An empty password is never valid.
         """
         user = yield from self._asked(lambda definitions: definitions.users.authenticate(name, _as_bytes(password)))
         return {"name": user.name, "tags": list(user.tags)}
 
     def set_user_limits(self, name: str, limits: Mapping[str, int]) -> Steps[None]:
-        """``max-connections``, ``max-channels``: how many at a time; below 0: any number. Others stay."""
+        """Set ``max-connections`` or ``max-channels``; a number below 0: no limit. Other limits stay."""
         said = dict(limits)
         yield from self._define(
             lambda definitions: definitions.users.set_limits(name, {**definitions.users[name].limits, **said})
         )
 
     def clear_user_limits(self, name: str, *limits: str) -> Steps[None]:
-        """Those of these names; without any, all."""
+        """Remove the limits with these names; without names, all."""
 
         def clear(definitions: Definitions) -> None:
             had = definitions.users[name].limits
@@ -89,21 +90,21 @@ class UserVerbs:
     # ── permissions ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def permissions(self, user: str | None = None, vhost: str | None = None) -> Steps[list[dict[str, str]]]:
-        """Who may do what where: ``user``, ``vhost``, ``configure``, ``write``, ``read``; of a user, of a vhost."""
+        """Return permissions: ``user``, ``vhost``, ``configure``, ``write``, ``read``; of a user, of a vhost."""
         return self._permissions("permissions", user, vhost)
 
     def set_permissions(self, user: str, configure: str, write: str, read: str, *, vhost: str = "/") -> Steps[None]:
-        """Let a user use a vhost, with what the patterns match in it.
+        """Let a user use a vhost, and in it the names that the patterns match.
 
         Each is a regular expression that is searched for in names of queues and exchanges: ``configure`` to declare and
         delete, ``write`` to publish and bind, ``read`` to consume, get, purge and bind from. Raises
-        :class:`ArgumentsError` for what is none.
+        :class:`ArgumentsError` for an invalid one.
         """
         granted = Permissions(configure, write, read)
         yield from self._define(lambda definitions: definitions.grant(user, vhost, granted))
 
     def clear_permissions(self, user: str, *, vhost: str = "/") -> Steps[None]:
-        """Let a user use a vhost no more."""
+        """Revoke a user's access to a vhost."""
 
         def clear(definitions: Definitions) -> None:
             definitions.users.clear_permissions(user, definitions.vhost(vhost).name)
@@ -111,22 +112,22 @@ class UserVerbs:
         yield from self._define(clear)
 
     def topic_permissions(self, user: str | None = None, vhost: str | None = None) -> Steps[list[dict[str, str]]]:
-        """What routing keys are confined to: ``user``, ``vhost``, ``exchange``, ``write``, ``read``."""
+        """Return the restrictions of routing keys: ``user``, ``vhost``, ``exchange``, ``write``, ``read``."""
         return self._permissions("topic_permissions", user, vhost)
 
     def set_topic_permissions(
         self, user: str, exchange: str, write: str, read: str, *, vhost: str = "/"
     ) -> Steps[None]:
-        """Confine the routing keys with which a user publishes to a topic exchange, and binds to it.
+        """Restrict the routing keys with which a user publishes to a topic exchange, and binds to it.
 
-        Regular expressions, in which ``{username}`` and ``{vhost}`` stand for the names. Without such permissions for
-        an exchange every key will do.
+        The values are regular expressions; ``{username}`` and ``{vhost}`` stand for the names. Without restrictions for
+        an exchange every key is allowed.
         """
         granted = TopicPermissions(write, read)
         yield from self._define(lambda definitions: definitions.grant_topics(user, vhost, exchange, granted))
 
     def clear_topic_permissions(self, user: str, exchange: str | None = None, *, vhost: str = "/") -> Steps[None]:
-        """For one exchange, or for all of the vhost."""
+        """Remove the restrictions for one exchange, or for all of the vhost."""
 
         def clear(definitions: Definitions) -> None:
             definitions.users.clear_topic_permissions(user, definitions.vhost(vhost).name, exchange)
@@ -147,7 +148,7 @@ class UserVerbs:
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost_metadata(self, vhost: str = "/") -> Steps[dict[str, Any]]:
-        """What is said of a vhost: ``description``, ``tags``, and ``default_queue_type`` where somebody said one."""
+        """Return a vhost's ``description``, ``tags``, and ``default_queue_type`` if set."""
         return self._asked(lambda definitions: definitions.metadata(vhost).to_json())
 
     def set_vhost_metadata(
@@ -158,7 +159,7 @@ class UserVerbs:
         tags: Iterable[str] | None = None,
         default_queue_type: str | None = None,
     ) -> Steps[None]:
-        """Say that of a vhost; what is ``None`` stays. It is kept for people and tools, and changes nothing else."""
+        """Set these values; ``None`` keeps the old one. They are kept for people and tools, without other effect."""
         new: dict[str, Any] = {
             "description": description,
             "tags": None if tags is None else tuple(tags),
@@ -173,18 +174,18 @@ class UserVerbs:
         yield from self._define(describe)
 
     def vhost_limits(self, vhost: str = "/") -> Steps[dict[str, int]]:
-        """A vhost's ``max-connections`` and ``max-queues``, where they are set."""
+        """Return a vhost's ``max-connections`` and ``max-queues``, if set."""
         return self._asked(lambda definitions: dict(definitions.parameters.vhost_limits(definitions.vhost(vhost).name)))
 
     def set_vhost_limits(self, limits: Mapping[str, int], *, vhost: str = "/") -> Steps[None]:
-        """``max-connections``, ``max-queues``: how many there may be; below 0: any number. In the place of all before.
+        """Replace the limits ``max-connections`` and ``max-queues``; a number below 0: no limit.
 
-        A queue too many is refused with :class:`PreconditionFailedError`.
+        A queue over the limit is refused with :class:`PreconditionFailedError`.
         """
         yield from self.set_parameter(LIMITS_COMPONENT, LIMITS_NAME, dict(limits), vhost=vhost)
 
     def clear_vhost_limits(self, *, vhost: str = "/") -> Steps[None]:
-        """All of them."""
+        """Remove all limits."""
 
         def clear(definitions: Definitions) -> None:
             if definitions.parameters.in_vhost(definitions.vhost(vhost).name, LIMITS_COMPONENT):
@@ -195,13 +196,13 @@ class UserVerbs:
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def parameters(self, vhost: str | None = None, component: str | None = None) -> Steps[list[dict[str, Any]]]:
-        """Runtime parameters: ``vhost``, ``component``, ``name``, ``value``. Limits of vhosts are among them."""
+        """Return runtime parameters: ``vhost``, ``component``, ``name``, ``value``. They include limits of vhosts."""
         return self._asked(lambda definitions: definitions.parameters.in_vhost(vhost, component))
 
     def set_parameter(self, component: str, name: str, value: Any, *, vhost: str = "/") -> Steps[None]:
-        """Keep a runtime parameter; ``value`` is JSON. Those of ``shovel``, ``federation`` and so on mean nothing here.
+        """Keep a runtime parameter; ``value`` is JSON. Those of ``shovel``, ``federation`` and so on have no effect.
 
-        Raises :class:`AccessRefusedError` for policies, which are no parameters here.
+        Raises :class:`AccessRefusedError` for policies, which are not parameters here.
         """
         yield from self._define(lambda definitions: definitions.set_parameter(vhost, component, name, value))
 
@@ -210,7 +211,7 @@ class UserVerbs:
         yield from self._define(lambda definitions: definitions.parameters.clear(vhost, component, name))
 
     def global_parameters(self) -> Steps[list[dict[str, Any]]]:
-        """The node's own: ``name``, ``value``. They mean nothing here."""
+        """Return the node's global parameters: ``name``, ``value``. They have no effect."""
         return self._asked(lambda definitions: definitions.parameters.of_node())
 
     def set_global_parameter(self, name: str, value: Any) -> Steps[None]:

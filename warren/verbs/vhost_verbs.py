@@ -1,4 +1,4 @@
-"""What can be asked of a vhost, and of a node."""
+"""The verbs of a vhost, and of a node."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class VhostVerbs:
         retry: Retry | None = None,
         passive: bool = False,
     ) -> Steps[QueueVerbs]:
-        """Get a queue, or declare it if it does not exist; ``passive``: only get it. The node names one that is "".
+        """Get a queue, or declare it if it does not exist; ``passive``: only get it. The node replaces the name "".
 
-        What is not given is as the queue has it. A new one is durable, and neither ``exclusive`` nor ``auto_delete``.
-        ``arguments`` and ``retry`` (:class:`warren.Retry`), what becomes of messages that come back, are one thing
-        here: if either is given, they are all the arguments that the queue has.
+        Values not given match any queue. A new one is durable, and neither ``exclusive`` nor ``auto_delete``.
+        ``arguments`` and ``retry`` (:class:`warren.Retry`; it handles messages that come back) count as one value
+        here: if either is given, the queue has exactly these arguments.
 
-        ``exclusive``: nobody else gets it, and it goes with its owner, which is this object (see :class:`Vhost`).
+        ``exclusive``: only its owner, which is this object (see :class:`Vhost`), can use it; it ends with the owner.
         Raises :class:`PreconditionFailedError` if it exists and something that is given differs,
         :class:`NotFoundError` if it is ``passive`` and does not exist, :class:`ResourceLockedError` if it is exclusive
         to another owner.
@@ -74,9 +74,9 @@ class VhostVerbs:
     def delete_queue(
         self, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
     ) -> Steps[int]:
-        """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine.
+        """Delete a queue with its messages and bindings; return how many were ready. A missing queue is no error.
 
-        ``force``: even one that failed, with whatever could still be read from its files.
+        ``force``: delete even a queue that failed, with what could still be read from its files.
         """
         return self._delete_queue(self.name, name, if_empty=if_empty, if_unused=if_unused, force=force)
 
@@ -90,7 +90,7 @@ class VhostVerbs:
         )
 
     def all_queues(self) -> list[QueueVerbs]:
-        """Those that failed too."""
+        """Return all queues, including those that failed."""
         return [QueueVerbs(self.node, entry) for entry in list(self.node.vhost(self.name).queues.values())]
 
     def failed_queues(self) -> dict[str, str]:
@@ -98,8 +98,8 @@ class VhostVerbs:
         return failed_queues(self.node.vhost(self.name))
 
     def queue_identity(self, name: str) -> object:
-        """What is another object for another queue of that name, as far as that is known. Raises
-        :class:`NotFoundError`, where that is known."""
+        """Return an object that identifies the queue: another queue of that name has another one. Raises
+        :class:`NotFoundError` if the queue is known not to exist."""
         [entry] = self.node.queues(self.name, [name])
         return entry
 
@@ -115,7 +115,7 @@ class VhostVerbs:
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[ExchangeVerbs]:
-        """Declare an exchange ("direct", "fanout", "topic", "headers"); without a ``type``: get the one that is there.
+        """Declare an exchange ("direct", "fanout", "topic", "headers"); without a ``type``: get the existing one.
 
         The default exchange is ``""``.
         """
@@ -145,7 +145,7 @@ class VhostVerbs:
         routing_key: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[None]:
-        """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
+        """Bind a queue (a name is a queue's) or another exchange to an exchange."""
         binding = self._binding(destination, source, routing_key, arguments)
         yield from self.node.change(lambda actor: actor.bind(binding, self))
 
@@ -156,7 +156,7 @@ class VhostVerbs:
         routing_key: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[None]:
-        """Take a binding away."""
+        """Delete a binding."""
         binding = self._binding(destination, source, routing_key, arguments)
         yield from self.node.change(lambda actor: actor.unbind(binding, self))
 
@@ -187,19 +187,19 @@ class VhostVerbs:
         priority: int = 0,
         apply_to: ApplyTo = "all",
     ) -> Steps[None]:
-        """Set a policy, in place of one of that name: for queues and exchanges in whose names ``pattern`` is found.
+        """Set or replace a policy for queues and exchanges whose names contain a match for ``pattern``.
 
         ``definition``: queue arguments without their ``x-``, and ``alternate-exchange``. ``apply_to``: "queues",
-        "exchanges" or "all". Raises :class:`ArgumentsError` for a policy that cannot be.
+        "exchanges" or "all". Raises :class:`ArgumentsError` for an invalid policy.
         """
         yield from self._set_policy("policy", name, pattern, definition, priority, apply_to)
 
     def clear_policy(self, name: str) -> Steps[None]:
-        """Take a policy away; raises :class:`NotFoundError` where there is none of that name."""
+        """Delete a policy; raises :class:`NotFoundError` if there is no policy with that name."""
         yield from self.node.change(lambda actor: actor.clear_policy("policy", self.name, name))
 
     def policies(self) -> Steps[list[dict[str, Any]]]:
-        """The policies, under RabbitMQ's names; those with a higher priority last."""
+        """Return the policies, under RabbitMQ's names, by ascending priority."""
         return (yield from self.node.change(lambda actor: actor.policies("policy", self.name)))
 
     def set_operator_policy(
@@ -211,11 +211,11 @@ class VhostVerbs:
         priority: int = 0,
         apply_to: ApplyTo = "all",
     ) -> Steps[None]:
-        """As :meth:`set_policy`, of the numbers and times that users' policies and arguments are not to exceed."""
+        """As :meth:`set_policy`, for numbers and times that bound those of users' policies and arguments."""
         yield from self._set_policy("operator_policy", name, pattern, definition, priority, apply_to)
 
     def clear_operator_policy(self, name: str) -> Steps[None]:
-        """Take an operator policy away; raises :class:`NotFoundError` where there is none of that name."""
+        """Delete an operator policy; raises :class:`NotFoundError` if no such policy exists."""
         yield from self.node.change(lambda actor: actor.clear_policy("operator_policy", self.name, name))
 
     def operator_policies(self) -> Steps[list[dict[str, Any]]]:
@@ -245,21 +245,20 @@ class VhostVerbs:
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self, limit: int = 100, *, queue: str | None = None) -> Steps[list[tuple[int, bytes]]]:
-        """The messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
-        :class:`warren.DelayedMessage`, the first to come first; at most so many. ``queue``: those that were published
-        to this one itself."""
+        """Return up to ``limit`` messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
+        :class:`warren.DelayedMessage`, the next due first. ``queue``: only those published directly to this queue."""
         from warren.verbs.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
 
         return waiting(self.node, self.name, limit, queue)
 
     def cancel_delayed(self, message_id: str, *, queue: str | None = None) -> Steps[int]:
-        """Call back what waits under an id, before it comes; returns how many messages that were."""
+        """Cancel the messages that wait under an id; return how many."""
         from warren.verbs.delayed_verbs import cancel  # noqa: PLC0415 - as above
 
         return cancel(self.node, self.name, message_id, queue)
 
     def purge_delayed(self, queue: str) -> Steps[int]:
-        """Call back all that waits for a queue; returns how many messages that were."""
+        """Cancel all messages that wait for a queue; return how many."""
         from warren.verbs.delayed_verbs import purge  # noqa: PLC0415 - as above
 
         return purge(self.node, self.name, queue)
@@ -273,7 +272,7 @@ class VhostVerbs:
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        """Publish one message to several queues: a position in each, and one body in the store where it is large."""
+        """Publish one message to several queues: each gets a position, and a large body is stored once."""
         found = list(names)
         if not LATER.isdisjoint(properties):
             queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, found)]
@@ -299,7 +298,7 @@ class VhostVerbs:
         block: bool,
         timeout: float | None,
     ) -> Steps[Confirm]:
-        """The same with ``delay`` or ``at``: it waits for each queue by itself, with the same id."""
+        """The same with ``delay`` or ``at``: the message waits for each queue separately, with the same id."""
         rest = {**properties, "message_id": properties.get("message_id") or self.node.new_message_id()}
         confirms: list[Confirm] = []
         for queue in queues:
@@ -319,16 +318,16 @@ class NodeVerbs(UserVerbs, VhostVerbs):
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
-        """The verbs for a vhost, declared where it is missing; an owner of exclusive queues by itself."""
+        """Return the verbs for a vhost, declaring it if missing. They own their exclusive queues."""
         yield from self.node.change(lambda actor: actor.declare_vhost(name))
         return VhostVerbs(self.node, name)
 
     def vhosts(self) -> Steps[list[str]]:
-        """The names of those that there are."""
+        """Return the names of all vhosts."""
         return (yield from self.node.change(lambda actor: actor.definitions.vhosts()))
 
     def delete_vhost(self, name: str) -> Steps[None]:
-        """With everything in it."""
+        """Delete a vhost with everything in it."""
         yield from self.node.change(lambda actor: actor.delete_vhost(name))
 
     def delete_queue(
@@ -340,16 +339,16 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         force: bool = False,
         vhost: str | None = None,
     ) -> Steps[int]:
-        """As in any vhost; ``vhost``: another one than ``/``."""
+        """As for a vhost; ``vhost``: the queue's, by default ``/``."""
         where = self.name if vhost is None else vhost
         return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
 
     def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
-        """What is declared, of the whole node (users, too) or of one vhost, as RabbitMQ's definitions JSON."""
+        """Return what is declared, in the whole node (with users) or in one vhost, as RabbitMQ's definitions JSON."""
         return self.node.definitions(vhost)
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
-        """Declare what RabbitMQ's definitions JSON has; an error lists what is in the way, before anything is declared.
+        """Declare what RabbitMQ's definitions JSON has; an error lists all conflicts before anything is declared.
 
         A long document is declared in slices, and other changes may come between two of them. If one fails, as on a
         full disk, the slices before it stay.
@@ -365,10 +364,10 @@ class NodeVerbs(UserVerbs, VhostVerbs):
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
-        """Declare a topic, or get the one that is there; it has at least so many queues (4 where it is new).
+        """Declare a topic, or get the existing one; it gets at least ``queues`` queues (by default 4 if it is new).
 
-        Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` where the topics' files cannot
-        be opened.
+        Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` if the topics' files cannot be
+        opened.
         """
         from warren.actors.engines.topics.names import check_user_topic  # noqa: PLC0415 - many programs have no topic
         from warren.verbs.topic_verbs import TopicVerbs  # noqa: PLC0415
@@ -379,12 +378,12 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         return TopicVerbs(self.node, name)
 
     def topics(self) -> Steps[dict[str, int]]:
-        """The topics that there are, those of retries and dead letters too, and how many queues each has."""
+        """Return all topics, including those of retries and dead letters, and how many queues each has."""
         running = yield from self.node.change(lambda actor: actor.topics)
         return {} if running is None else running.table.topics
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
-        """Messages that were prepared and neither committed nor rolled back, those of before a restart too."""
+        """Return prepared messages that are neither committed nor rolled back, even from before a restart."""
         from warren.verbs.transaction_verbs import pending_transactions  # noqa: PLC0415 - as in topic()
 
         return pending_transactions(self.node)
@@ -392,17 +391,17 @@ class NodeVerbs(UserVerbs, VhostVerbs):
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def memory(self) -> Steps[dict[str, Any]]:
-        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        """Return memory and disk as measured by the monitor, and the alarms that are set."""
         return self.node.memory()
 
     def stats(self) -> Steps[dict[str, Any]]:
-        """Of every vhost the queues' :meth:`Queue.stats`, those that failed, and the stores; :meth:`memory`; and the
-        topics (:mod:`warren.hosting.topic_stats`), ``None`` where there never was one."""
+        """Return every vhost's queues' :meth:`Queue.stats`, failed queues, and stores; :meth:`memory`; and the topics
+        (:mod:`warren.hosting.topic_stats`), ``None`` if there never was one."""
         return self.node.stats()
 
 
 class VhostHandle(Handle[VhostVerbs]):
-    """What is known of a vhost without asking anybody."""
+    """The properties of a vhost that need no request."""
 
     made_by = "node.vhost(name)"
 
@@ -423,7 +422,7 @@ def queue_properties(
     arguments: Mapping[str, Any] | None,
     retry: Retry | None,
 ) -> dict[str, Any]:
-    """The fields of a :class:`QueueDeclaration` that are given."""
+    """Return the fields of a :class:`QueueDeclaration` that are given."""
     if retry is not None:
         arguments = {**retry.arguments, **(arguments or {})}
     given = {
@@ -461,7 +460,7 @@ def _declare_queue(actor: NodeActor, vhost: str, name: str, properties: Mapping[
 
 
 def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
-    """See that a topic is there, with at least so many queues (``None``: whatever it has, ``otherwise`` if new)."""
+    """Ensure that a topic exists with at least ``queues`` queues (``None``: any number, ``otherwise`` if new)."""
     known = None if actor.topics is None else actor.topics.table.queues(name)
     if known is None or (queues is not None and queues > known):
         actor.declare_topic(name, otherwise if queues is None else queues)

@@ -27,7 +27,7 @@ def inspect(
 ) -> None:
     """Say what is in the directories of many brokers, in numbers: a row for each queue and topic of each node.
 
-    Exit code 1: a node's topics cannot be read; all else is said.
+    Exit code 1: a node's topics cannot be read; everything else is shown.
     """
     changes = parse_settings(setting)
     inspected = job("inspect").run(paths, master, changes, out=out, output_format=output_format.value)

@@ -1,7 +1,7 @@
-"""``backlog``: the report that an operator wants of what waits, as tables and as a page.
+"""``backlog``: a report for operators on the messages that wait, as tables and as a page.
 
 The tables are Spark's (:mod:`warren.pipeline.jobs.backlog_tables`). They are small, whatever waits: a row for a queue,
-a minute, a size. So they are collected, and written by this process, a file each.
+a minute, a size. So this process collects them, and writes a file each.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def run(
 
 
 def collect(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str], now: str | None) -> Backlog:
-    """All tables of these nodes."""
+    """Return all tables of ``nodes``."""
     kinds = {node: node.contents().kinds for node in nodes}
     of_queues = [node for node, kind in kinds.items() if Kind.QUEUES in kind]
     of_topics = [node for node, kind in kinds.items() if Kind.TOPICS in kind]
@@ -134,7 +134,7 @@ def _read(
     settings: Mapping[str, str],
     columns: Sequence[str],
 ) -> DataFrame:
-    """Some columns of a table; no rows where no node has it."""
+    """Return some columns of a table; without nodes, no rows."""
     if nodes:
         return load(spark, table, nodes, settings, columns=columns)
     wanted = columns_of(table, columns)

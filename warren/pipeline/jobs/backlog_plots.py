@@ -1,6 +1,6 @@
-"""The plots of the backlog. Each takes the rows of the tables and gives a figure, or nothing where nothing is to show.
+"""The plots of the backlog. Each takes the rows of the tables and returns a figure, or ``None`` without data to show.
 
-A plot shows at most :data:`TOP` names, the rest as one bar. Bars say their numbers, so axes need no grid to be read.
+A plot shows at most :data:`TOP` names, the rest as one bar. Bars are labelled with their numbers instead of a grid.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def deepest(rows: Rows) -> Figure | None:
 
 
 def lagging(rows: Rows) -> Figure | None:
-    """Consumer groups that lag behind most."""
+    """Plot the consumer groups with the largest lag."""
     found = [{**row, "kind": "rocketmq"} for row in rows["groups"] if row["lag"] > 0]
     measures = (("messages not consumed", "lag"), ("bytes", "lag_bytes"), _OLDEST)
     return _ranked("Lag of consumer groups", found, lambda row: short(f"{row['group']} · {queue_name(row)}"), *measures)
@@ -223,7 +223,7 @@ def _ranked(title: str, found: Sequence[Row], name: Callable[[Row], str], *measu
 
 
 def _powers(found: Sequence[int], base: int) -> list[int]:
-    """The powers of ``base`` from the least of these numbers, which are powers or 0, to the largest."""
+    """Return the powers of ``base`` from the smallest number to the largest; the numbers are powers or 0."""
     least = min(found, default=0)
     places = [0] if found and least == 0 else []
     power = least or 1
@@ -242,7 +242,7 @@ def _figure(title: str, count: int, height_inches: float) -> tuple[Figure, list[
 
 
 def _bars(title: str, names: Sequence[str], colours: Sequence[str], columns: Sequence[_Column]) -> Figure:
-    """Names down the side, a column of bars for each measure; a bar has its number behind it."""
+    """Names down the side, a column of bars for each measure; the number is to the right of the bar."""
     figure, every = _figure(title, len(columns), 0.95 + 0.24 * len(names))
     rows = range(len(names))
     for axes, (measure, values, text) in zip(every, columns, strict=True):

@@ -1,8 +1,7 @@
 """The tables of the backlog: how much waits in the queues, how old it is, how it came, what of it is there twice.
 
-Every one is a function of DataFrames and gives a DataFrame. Two of them say of RabbitMQ's messages and of RocketMQ's
-records the same things under the same names (:func:`waiting_messages`, :func:`waiting_records`); the others start from
-there:
+Each one is a function that takes DataFrames and returns one. Two of them describe RabbitMQ's messages and RocketMQ's
+records under the same names (:func:`waiting_messages`, :func:`waiting_records`); the others use the results:
 
 =============  ====================================================================================================
 ``queues``     a queue: messages, bytes, sizes, the oldest
@@ -14,11 +13,11 @@ there:
 ``repeated``   bodies that are there more than once
 =============  ====================================================================================================
 
-*When a message came* is what its property ``timestamp`` says (seconds; numbers from 10^11 on are milliseconds, as some
-publishers write them), else the time of its latest entry in ``x-death``, which is when it was dead-lettered; else it is
-not known, and such messages are counted separately. RocketMQ says it of every record: ``store_timestamp``.
+*When a message came* is given by its property ``timestamp`` (seconds; numbers from 10^11 on are milliseconds, as some
+publishers write them), else by the time of its latest entry in ``x-death``, which is when it was dead-lettered; else it
+is not known, and such messages are counted separately. RocketMQ stores it with every record: ``store_timestamp``.
 
-*When a message went* no file says. So ``rates`` has what came; of RocketMQ also how much of that *every* group which
+No file says *when a message went*. So ``rates`` has what came; for RocketMQ also how much of that *every* group which
 reads the queue has consumed by now, whenever it was.
 """
 
@@ -156,9 +155,9 @@ def _age_s(column: str) -> Column:
 
 
 def groups(offsets: DataFrame, waiting: DataFrame, now: DataFrame) -> DataFrame:
-    """A row for each consumer group and queue: the table ``offsets``, with what it lags behind by.
+    """Return a row for each consumer group and queue: the table ``offsets``, with the group's lag.
 
-    ``lag_bytes`` and ``oldest_ms`` count the messages that are there: of those that have expired they know nothing.
+    ``lag_bytes`` and ``oldest_ms`` cover the messages that are there, not those that have expired.
     """
     of_group = ["node", "group", "queue", "queue_id"]
     read = offsets.withColumnRenamed("topic", "queue")
@@ -188,8 +187,7 @@ def sizes(waiting: DataFrame) -> DataFrame:
 
 
 def ages(waiting: DataFrame, now: DataFrame) -> DataFrame:
-    """Messages by age: from a power of ten of seconds (or 0) to below the next; nulls: of those whose age is not
-    known."""
+    """Messages by age: from a power of ten of seconds (or 0) to below the next; nulls: messages of unknown age."""
     aged = waiting.join(F.broadcast(now), "node", "left").withColumn("age_s", _age_s("came_ms"))
     return _by_powers(aged, F.col("age_s"), F.col("age_s").cast("string"), 10, "s")
 
@@ -210,7 +208,7 @@ def _by_powers(waiting: DataFrame, value: Column, digits: Column, base: int, uni
 def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
     """Messages by the minute in which they came, of each vhost (RabbitMQ) or topic (RocketMQ, as ``queue``).
 
-    ``consumed``: how many of them every group that reads their queue has passed; null where none reads it.
+    ``consumed``: how many of them every group that reads their queue has passed; null if no group reads it.
     """
     passed = (
         offsets.groupBy("node", F.col("topic").alias("queue"), "queue_id")
@@ -259,12 +257,12 @@ def duplicates(waiting: DataFrame) -> DataFrame:
 
 
 def repeated(duplicates: DataFrame, top: int = 100) -> DataFrame:
-    """Those of them that take most room."""
+    """Return the duplicates that take most room."""
     return duplicates.orderBy(F.desc("repeated_bytes"), F.desc("messages"), "body_sha256").limit(top)
 
 
 def repeated_total(duplicates: DataFrame) -> DataFrame:
-    """One row: different bodies that are there more than once, and what of them is behind the first."""
+    """Return one row: how many different bodies are there more than once, and their copies after the first."""
     return duplicates.agg(
         F.count("*").alias("bodies"),
         F.coalesce(F.sum(F.col("messages") - 1), F.lit(0)).alias("messages"),

@@ -1,12 +1,12 @@
 """``compact``: which files of message stores a broker would combine, and how many bytes that frees.
 
-What of a file is needed is not on disk: it is found by joining what all queues of a vhost refer to with the records of
-its stores, which Spark does. A message that stands several times counts once, at its last place. Then the engine's own
+Which part of a file is needed is not on disk: Spark finds it by joining what all queues of a vhost refer to with the
+records of its stores. A message that stands several times counts once, at its last place. Then the engine's own
 rule (:class:`warren.msg_store.rdq.file_summary.FileSummary`) is asked for pairs until it has no more: there must be
 garbage enough in the store, and the valid bytes of two neighbours must fit into a file. Files with nothing valid are
 deleted. The file with the highest number is the one that a broker goes on writing, and stays.
 
-Where a queue of the vhost cannot be read, nobody knows what is needed, and nothing is proposed.
+If a queue of the vhost cannot be read, it is not known what is needed, and nothing is proposed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Report = dict[str, Any]
 
 
 def plan(numbered: Numbered, partition_bytes: int) -> Iterator[Work]:
-    """What there is to do in a node; raises :class:`DataError` for one that is not all of a broker's queues."""
+    """Plan the work for a node. Raises :class:`DataError` if the node is not all of a broker's queues."""
     node = numbered.node
     vhosts, _ = node.place().parts()
     if vhosts is None:
@@ -197,7 +197,7 @@ def _ask(numbered: list[tuple[int, Mapping[str, Any]]], limits: Settings, report
 
 @attrs.frozen
 class Compacting:
-    """What is to be said of all nodes."""
+    """The report on all nodes."""
 
     stores: list[dict[str, Json]]
     problems: list[str]

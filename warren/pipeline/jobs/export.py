@@ -2,13 +2,13 @@
 
 The rows are those of ``warren export`` for queues and of ``warren topic scan`` (without its blanks) for topics. Each
 has the ``node`` and its ``position`` in front, counted from 0 over the messages of one name in a vhost, or over a topic
-store. They are written sorted by node, vhost, queue (names by their bytes) and position, the records of a node behind
-its queues; the files' names are in the order of what they hold.
+store. They are written sorted by node, vhost, queue (names by their bytes) and position, the records of a node after
+its queues; the files' names are in the order of their contents.
 
 Each part is written by one task, by the code of the single machine (:mod:`~warren.pipeline.jobs.export_parts`). A part
-that begins in the middle of a queue or a store has to know how much lies before it. That is counted first, from the
-index alone; a message that is there and cannot be read has a position, too, which no row has then. Should a count prove
-wrong, as it would for files that change, what lies behind it in its queue is written once more.
+that begins in the middle of a queue or a store needs the number of messages before it. They are counted first, from the
+index alone; a message that is there and cannot be read has a position, too, which no row has then. If a count proves
+wrong, as it would for files that change, the rest of its queue is written once more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PARTS_PER_CORE: Final = 16
 
 _LEAST_PART_BYTES: Final = 4 << 20
 _FEW_NODES: Final = 2
-"""So many are surveyed at once, without tasks."""
+"""Up to this number of nodes are surveyed at once, without tasks."""
 
 
 def rows(messages: DataFrame) -> DataFrame:
@@ -84,7 +84,7 @@ def _as_json(properties: pa.Array) -> pa.Array:
 
 @attrs.define
 class Exported:
-    """What came of it."""
+    """The result of an export."""
 
     out: str
     format: str
@@ -92,7 +92,7 @@ class Exported:
     payload_bytes: int = 0
     problems: list[Problem] = attrs.Factory(list)
     notes: list[str] = attrs.Factory(list)
-    """What recovery of the topic stores has to say."""
+    """The notes of the recovery of topic stores."""
 
     def to_json(self) -> dict[str, Json]:
         """The summary."""
@@ -107,19 +107,19 @@ class Exported:
 
 @attrs.frozen(kw_only=True)
 class Order:
-    """What is to be exported, and where to."""
+    """What to export, and where to."""
 
     out: str
     format: str = "jsonl"
     selection: Selection = attrs.Factory(Selection)
     settings: Mapping[str, str] = attrs.Factory(dict)
-    """Of a RocketMQ, as ``--set`` has them."""
+    """Settings of a RocketMQ, as given with ``--set``."""
     partition_bytes: int | None = None
-    """Of the nodes' files, about, for each file that is written; ``None``: as the cores want it."""
+    """About how much of the nodes' files goes into each written file; ``None``: depends on the number of cores."""
 
 
 def run(paths: Sequence[str], order: Order, master: str | None = None) -> Exported:
-    """Write it; raises :class:`WarrenError` where a vhost or queue is asked for that no node has."""
+    """Write the export. Raises :class:`WarrenError` if the order names a vhost or queue that no node has."""
     check_format(order.format)
     order.selection.conditions()  # says what is wrong with them before Spark starts
     with running("Exporting", master, paths) as (spark, nodes):
@@ -160,7 +160,7 @@ def export_nodes(nodes: Sequence[Node], order: Order, parallel: ParallelMap, cor
 
 
 def _check(nodes: Sequence[Node], surveys: Sequence[NodeSurvey], selection: Selection) -> None:
-    """Raises where what is asked for by name is nowhere."""
+    """Raise if no node has what is selected by name."""
     if selection.vhost is None and not selection.queues:
         return
     for node, survey in zip(nodes, surveys, strict=True):
@@ -196,7 +196,7 @@ def _write(parts: list[Part], job: Job, parallel: ParallelMap) -> list[Written]:
 
 
 def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[Part], Counts]:
-    """What parts in the middle of a queue or a store have to know: counts, and where a range's first record begins."""
+    """Return what parts in the middle of a queue or a store need: counts, and where a range's first record begins."""
     unknown = uncounted(parts)
     answers = parallel([parts[number][at] for number, at in unknown], partial(count_chunk, job=job))
     found: dict[tuple[int, int], int | Outcome] = dict(zip(unknown, answers, strict=True))

@@ -17,7 +17,7 @@ _COLUMNS: Final = {field.name: field for schema in (_MESSAGES, _RECORDS) for fie
 
 
 def columns_of(kinds: Kind) -> list[str]:
-    """The columns of an export of nodes of these kinds; of a mix those of both, null where a row has none."""
+    """Return the columns of an export of nodes of ``kinds``; of a mix, the columns of both, null if a row lacks one."""
     if kinds == Kind.BOTH:
         return list(_COLUMNS)
     return list((_RECORDS if kinds == Kind.TOPICS else _MESSAGES).names)

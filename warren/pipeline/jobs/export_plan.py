@@ -1,10 +1,10 @@
 """How an export is cut into parts: what lies in the nodes, and which part writes what.
 
 The order of an export is that of nodes (by their names), vhosts, queues (by the bytes of their names) and positions; a
-node's topic store comes behind its queues. A *chunk* is a piece of that order that lies in one place: some segments
+node's topic store comes after its queues. A *chunk* is a piece of that order that lies in one place: some segments
 of one queue's directory, or a range of bytes of a CommitLog. A *part* is a few chunks in a row, and becomes one file.
 
-Of a part that begins in the middle of a queue the first position is known when the chunks before it are counted.
+The first position of a part that begins in the middle of a queue is known when the chunks before it are counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from warren.tables.survey import recovered
 LEAST_BYTES: Final = 64 << 10
 """What opening a queue costs, however small it is."""
 FINEST_BYTES: Final = 16 << 20
-"""Of a range of a CommitLog, before ranges are put together."""
+"""The size of a range of a CommitLog, before ranges are put together."""
 
 
 @attrs.frozen
@@ -63,19 +63,19 @@ class NodeSurvey:
     """What lies in a node."""
 
     kinds: Kind
-    """That are exported."""
+    """The kinds that are exported."""
     chunks: tuple[Chunk, ...]
     """The finest there are, in order."""
     matches: bool
     """Whether there is a queue (or a vhost) that is wanted."""
     names: frozenset[bytes]
-    """Of the queues that are wanted by name, those that are there."""
+    """The existing queues among those selected by name."""
     problems: tuple[Finding, ...]
     notes: tuple[str, ...]
 
 
 def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -> NodeSurvey:
-    """Lists what is wanted of the queues, and of the topic store where no queues are asked for by name."""
+    """List the selected queues, and the topic store if no queues are selected by name."""
     wants_all = selection.vhost is None and not selection.queues
     contents = node.contents()
     kinds = contents.kinds & (Kind.BOTH if wants_all else Kind.QUEUES)
@@ -105,7 +105,7 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
 
 
 def pack(chunks: Iterable[Chunk], part_bytes: int) -> list[Part]:
-    """Chunks in order, as parts of about so many bytes; neighbours become one chunk."""
+    """Return chunks, in order, as parts of about ``part_bytes``; neighbours become one chunk."""
     parts: list[list[Chunk]] = []
     room = 0
     for chunk in chunks:
@@ -126,7 +126,7 @@ Counts = dict[tuple[int, int], int]
 
 
 def uncounted(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """The chunks behind which their group goes on in another part."""
+    """Return the places of the chunks whose group goes on in the next part."""
     return [
         (number, at)
         for number, (part, behind) in enumerate(pairwise(parts))
@@ -136,7 +136,7 @@ def uncounted(parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 
 def first_positions(parts: Sequence[Part], counts: Counts) -> list[int]:
-    """With which position each part begins, where the chunks that matter are counted."""
+    """Return the position with which each part begins, from the counts of the chunks that matter."""
     found: list[int] = []
     group: object = None
     position = 0

@@ -1,7 +1,7 @@
 """``inspect``: the queues and topics of all nodes, each with the numbers that ``warren inspect`` has for it.
 
-A node is one task's: most of what is counted stands in small files, and what of a store's bytes is needed takes all of
-its vhost's queues. What cannot be read of a node is its problem; the others are said.
+One task reads one node: most of what is counted is in small files, and what is needed of a store's bytes covers all of
+its vhost's queues. What cannot be read of a node is listed in its problems; the other nodes are reported.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def reports(spark: SparkSession, nodes: list[Node], settings: Mapping[str, str] 
 
 
 def table(reports: DataFrame, what: str) -> DataFrame:
-    """Those rows that are about :data:`QUEUE`, :data:`TOPIC`, :data:`STORE_FILE` or :data:`NODE`, as columns."""
+    """Return the rows that are about :data:`QUEUE`, :data:`TOPIC`, :data:`STORE_FILE` or :data:`NODE`, as columns."""
     chosen = reports.where(F.col("what") == what).withColumn("said", F.from_json("report", _COLUMNS[what]))
     columns = ["node", "said.*"] + (["report"] if what in (QUEUE, NODE) else [])
     return chosen.orderBy("number", "position").select(*columns)
 
 
 def inspect_node(given: Numbered, settings: Mapping[str, str]) -> Batches:
-    """All that is to be said of a node."""
+    """Return the reports on a node."""
     found = _Found()
     queues, topics = _read(given.node, settings, found)
     for vhost in queues.get("vhosts", ()):
@@ -92,7 +92,7 @@ class _Found:
 
 
 def _read(node: Node, settings: Mapping[str, str], found: _Found) -> tuple[Report, Report]:
-    """What ``warren inspect`` says of queues and of topics."""
+    """Return what ``warren inspect`` reports of queues and of topics."""
     place = node.place()
     source, directory = place.both()
     queues: Report = {}
@@ -117,7 +117,7 @@ def _read(node: Node, settings: Mapping[str, str], found: _Found) -> tuple[Repor
 
 
 def _totals(queues: Report, topics: Report, found: _Found) -> Report:
-    """A node in numbers, with all that is said of neither its queues nor its topics alone."""
+    """Return a node's totals, with everything that belongs to neither its queues nor its topics alone."""
     every = [queue for vhost in queues.get("vhosts", ()) for queue in vhost["queues"]]
     log = topics.get("commit_log")
     rest = ("commit_log", "index_files", "groups", "checkpoint", "settings")
@@ -141,9 +141,9 @@ def _totals(queues: Report, topics: Report, found: _Found) -> Report:
 
 @attrs.frozen
 class Inspected:
-    """What is said of all nodes: queues, topics' queues, files of stores, and the nodes themselves.
+    """The reports of all nodes: of queues, topics' queues, files of stores, and the nodes themselves.
 
-    Where they were written out, the nodes alone.
+    If they were written out, only those of the nodes.
     """
 
     queues: list[Report]
@@ -162,7 +162,7 @@ def run(
     out: str | None = None,
     output_format: str = "jsonl",
 ) -> Inspected:
-    """For the command; raises :class:`PipelineError` where no node can be read."""
+    """Inspect nodes for the command. Raises :class:`PipelineError` if no node can be read."""
     check_format(output_format)
     with running("Inspecting", master, paths) as (spark, nodes), kept(reports(spark, nodes, settings)) as frame:
         chosen = frame

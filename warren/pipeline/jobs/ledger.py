@@ -1,11 +1,11 @@
-"""What was confirmed of a queue: a file that only grows, so that a run that failed goes on where it was.
+"""What was confirmed of a queue: a file that only grows, from which a run continues after a failure.
 
 ::
 
     {"warren": "republish ledger 1", "node", "vhost", "queue", "to"}
     <first position> <last position>                               of messages that the broker has, a line each time
 
-A line is synced before the next messages go. A kill may leave half a line; it is cut off. Whoever writes holds the file
+A line is synced before the next messages go. A kill may leave half a line; it is cut off. The writer keeps the file
 locked: a second attempt at the same queue waits, and then finds what the first one did.
 """
 
@@ -34,7 +34,7 @@ _KIND: Final = "republish ledger 1"
 
 @attrs.frozen(kw_only=True)
 class Whose:
-    """Which messages, and where they go; names in their text form."""
+    """The queue of the messages, and their destination; names in their text form."""
 
     node: str
     vhost: str
@@ -58,14 +58,14 @@ class Ledger:
     path: str
     _file: IO[bytes]
     _intervals: list[tuple[int, int]]
-    """Of positions, ascending."""
+    """Ranges of positions, ascending."""
 
     @classmethod
     @contextmanager
     def open(cls, directory: str, whose: Whose) -> Iterator[Self]:
-        """The ledger in ``directory``, made where it is missing; waits for whoever has it.
+        """Open the ledger in ``directory``, create it if it is missing, and wait while another process has it.
 
-        Raises :class:`PipelineError` where it is about another broker, and :class:`DataError` where it is none.
+        Raises :class:`PipelineError` if it is about another broker, and :class:`DataError` if it is not a ledger.
         """
         path = whose.path(directory)
         try:

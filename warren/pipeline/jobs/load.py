@@ -1,12 +1,12 @@
-"""``load``: exported messages into new directories, as if a warren node had kept them: sharded by queue over N nodes.
+"""``load``: write exported messages into new directories, as a warren node keeps them, sharded by queue over N nodes.
 
-Which queue goes to which node is told by a hash of vhost and queue. Each node is built by one task: its rows come
-sorted by queue, node and position, and are written by the code that fills directories for ``warren shovel``. Queues of
-one name in several of the old nodes become one queue, node after node.
+A hash of vhost and queue decides which node a queue goes to. Each node is built by one task: its rows come sorted by
+queue, node and position, and are written by the code that fills directories for ``warren shovel``. Queues of one name
+in several of the old nodes become one queue, node after node.
 
-Messages are persistent and take numbers and ids of their own. An export does not say of which level of a priority queue
-a message was, so these become plain queues that keep the order in which the messages were to be delivered; rows of the
-table ``messages`` do say it, in the column ``priority``.
+Messages are persistent and get new numbers and ids. An export does not contain a message's level in a priority queue,
+so these become plain queues that keep the order in which the messages were to be delivered; rows of the table
+``messages`` contain it, in the column ``priority``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from warren.storage.errors import SettingsError, WarrenError
 from warren.storage.settings import Settings
 
 HELD_BYTES: Final = 16 << 20
-"""Of messages that are written and synced together."""
+"""The most bytes of messages that are written and synced together."""
 
 HELD_MESSAGES: Final = 4096
 
@@ -53,7 +53,7 @@ class Built:
 
 @attrs.frozen
 class Loaded:
-    """What came of it."""
+    """The result of a load."""
 
     out: str
     nodes: tuple[Built, ...]
@@ -120,7 +120,7 @@ def engine_settings(changes: Mapping[str, str]) -> Settings:
 
 
 def build(rows: Rows, outputs: str, settings: Settings | None = None) -> Iterator[Built]:
-    """What a task does: rows of nodes, one behind the other, into directories; answers with each of them."""
+    """Write rows of nodes, one node after the other, into directories, in a task; yield each of them."""
     for number, of_node in groupby(rows, key=lambda row: int(row["shard"])):
         yield _built(number, task_output(outputs, f"node-{number}"), of_node, settings)
 

@@ -1,6 +1,6 @@
 """Tables of a job's result, written below ``--out``: all of them, or nothing.
 
-Each is a directory of Parquet files, or of files with a JSON object on each line, in which nulls are said.
+Each is a directory of Parquet files, or of files with a JSON object on each line, which include nulls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMATS: Final = ("parquet", "jsonl")
 
 
 def check_format(name: str | None) -> None:
-    """Raises :class:`PipelineError` for a format that there is not; ``None``: none was said."""
+    """Raise :class:`PipelineError` for an unknown format. ``None`` means that no format is given."""
     if name not in (None, *FORMATS):
         raise PipelineError(f"--format {name}: is not parquet or jsonl")
 

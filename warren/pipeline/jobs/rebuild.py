@@ -1,9 +1,9 @@
-"""``rebuild``: ConsumeQueues and index files made anew from CommitLogs alone, byte for byte as on one machine.
+"""``rebuild``: ConsumeQueues and index files rebuilt from CommitLogs alone, byte for byte as on one machine.
 
 1. The CommitLogs are read in ranges (:mod:`warren.tables.log_ranges`); what is to be built of each is written beside
    ``--out`` (:mod:`warren.pipeline.log_columns`).
 2. The ranges are put in a chain; those that began in a wrong place are read again, until the chain holds.
-3. Recovery says where each log ends, and what it cuts off: as on one machine, but for the reading that is done.
+3. Recovery finds where each log ends, and what it cuts off: as on one machine, except that the reading is done.
 4. Queues and index files are built by parallel tasks (:mod:`warren.pipeline.building`), and moved together.
 
 Driver and executors need to see the same ``--out``. One node's files lie directly in it; of several, each has a
@@ -57,7 +57,7 @@ _MOST_BUCKETS: Final = 64
 
 @attrs.frozen(kw_only=True)
 class RebuiltNode:
-    """What came of one node."""
+    """The result for one node."""
 
     node: str
     out: str
@@ -90,7 +90,7 @@ class RebuiltNode:
 def run(
     paths: list[str], master: str | None, settings: Mapping[str, str], out: str, *, check: bool = False
 ) -> list[RebuiltNode]:
-    """Rebuild what the nodes of these paths have; a report for each."""
+    """Rebuild the nodes in ``paths``; return a report for each."""
     if "://" in out:
         raise PipelineError(f"{out}: files are built in place, so --out is a directory that driver and executors share")
     with running("Rebuilding", master, paths) as (spark, nodes), staged(out, nodes) as staging:
@@ -109,7 +109,7 @@ def rebuild(
     check: bool = False,
     range_bytes: int | None = None,
 ) -> list[RebuiltNode]:
-    """Build into ``staging``, which becomes ``out``. ``range_bytes``: how the logs are cut, if that is to be told."""
+    """Build into ``staging``, which becomes ``out``. ``range_bytes``: the size of the ranges of the logs."""
     folders = folder_names(nodes)
     with task_outputs(staging) as outputs:
         layouts = _for_each(nodes, partial(layout_of, changes=changes), each)
@@ -165,7 +165,7 @@ class _Log:
     """By the numbers of the parts."""
     chain: Chain = attrs.field(factory=lambda: Chain((), {}, 0, {}))
     recovered: LogLayout | None = None
-    """When recovery has said where it ends."""
+    """The layout after recovery has found the end."""
     notes: tuple[str, ...] = ()
     built: list[BuiltQueues] = attrs.Factory(list)
     index_files: list[str] = attrs.Factory(list)
@@ -181,7 +181,7 @@ class _Log:
 
     @property
     def good_until(self) -> int:
-        """For whoever opens the store again. After a dirty stop recovery builds queues of what it reads."""
+        """The checked end of the log, for recovery; 0 after a dirty stop, because recovery then has to read the log."""
         return self.chain.good_until if self.layout.was_clean and self.layout.checked_from is not None else 0
 
     def wrong(self) -> dict[int, tuple[Range, int]]:
@@ -223,7 +223,7 @@ def _read(logs: Sequence[_Log], outputs: str, buckets: int, each: ParallelMap) -
 
 
 def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> tuple[LogLayout, tuple[str, ...]]:
-    """What recovery says of a node's log, which is good up to a place."""
+    """Recover a node's log, which is good up to a place; return its layout and the notes of recovery."""
     layout, good_until = work
     with recovered(layout.node, changes, good_until if layout.checked_from is not None else 0) as opened:
         return LogLayout.of_recovered(layout.node, opened), tuple(opened.notes)

@@ -3,8 +3,8 @@
 The rows of one queue go to one task, sorted by node and position. It publishes as ``warren shovel`` does, into the
 queue of the message's own name, and waits for confirms with no more than a window of messages on the way. What was
 confirmed is written into a ledger before more goes (:mod:`~warren.pipeline.jobs.ledger`), and what a ledger has is
-left out: a run that was cut off is run again, with the same ``--out``. No message is lost then, and what comes twice is
-at most what was on the way and had not been written down.
+left out: a run that was cut off is run again, with the same ``--out``. No message is lost then, and messages come twice
+only if they were on the way and not yet in the ledger.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Order:
     ledger: str
     """A directory; it may be one of an earlier run."""
     vhost: str | None = None
-    """Of the rows; ``None``: they are all of one."""
+    """The vhost of the rows; ``None``: they have only one."""
     format: str | None = None
-    """Of an export; ``None``: as the files' names say."""
+    """The format of an export; ``None``: taken from the names of the files."""
     connections: int | None = None
     """Queues that are filled at the same time; ``None``: one for each core."""
     as_published: bool = False
@@ -61,14 +61,14 @@ class Order:
 
 @attrs.frozen(kw_only=True)
 class Republished:
-    """What became of one queue of one node."""
+    """The result for one queue of one node."""
 
     node: str
     queue: str
     messages: int
-    """That this run brought."""
+    """Messages that this run published."""
     already: int
-    """That the ledger had."""
+    """Messages that were in the ledger already."""
     payload_bytes: int
 
 
@@ -101,7 +101,7 @@ def run(paths: Sequence[str], order: Order, master: str | None = None) -> list[R
 
 
 def by_queue(rows: DataFrame, partitions: int) -> DataFrame:
-    """So many partitions; all rows of a queue in one of them, in order."""
+    """Return ``partitions`` partitions; all rows of a queue are in one of them, in order."""
     return rows.repartition(partitions, "vhost", "queue").sortWithinPartitions("vhost", "queue", "node", "position")
 
 
@@ -123,7 +123,7 @@ def _one_vhost(rows: DataFrame, order: Order) -> DataFrame:
 
 
 def publish(rows: Rows, order: Order, shown: str) -> Iterator[Republished]:
-    """What a task does: all rows of some queues, one queue behind the other; answers with each of them."""
+    """In a task, publish all rows of some queues, one queue after the other; yield the result of each."""
     with ExitStack() as opened:
         destination: BrokerDestination | None = None
         for (vhost, queue, node), of_queue in groupby(rows, key=_whose):

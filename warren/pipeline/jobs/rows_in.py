@@ -1,6 +1,6 @@
-"""Exported messages on their way back: read from Parquet, lines of JSON or nodes, as rows of the same columns.
+"""Read exported messages back: from Parquet, lines of JSON or nodes, as rows of the same columns.
 
-What a row says, and how it becomes a message again, is told in :mod:`warren.shovel.exported_rows`.
+:mod:`warren.shovel.exported_rows` describes what a row contains and how it becomes a message again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 def exported_rows(spark: SparkSession, paths: Sequence[str], input_format: str) -> DataFrame:
-    """The rows of exports; raises :class:`PipelineError` where they are none."""
+    """Return the rows of exports. Raises :class:`PipelineError` if the files are not exports."""
     if input_format == "jsonl":
         lines = spark.read.text(list(paths), lineSep="\n")
         return lines.mapInArrow(_parsed, from_arrow_schema(_ARROW))
@@ -41,8 +41,8 @@ def exported_rows(spark: SparkSession, paths: Sequence[str], input_format: str) 
 
 
 def of_table(table: DataFrame, what: str) -> DataFrame:
-    """The columns that matter, of an export's Parquet or of the table ``messages``."""
-    if "priority" not in table.columns:  # an export does not say of which level a message was
+    """Return the columns that are used, from an export's Parquet or the table ``messages``."""
+    if "priority" not in table.columns:  # an export does not contain the level of a message
         table = table.selectExpr("*", "cast(null as int) as priority")
     if "encoded_properties" not in table.columns:  # of an earlier version
         table = table.selectExpr("*", "cast(null as binary) as encoded_properties")
@@ -53,7 +53,7 @@ def of_table(table: DataFrame, what: str) -> DataFrame:
 
 
 def format_of(paths: Iterable[str]) -> str | None:
-    """What the files' names say; ``None``: nothing. Raises :class:`PipelineError` where both are there."""
+    """Return the format in the names of the files; ``None`` if unknown. Raises :class:`PipelineError` if both occur."""
     found = {one for path in paths for one in _formats(path)}
     if len(found) > 1:
         raise PipelineError("both Parquet and lines of JSON: say which with --format")
@@ -125,11 +125,11 @@ class QueueName:
     vhost: bytes
     queue: bytes
     priority: int | None
-    """A level of a priority queue, where that is known."""
+    """The level of a priority queue, if known."""
 
 
 def queue_of(row: Mapping[str, Any]) -> QueueName:
-    """Raises :class:`PipelineError` for a row that is none of a queue."""
+    """Return the queue of a row. Raises :class:`PipelineError` if the row is not a queue's."""
     if row["vhost"] is None or row["queue"] is None:
         raise PipelineError(f"{row['node']}: messages of topics, which go into no queue")
     try:
@@ -139,7 +139,7 @@ def queue_of(row: Mapping[str, Any]) -> QueueName:
 
 
 def letter_of(row: Mapping[str, Any]) -> Letter:
-    """The message; raises :class:`PipelineError` where the row's values make none."""
+    """Return the message of a row. Raises :class:`PipelineError` if the row's values are invalid."""
     try:
         check_types(row)
         return letter_of_row(row, (0, row["position"]))

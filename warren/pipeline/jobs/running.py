@@ -1,6 +1,6 @@
-"""What every job that is run as a command shares: a session, a progress bar, an ``--out`` that is whole or not there.
+"""What all jobs that run as a command share: a session, a progress bar, an ``--out`` that is complete or missing.
 
-Errors come out as ours: what a task said of a file, or the first line of what Spark says, and no stack of Java's.
+Errors are reported as warren's own: the error of a task, or the first line of Spark's message, without Java's stack.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _ours: SparkSession | None = None
 def running(what: str, master: str | None, paths: Iterable[str] = ()) -> Iterator[tuple[SparkSession, list[Node]]]:
     """A session with a progress bar that says ``what``, and the nodes of the paths; errors become ours.
 
-    A session that was started here is stopped in the end; at once, with all its tasks, where something went wrong or
-    the user interrupts.
+    A session that was started here is stopped in the end; at once, with all its tasks, after an error or an
+    interrupt.
     """
     given = list(paths)
     nodes = find_nodes(given) if given else []
@@ -126,9 +126,9 @@ def load(
     columns: Iterable[str] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """A table of these nodes; of its columns only ``columns``, if they are said: the others are not made then.
+    """Load a table of ``nodes``, with only ``columns`` if given: the other columns are not computed then.
 
-    Several topic stores are surveyed here first, unless option ``survey`` has it done.
+    Several topic stores are surveyed here first, unless the option ``survey`` is given.
     """
     nodes = list(nodes)
     reader = spark.read.format("warren").option("table", table)
@@ -147,8 +147,8 @@ def load(
 def staged(out: str, sources: Iterable[Node] = ()) -> Iterator[str]:
     """A new directory beside ``out``, which becomes ``out`` when all went well, and vanishes when it did not.
 
-    Raises :class:`PipelineError` where ``out`` is there and not an empty directory, lies in one of the sources, or
-    cannot be written.
+    Raises :class:`PipelineError` if ``out`` exists and is not an empty directory, lies in one of the sources, or cannot
+    be written.
     """
     check_out(out, sources)
     target = os.path.abspath(out)
@@ -180,7 +180,7 @@ def _missing_above(target: str) -> list[str]:
 
 
 def check_out(out: str, sources: Iterable[Node] = ()) -> None:
-    """Raises :class:`PipelineError` where ``out`` cannot be a new directory: see :func:`staged`."""
+    """Raise :class:`PipelineError` if ``out`` cannot be a new directory: see :func:`staged`."""
     if "://" in out:
         raise PipelineError(f"{out}: is no directory of a file system that this machine has")
     target = os.path.realpath(out)
@@ -193,7 +193,7 @@ def check_out(out: str, sources: Iterable[Node] = ()) -> None:
 
 
 class _SparkProgress(Progress):
-    """A bar of Spark's tasks; asked anew whenever it is drawn, from a second on."""
+    """A bar of Spark's tasks, updated whenever it is drawn, and shown after a delay."""
 
     def __init__(self, spark: SparkSession, what: str) -> None:
         self._tracker = spark.sparkContext.statusTracker()
@@ -217,14 +217,14 @@ class _SparkProgress(Progress):
         return super().get_renderables()
 
     def _progress(self) -> tuple[int, int, str]:
-        """Tasks that are done, tasks there are, and what is said of them."""
+        """Return the number of tasks that are done, of all tasks, and a text about them."""
         done = total = active = 0
         try:
             stages = sorted(self._tracker.getActiveStageIds())
             for info in filter(None, map(self._tracker.getStageInfo, stages)):
                 done, total = done + info.numCompletedTasks, total + info.numTasks
                 active += info.numActiveTasks
-        except (Py4JError, ConnectionError, OSError):  # Spark is gone, which whoever waits for it is told
+        except (Py4JError, ConnectionError, OSError):  # Spark is gone; the caller that waits for it gets the error
             return 0, 0, ""
         if not total:
             return 0, 0, "planning"

@@ -1,8 +1,8 @@
-"""Work that is found out by looking, and then done in tasks: both on the cluster.
+"""Work that tasks on the cluster first plan and then do.
 
-The driver knows the nodes alone. What there is to do in them is planned by tasks and stays where it is until the tasks
-that do it take it over; it can be more than the driver has room for. Work is dealt out in turn: a task for each where
-it is large, and several to a task where it is small.
+The driver knows only the nodes. Tasks plan the work, and it stays with them until the tasks that do it take it over; it
+can be more than the driver has room for. Work is dealt out in turn: a task for each piece if pieces are large, and
+several to a task if they are small.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def planned(
     *,
     partition_bytes: int,
 ) -> Iterator[DataFrame]:
-    """The rows that ``do`` makes of what ``plan`` says of each node, on the executors' disks.
+    """Yield the rows that ``do`` makes of what ``plan`` returns for each node, on the executors' disks.
 
-    Both functions can be pickled. Work comes in partitions of about so many bytes.
+    Both functions can be pickled. Work comes in partitions of about ``partition_bytes``.
     """
 
     def planning(item: Numbered) -> Batches:
@@ -111,7 +111,7 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _dealt(frame: DataFrame, count: int) -> DataFrame:
-    """The rows in so many partitions: those of one partition are dealt out in turn."""
+    """Put the rows into ``count`` partitions, in turn."""
     return frame.coalesce(1).repartition(count)
 
 

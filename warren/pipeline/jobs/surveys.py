@@ -1,6 +1,6 @@
 """The surveys of many topic stores, made by Spark: a recovery for each node, and a task for each.
 
-Without it every reading of such tables would recover them one after the other, where Spark plans.
+Without it every reading of such tables would recover them one after the other, while Spark plans.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def survey_node(node: Node, settings: Mapping[str, str]) -> Survey | None:
 
 
 def survey_option(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str]) -> str:
-    """What to give ``format("warren")`` as its option ``survey``, for any of these nodes."""
+    """Return the value of the option ``survey`` of ``format("warren")``, for ``nodes``."""
     text = to_option(make_surveys(spark, nodes, settings))
     if len(text) <= _MOST_TEXT_BYTES:
         return text

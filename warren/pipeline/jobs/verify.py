@@ -2,14 +2,14 @@
 
 A task reads some queues' own files, and gives what is wrong in them and a row for each body that an unacked message
 needs from the store. Another reads some of a store's files, and gives what is wrong in them and a row for each record:
-the message is decoded there, and only what is compared goes on. Joined by vhost, store and msg_id they say
+the message is decoded there, and only what is compared goes on. Joined by vhost, store and msg_id they show
 
-* of a reference without a record, or with one that contradicts it: what is wrong with the message;
-* of a record without a reference: an orphan, where all that may refer to it can be read;
-* of a record that was not written whole: whether there is a good copy elsewhere.
+* for a reference without a record, or with one that contradicts it: what is wrong with the message;
+* for a record without a reference: an orphan, if all that may refer to it can be read;
+* for a record that was not written whole: whether there is a good copy elsewhere.
 
-Spark picks out the rows of which something may be to say, and the rules of :mod:`warren.salvage.classic.needed_body`
-say it. A topic store is one task's: its files are compared with each other while its CommitLog is read from front to
+Spark picks out the rows that may be findings, and the rules of :mod:`warren.salvage.classic.needed_body` decide. A
+topic store is one task's: its files are compared with each other while its CommitLog is read from front to
 back.
 """
 
@@ -71,7 +71,7 @@ def joined(parts: DataFrame) -> DataFrame:
 
 
 def _is_suspicious() -> Column:
-    """A reference of which there may be something to say."""
+    """Whether a reference may be a finding."""
     last = F.col("last")
     is_sound = (
         last["detail"].isNull()
@@ -87,7 +87,7 @@ def _is_orphaned() -> Column:
 
 
 def _rows_of(rule: Any) -> Any:
-    """What a rule says of rows, as rows."""
+    """Return the findings of a rule about rows, as rows."""
 
     def saying(batches: Batches) -> Batches:
         for batch in batches:
@@ -161,7 +161,7 @@ class Verified:
     damage: int
     leftover: int
     findings: Iterator[tuple[str, Finding]]
-    """With their nodes, sorted by node, path and offset; none where they were written out. To be used while
+    """With their nodes, sorted by node, path and offset; empty if they were written out. To be used while
     :func:`verified` lasts."""
 
 

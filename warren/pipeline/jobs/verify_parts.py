@@ -45,10 +45,10 @@ SCHEMA: Final = schema_of(
     "offset long, detail string, seq_id long, size long, age int, good boolean, judged boolean, found_id binary, "
     "payload_bytes long, persistent boolean"
 )
-"""Of the rows that tasks give: which of them a row has depends on what it is."""
+"""The columns of the rows that tasks return: which ones a row has depends on its kind."""
 
 SAID: Final = schema_of("place long, kind string, severity string, path string, offset long, detail string")
-"""Of findings alone."""
+"""The columns of findings alone."""
 _ROWS: Final = 8192
 
 _Columns = dict[str, Any]
@@ -67,7 +67,7 @@ class TopicStore:
 
 
 def plan(numbered: Numbered, settings: Mapping[str, str], partition_bytes: int) -> Iterator[Work]:
-    """What there is to do in a node: what :func:`plan_vhost` says, one queue's folder, or a :class:`TopicStore`."""
+    """Plan the work for a node: that of :func:`plan_vhost`, one queue's folder, or a :class:`TopicStore`."""
     node = numbered.node
     vhosts, store = node.place().parts()
     for index, where in enumerate(vhosts or ()):
@@ -127,7 +127,7 @@ def _reference_columns(references: list[Reference]) -> _Columns:
     return columns | {"path": [as_text(path) for path in columns["path"]]}
 
 
-# A record's file by its age and path, the record, and its message where it is of interest.
+# A record's file by its age and path, the record, and its message if it matters.
 _StoredRecord = tuple[int, str, Record, Contents | None]
 
 

@@ -1,13 +1,13 @@
-"""Unpacks an archive that nobody vouches for, into an empty directory: a ``.tar``, ``.tar.gz``, ``.tar.bz2``,
-``.tar.xz``, ``.tar.zst`` or ``.zip``, which its first bytes tell, whatever it is called. It may come through a pipe.
+"""Unpacks an untrusted archive into an empty directory: a ``.tar``, ``.tar.gz``, ``.tar.bz2``, ``.tar.xz``,
+``.tar.zst`` or ``.zip``. The first bytes tell which, not the name. The archive may come through a pipe.
 
-What is refused, because no broker's directory has it and each of them has been used to do harm: absolute names, ``..``,
-links, devices, more members or bytes than the limits say, and headers that are themselves megabytes long. Of a member
-its name, its content and the time of its last change are taken over: no owner, no mode.
+Rejected are absolute names, ``..``, links, devices, more members or bytes than the limits allow, and headers that are
+megabytes long: no broker's directory has them, and each has been used in attacks. A member keeps its name, its content
+and its modification time, but neither owner nor mode.
 
-Sparse members stay sparse, and what is nothing but zeros becomes sparse: RocketMQ makes files of their full size at
-once, and an index file of 420 MB may hold a few kilobytes. So there are two limits: of what the files say they are
-long, and of what has to be written.
+Sparse members stay sparse, and zeros become sparse: RocketMQ makes files of their full size at once, and an index file
+of 420 MB may hold a few kilobytes. So there are two limits: one on the sizes of the files, one on the bytes that are
+written.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ def unpack(
 ) -> None:
     """Unpack the archive at ``path`` into the existing, empty directory ``target``.
 
-    ``source``: where its bytes come from, if not from there; ``passed`` is told how many were read. Raises
+    ``source``: the stream of its bytes, if not the file at ``path``; ``passed`` is called with the bytes read. Raises
     :class:`DataError` for an archive that is broken, refused, or holds more than ``max_bytes``, ``max_members`` or the
-    target's disk has room for, and :class:`StorageError` where the system refuses.
+    target's disk has room for, and :class:`StorageError` if a system call fails.
     """
     room = os.statvfs(target)
     budget = _Budget(path, max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES, max_members)

@@ -115,7 +115,7 @@ class _Gzip:
 
 
 class _Plain:
-    """Compressed streams, one behind the other, as their bytes. Zeros behind the last one are padding."""
+    """The content of compressed streams that follow each other. Zeros after the last one are padding."""
 
     def __init__(self, source: Readable, new: Callable[[], Any], read_bytes: int) -> None:
         self._source, self._new, self._read_bytes = source, new, read_bytes

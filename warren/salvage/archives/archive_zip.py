@@ -32,7 +32,7 @@ class ZipMember:
 
     @property
     def modified_ns(self) -> int:
-        """When it was last changed: to the second where that is said in UTC, else to two of local time."""
+        """The modification time: to the second if the archive has it in UTC, else to two seconds of local time."""
         return _said_ns(self._info)
 
     def content(self) -> closing[IO[bytes]]:

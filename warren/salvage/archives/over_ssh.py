@@ -89,7 +89,7 @@ def streamed(url: str) -> Iterator[IO[bytes]]:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """How it ended, once nobody reads any more."""
+    """Close the pipe and return the exit status; kill a process that does not end."""
     if process.stdout is not None:
         process.stdout.close()
     try:

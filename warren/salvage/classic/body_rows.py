@@ -1,4 +1,4 @@
-"""Bodies alone, and nothing else of a message: one behind the other, or each in a file of its own."""
+"""Bodies alone, and nothing else of a message: each followed by a newline, or each in a file of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Bodies:
 
 
 def body_lines(write: Callable[[bytes], object]) -> Bodies:
-    """Each body with a line's end behind it, as ``kcat -C`` and ``jq -c`` write what they have."""
+    """Each body followed by a newline, as ``kcat -C`` and ``jq -c`` write them."""
     return Bodies(lambda body: write(b"".join((body, b"\n"))))
 
 

@@ -1,11 +1,11 @@
 """A classic queue's directory in the middle of a change from one version to the other, which a crash cut short.
 
-Either change publishes each message of the old index into the new one, at the same position, before the old one's
-files go: segment by segment. So both may tell of a message, and what one lacks the other has. What ``.qi`` can give
-counts; ``.idx`` and journal *add* what it cannot. Bodies in the vhost's store stay where they are.
+Either change publishes each message of the old index into the new one, at the same position, before it deletes the old
+one's files: segment by segment. So a message may be in both, and each may have what the other lacks. ``.qi`` takes
+precedence; ``.idx`` and journal *add* what it lacks. Bodies stay in the vhost's store.
 
-It is read as a whole, for segments of the two have different sizes. Memory is that of one segment of each, and of the
-positions' numbers.
+The directory is read as a whole, because the two versions have segments of different sizes. Memory is that of one
+segment of each, and of the positions' numbers.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class ClassicConvertingDirectory(ClassicDirectory):
                     yield at, attrs.evolve(found, kind=DAMAGED_COPY)
 
     def _of_v1(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
-        """What the old index adds; a finding stands behind the message before it."""
+        """What the old index adds; a finding comes after the message before it."""
         at = 0
         told = self._told_by_v2() if include_acked else _NONE
         for one in classic_v1_findings.walk(self._v1_alone):
@@ -205,12 +205,12 @@ class ClassicConvertingDirectory(ClassicDirectory):
                 yield at, found
 
     def _told_by_v2(self) -> Ints:
-        """The positions of which the new index says anything."""
+        """The positions that the new index has entries for."""
         return np.concatenate([_NONE, *(columns.seq_ids for columns in self.v2.segment_columns())])
 
 
 def _is_of_other_version(found: Finding) -> bool:
-    """Whether it says of one version's index that it is none of the other version."""
+    """Whether it reports a file of the other version's index."""
     name = found.path.rpartition("/")[2]
     return found.kind == "leftover file" and (disk.is_of_v1(name) or disk.is_of_v2(name))
 

@@ -1,8 +1,8 @@
 """What the directories of classic queues have in common, whichever the version of their index.
 
-A restarted broker delivers a queue's persistent messages that are not acked in the order of their seq_ids, below
-``next_seq_id`` where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all
-of it where there are no terms.
+A restarted broker delivers a queue's persistent messages that are not acked in the order of their seq_ids; after a
+clean stop, which leaves terms, only those below ``next_seq_id``. Those below ``next_deliver_seq_id`` were delivered
+before; without terms, all were.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ClassicDirectory(QueueDirectory):
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]: ...
 
     def seen(self, seq_ids: Ints) -> Bools:
-        """Which of these a restarted broker looks at."""
+        """Which seq_ids a restarted broker looks at."""
         if self.terms is None or self.terms.next_seq_id is None:
             return np.ones(len(seq_ids), np.bool_)
         return seq_ids < self.terms.next_seq_id

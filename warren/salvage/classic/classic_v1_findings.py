@@ -37,9 +37,9 @@ _MAX_NAMED: Final = 10
 
 
 def walk(queue: ClassicV1Index, only: range | None = None) -> Iterator[Positions | Finding]:
-    """The segments in order, each open until the next, and all that is to be said of journal and segments.
+    """The segments in order, each open until the next, and all findings about journal and segments.
 
-    ``only``: of these segments, and of the journal as a whole.
+    ``only``: these segments, and the journal as a whole.
     """
     yield from _strange_files(queue)
     with queue.journal() as journal:
@@ -209,7 +209,7 @@ def _repeated(kind: str, positions: Positions, rel_seqs: Ints, detail: str) -> I
 def _journal_without_segment(
     journal: JournalBySegment, visited: set[int], segment_entry_count: int, only: range | None
 ) -> Iterator[Finding]:
-    """Acks and delivers of segments of which nothing else is left."""
+    """Acks and delivers in segments that have no other records."""
     delivers, acks = journal.outside(visited)
     if only is not None:
         low, high = only.start * segment_entry_count, min(only.stop * segment_entry_count, _MAX_SEQ_ID)

@@ -36,9 +36,9 @@ from warren.storage.errors import DataError
 
 
 def walk(queue: ClassicV2Index, only: range | None = None) -> Iterator[SegmentV2 | Finding]:
-    """The segments in order, each open until the next, and all that is to be said of indexes and stores as they lie.
+    """The segments in order, each open until the next, and all findings about indexes and stores as they lie.
 
-    ``only``: of these segments.
+    ``only``: these segments.
     """
     for name in queue.strange_files():
         if name != disk.QUEUE_NAME_FILE:
@@ -96,7 +96,7 @@ def _damage(kind: str, path: str, offset: int | None, detail: str) -> Finding:
 
 
 def _index_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
-    """The index as a whole, where there is one."""
+    """The index as a whole, if there is one."""
     if segment.header is None:
         return
     yield from _header(segment.header, segment.number, entry_count, segment.path)
@@ -118,7 +118,7 @@ def _header(header: v2.SegmentHeader, number: int, entry_count: int, path: str) 
 
 
 def _store_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
-    """The queue's own store as a whole, where there is one."""
+    """The queue's own store as a whole, if there is one."""
     store = segment.store
     if not store.exists or store.problem is not None:
         return
@@ -162,10 +162,10 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
 
 
 def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
-    """Records one behind the other. Where the chain breaks reading goes on at the next one of which an entry says the
-    same.
+    """Check the chain of records. After a break, continue at the next record that an entry points at and that has
+    the length in that entry.
 
-    What is wrong with a record of a live entry is said of the entry.
+    Damage in the record of a live entry is reported for the entry.
     """
     store, known = segment.store, _known_records(segment)
     told = set(segment.entries["offset"][segment.here].tolist())
@@ -192,7 +192,7 @@ def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
 
 
 def orphan_records(path: str, offset: int, count: int, index_name: str) -> Finding:
-    """Messages of which the index has nothing but zeros; ``offset``: of the first."""
+    """Messages whose index entries are all zeros; ``offset``: of the first."""
     why = "acked before their entries were written, or their entries are lost"
     detail = f"{count} messages that no entry of {index_name} tells of: {why}"
     return Finding("orphan records", "leftover", path, offset, detail)
@@ -222,7 +222,7 @@ def _break(store: RecordFile, at: int, following: int, *, is_said: bool) -> Iter
 
 
 def _entries(segment: SegmentV2) -> Iterator[Finding]:
-    """What no broker writes into an entry; of a message that is to come back a missing body says where it is not."""
+    """Values that no broker writes. If a live message's body is missing, the finding about that covers its entry."""
     entries, live = segment.entries, segment.live
     said_elsewhere = live & (segment.persistent | segment.here)
     places = entries["msg_id"].copy().view(np.uint8).reshape(-1, MSG_ID_BYTES)

@@ -21,7 +21,7 @@ from warren.salvage.read_only import below
 from warren.storage.errors import DataError, StorageError
 
 _HEADERS_ASKED = 16
-"""So many files of a directory are asked how many entries a segment has."""
+"""Number of a directory's segments whose headers are read to find how many entries a segment has."""
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)

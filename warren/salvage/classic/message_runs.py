@@ -15,17 +15,17 @@ RUN_MESSAGES: Final = 32
 """Fewer messages of one length are taken one by one."""
 
 _JUMPS: Final = 4
-"""So many places at most where a run goes on elsewhere in its file."""
+"""Maximum number of places where a run goes on elsewhere in its file."""
 
 RUN_BYTES: Final = 1 << 20
-"""So many bytes of encoded messages, about, make a run: it is held in memory a few times over."""
+"""Size of a run, about, in bytes of encoded messages: it is held in memory a few times over."""
 
 
 def cut_runs(sizes: Ints, single: Bools, far: Bools, columns: tuple[npt.NDArray[Any], ...]) -> list[tuple[slice, bool]]:
-    """Cut where the next message differs in its size or in one of the columns, or where there are enough.
+    """Cut where the next message differs in its size or in one of the columns, and where a run is long enough.
 
-    Each part, and whether it makes a run. Neighbours that are not worth one stay together. ``single``: those that
-    are taken one by one whatever comes; ``far``: those that are so unless many of them make a run.
+    Return each part, and whether it makes a run. Neighbours that are too few for a run stay together. ``single``:
+    messages that are always taken one by one; ``far``: those that are so unless many of them make a run.
     """
     changes = np.zeros(max(len(sizes) - 1, 0), np.bool_)
     for column in (sizes, single, far, *columns):
@@ -55,7 +55,7 @@ class Readable(Protocol):
 
 
 def rows_at(file: Readable, at: Ints, size: int) -> Octets | None:
-    """``size`` bytes from each of these offsets; ``None``: too far apart to be read in a few goes, or not all there."""
+    """``size`` bytes from each of the offsets; ``None`` if they are too far apart for a few reads, or not all there."""
     low, high = int(at.min()), int(at.max()) + size
     if high - low > 4 * RUN_BYTES:
         jumps = np.flatnonzero(np.abs(np.diff(at)) > RUN_BYTES) + 1  # where what one flush has written ends

@@ -1,4 +1,4 @@
-"""Which bodies of a store anybody needs: the reference counts, which are not on disk, as far as they are above 0."""
+"""The bodies of a store that messages refer to: those with a reference count, which is not on disk, above 0."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class NeededBodies:
     def of(cls, vhost: Vhost, store: str) -> NeededBodies:
         """The bodies in that store of the vhost that unacked messages of its queues refer to.
 
-        Of a store that is empty none is needed: there is nothing to be told from what nobody needs. Of small messages
-        alone both stores are so, and the one of transient messages nearly always.
+        If the store is empty, the queues are not read. Both stores are empty if all messages are small, and the one of
+        transient messages nearly always is.
         """
         if _is_empty(vhost.store(store)):
             return cls(np.empty(0, MSG_IDS))
@@ -62,7 +62,7 @@ class NeededBodies:
                 yield name, record, needed
 
     def orphans(self, store: StoreReader) -> Iterator[tuple[str, Record]]:
-        """The good records in a store, with the names of their files, that nobody needs; each message once."""
+        """The unreferenced good records in a store, with the names of their files; each message once."""
         self.are_all_in(store)
         ids = bytearray()
         for _, record in self._orphans(store):

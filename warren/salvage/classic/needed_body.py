@@ -1,7 +1,7 @@
-"""A message in the store against those who need it: the rules, whoever brings the two together.
+"""A message in the store compared with the references to it: the rules.
 
-On one machine a queue asks the store for what it needs; on Spark both come as rows and are joined. What there is to
-say of the two is said here, in either case.
+On one machine a queue asks the store for what it needs; on Spark both come as rows and are joined. These rules apply to
+both cases.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Contents(NamedTuple):
     """What verify wants to know of an encoded message."""
 
     problem: str | None
-    """Why it is none; then the rest says nothing."""
+    """Why it cannot be decoded; the other fields mean nothing then."""
     msg_id: bytes
     payload_bytes: int
     persistent: bool
@@ -52,7 +52,7 @@ def contents_of(encoded: bytes) -> Contents:
 def contradictions(
     found: Contents, msg_id: bytes, size: int | None, is_persistent: bool | None
 ) -> Iterator[tuple[str, str]]:
-    """Where a message is none, or not the one that its record says; ``None``: the record does not say."""
+    """Report a broken message, or one that its record does not describe; ``None``: the record does not say."""
     if found.problem is not None:
         yield "unreadable message", found.problem
         return
@@ -96,11 +96,11 @@ def answered(reference: Reference, found: Contents) -> Iterator[Finding]:
         yield Finding(kind, "damage", reference.path, reference.offset, said)
 
 
-# ── what nobody needs ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unreferenced bodies ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def orphan(path: str, offset: int, msg_id: bytes, size: int) -> Finding:
-    """A good record of the store that nobody needs; ``size``: of the record."""
+    """An unreferenced good record of the store; ``size``: of the record."""
     return Finding("orphan body", "leftover", path, offset, f"{msg_id.hex()}, {size} bytes")
 
 
@@ -119,7 +119,7 @@ def bad_record(path: str, offset: int, msg_id: bytes, *, has_good_copy: bool) ->
 
 
 def garbage(path: str, offset: int, detail: str) -> Finding:
-    """What no scan can pass over, with messages behind it: a broker from 3.13 on compacts inside a file."""
+    """Bytes that no scan can pass over, followed by messages: a broker from 3.13 on compacts inside a file."""
     return Finding("leftover garbage between records", "leftover", path, offset, detail)
 
 

@@ -25,7 +25,7 @@ class Orphan:
     queue: bytes | None
     """Whose store it is in; ``None``: the vhost's."""
     msg_id: bytes
-    """Empty: it has none."""
+    """Empty if it has no id."""
     persistent: bool
     envelope: Envelope
     body: bytes | memoryview
@@ -37,7 +37,7 @@ class Orphan:
 
 
 def orphans_of(vhost: Vhost, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]]]) -> Iterator[Orphan | Finding]:
-    """Those in the stores of these queues, and then those in the vhost's, where all that may refer to it is known."""
+    """The orphans in these queues' stores, then those in the vhost's stores if all references to them are known."""
     yield from _untold(vhost.name, queues)
     for store in STORES if vhost.knows_needs else ():
         yield from _unneeded(vhost, store)
@@ -59,7 +59,7 @@ def _untold(vhost: bytes, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]
 
 
 def _unneeded(vhost: Vhost, store_name: str) -> Iterator[Orphan | Finding]:
-    """The bodies that nobody needs."""
+    """The unreferenced bodies."""
     store, envelopes = vhost.store(store_name), Envelopes()
     for file, record in NeededBodies.of(vhost, store_name).orphans(store):
         try:

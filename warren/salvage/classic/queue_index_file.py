@@ -39,11 +39,11 @@ class QueueIndexFile:
     size: int = 0
     columns: Columns = attrs.field(init=False)
     gaps: list[Gap] = attrs.Factory(list)
-    """Where bytes stand between records that are none."""
+    """Bytes between records that belong to no record."""
     only_zeros: bool = False
     """A segment file of NULs alone counts as empty, as do its columns here."""
     problem: StorageError | None = None
-    """Why the system does not give it away; then it is empty here."""
+    """Why it cannot be read; it counts as empty then."""
     _data: bytes | None = None
     _file: File | None = None
 
@@ -97,7 +97,7 @@ class QueueIndexFile:
         return found
 
     def has_bytes_behind(self, offset: int) -> bool:
-        """Whether anything but zeros stands behind ``offset``."""
+        """Whether there is anything but zeros from ``offset`` on."""
         return self._file is not None and has_bytes_behind(self._file, offset)
 
     def close(self) -> None:

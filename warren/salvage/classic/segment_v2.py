@@ -1,9 +1,9 @@
 """One segment of a classic queue, version 2, opened for looking: its entries as columns, its messages on demand.
 
-A segment is ``<n>.qi``, which is held in memory (32 bytes a position), and ``<n>.qs``, which is held in memory, too,
-where it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, as soon as a message of it is wanted. What a
-broker would not take for a segment's index is empty here, and a problem; a store whose header is damaged is read all
-the same, for every record is checked.
+A segment is ``<n>.qi``, which is held in memory (32 bytes a position), and ``<n>.qs``, which is held in memory, too, if
+it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, as soon as one of its messages is wanted. A file that
+a broker would not accept as a segment's index is empty here, and a problem; a store whose header is damaged is read all
+the same, because every record is checked.
 
 An entry's place in ``.qs`` holds no msg_id. So where two entries claim one record, neither gets it: which of them is
 right cannot be known, and an acked message's body must not come back in place of another's.
@@ -68,7 +68,7 @@ class RecordFile:
         return self._data[offset : offset + size]
 
     def has_bytes_behind(self, offset: int) -> bool:
-        """Whether anything but zeros stands behind ``offset``."""
+        """Whether there is anything but zeros from ``offset`` on."""
         return self._file is not None and self.problem is None and has_bytes_behind(self._file, offset)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class SegmentV2:
 
     @cached_property
     def acked(self) -> Bools:
-        """Where an acked message stood, of which anything is still told. It was in no store where it was in memory."""
+        """Positions of acked messages whose entries are not all zeros. Messages kept in memory were in no store."""
         written = self.entries.view(np.uint8).reshape(-1, v2.ENTRY_SIZE).any(axis=1)
         found: Bools = written & (self.entries["status"] == v2.NOTHING)
         return found

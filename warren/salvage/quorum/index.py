@@ -43,7 +43,7 @@ class Left:
         return cls(table["index"].copy(), table["expiry_us"].copy())
 
     def among(self, seq_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
-        """Which of these are left, and when those expire."""
+        """Which messages are left, and when they expire."""
         at = np.searchsorted(self.indexes, seq_ids)
         inside = at < len(self.indexes)
         are_left = np.zeros(len(seq_ids), np.bool_)
@@ -72,7 +72,7 @@ class _PendingEntries:
     def add(self, entry: LogEntry, command: Enqueue | Requeue) -> None:
         try:
             msg_id, persistent = message_facts(encoded_in(entry, command))
-        except (MessageError, TermError):  # whoever reads the message says so
+        except (MessageError, TermError):  # the reader of the message reports it
             msg_id, persistent = b"", True
         self.seq_ids.append(entry.index)
         self.msg_ids.append(msg_id)

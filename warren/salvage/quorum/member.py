@@ -41,19 +41,19 @@ class Member:
 
     path: str
     config: QueueConfig | None
-    """``None``: there is none that can be read, or another queue's."""
+    """``None`` if it cannot be read, or is another queue's."""
     log: QuorumLog
     wal_records: int
     """Entries that the node's write-ahead logs have of it."""
     wal_problems: tuple[Problem, ...]
-    """Of the node's write-ahead logs, if this is where they are told."""
+    """Problems of the node's write-ahead logs, if they are reported with this queue."""
     applied: int | None
     """Up to this entry the node had come; ``None``: it does not say."""
     _decoder: EntryDecoder = attrs.Factory(EntryDecoder)
 
     @classmethod
     def open(cls, files: ReadOnlyFileSystem, path: str, nodes: QuorumNodes) -> Member:
-        """What cannot be read of it is told by :attr:`log`, and of its config by whoever found the place."""
+        """Open a queue's directory. :attr:`log` has the problems of the log, ``quorum_places`` those of the config."""
         config = None
         with suppress(DataError, StorageError):
             config = read_config(files, path)

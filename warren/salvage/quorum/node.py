@@ -1,6 +1,6 @@
 """A node's folder in ``quorum``: write-ahead logs, tables and directories that all of its queues share.
 
-The write-ahead logs hold the entries of all queues; what is wrong with them is told with the first of the directories.
+The write-ahead logs hold the entries of all queues; their problems are reported with the first of the directories.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class QuorumNode:
     def is_left_of_deletion(self, directory: str) -> bool:
         """Whether that queue was deleted while a segment of it was written: the file came back, and its folder with it.
 
-        It has no config then, and among the node's names it is not. Where these cannot be read, nobody knows.
+        It then has no config, and is not among the node's names. False if those cannot be read.
         """
         if self.files.exists(below(directory, CONFIG_NAME)):
             return False
         return self._uids is not None and _uid(directory) not in self._uids
 
     def problems_at(self, directory: str) -> tuple[Problem, ...]:
-        """What is told of the write-ahead logs with that queue: with the first one all, with others nothing.
+        """The problems of the write-ahead logs: all of them with the first queue, none with the others.
 
         Entries of a queue without a directory are left over: it was deleted, or its name in the log is damaged.
         """

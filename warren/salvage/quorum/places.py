@@ -5,10 +5,9 @@
     <node's data directory>/quorum/<node's name>/<UId>/config        says which queue it is
                                                 /00000001.wal        the log of all of the node's queues
 
-A queue may have several directories: those of its members on other nodes, which somebody put side by side, and those
-of a queue that was declared again. Whatever has no ``config`` that can be read, or has that of another directory beside
-it, is a queue without a vhost, named after its directory; but for what a deletion leaves behind, which is no queue
-unless it is pointed at itself.
+A queue may have several directories: those of its members on other nodes, put side by side, and those of a queue that
+was declared again. A directory without a readable ``config``, or with that of another directory beside it, is a queue
+without a vhost, named after the directory. What a deletion leaves is no queue, unless the source points at it.
 """
 
 from __future__ import annotations

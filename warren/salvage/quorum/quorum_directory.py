@@ -5,9 +5,9 @@ which it returned; then comes the rest, by index. A message was delivered before
 Messages that this return takes past the queue's delivery limit would be dead-lettered or dropped by the restart itself:
 here they stay at their places, and a finding says so.
 
-Where there are several directories, members' or of a queue that was declared again, one is read: of those whose logs
-check out the one with the latest term, then the longest, as the members would elect it. Everything that a log of one
-node holds counts as committed.
+If there are several directories, members' or of a queue that was declared again, one is read: among those with sound
+logs the one with the latest term, then the longest, as the members would elect it. Everything that a log of one node
+holds counts as committed.
 
 Memory is that of the messages that are live, and about 16 bytes for each entry that is still in a write-ahead log.
 """

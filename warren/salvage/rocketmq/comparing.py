@@ -1,8 +1,8 @@
 """Rebuilt files beside those that are there: the same bytes, as far as they matter?
 
 What matters of a ConsumeQueue file are its entries of messages that the CommitLog has: older ones are expired, and
-behind the queue's end may be anything. What matters of an index file are header, slots and the items that it counts.
-Files are compared as they lie on the disk, not as recovery would leave them.
+after the queue's end there may be anything. What matters of an index file are header, slots and the items that it
+counts. Files are compared as they lie on the disk, not as recovery would leave them.
 
 Where the CommitLog's first files have expired, the index that is there began earlier than one that can be built: its
 files then hold other items each. So what is compared then is the row of items (hash and physical offset) of messages
@@ -98,7 +98,7 @@ def _queue(
             ours, theirs = (opened.below, f"{opened.directory}/{path}"), (built.mapped.files, built.mapped.path(base))
             at = _first_difference(ours, theirs, range(begin - base, end - base))
             if at is None and end < base + size and end_there > end:
-                at = end - base  # entries behind those that were built
+                at = end - base  # entries after those that were built
             yield Compared(path, "equal" if at is None else "different", at)
         elif base in built_bases:
             yield Compared(path, "missing")
@@ -193,7 +193,7 @@ class _Index:
 
 
 class _Row:
-    """The items of a row of files, one behind the other, as far as they are of messages that are there."""
+    """The items of several files in sequence, limited to messages that are there."""
 
     def __init__(self, files: list[IndexFile], first_there: int) -> None:
         self._windows = (items[items["physical_offset"] >= first_there] for file in files for _, items in _items(file))

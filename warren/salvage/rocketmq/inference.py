@@ -48,7 +48,7 @@ ITEMS: Final = "maxIndexNum"
 
 _USUAL: Final = Layout(ROCKETMQ_4_9.max_hash_slot_num, ROCKETMQ_4_9.max_index_num)
 _SLOTS_A_STEP = ITEM_BYTES // SLOT_BYTES
-"""So many slots take as much room as one item; in a file of a given size their number is known but for such steps."""
+"""This many slots take as much room as one item: a file's size gives their number only modulo this."""
 
 _WINDOW_BYTES = 64 << 10
 _ZEROS = bytes(_WINDOW_BYTES)
@@ -186,7 +186,7 @@ def _is_possible(division: Layout) -> bool:
 
 
 def _rest(size: int, known: Mapping[str, int]) -> Layout | None:
-    """The division of which one number is known."""
+    """The division if one number is known."""
     room = size - HEADER_BYTES
     if SLOTS in known:
         division = Layout(known[SLOTS], (room - SLOT_BYTES * known[SLOTS]) // ITEM_BYTES)
@@ -196,7 +196,7 @@ def _rest(size: int, known: Mapping[str, int]) -> Layout | None:
 
 
 def _of_size(size: int, slots: int) -> Layout | None:
-    """The division with so many slots, if it can make a file of ``size`` bytes."""
+    """The division with ``slots`` slots, if it can make a file of ``size`` bytes."""
     items, rest = divmod(size - HEADER_BYTES - SLOT_BYTES * slots, ITEM_BYTES)
     division = Layout(slots, items)
     return division if not rest and _is_possible(division) else None
@@ -234,7 +234,7 @@ def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layou
 def _from_last_byte(handle: File, size: int, count: int) -> list[int]:
     """Numbers of slots with which the last byte that is not zero lies in the last item, the best first.
 
-    Items that a crash left behind the last one that the header counts make the number too high; a last item of zeros
+    Items that a crash left after the last one that the header counts make the number too high; a last item of zeros
     makes it too low.
     """
     last = _last_byte(handle, size)

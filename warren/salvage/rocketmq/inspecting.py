@@ -50,7 +50,7 @@ _MANY = 12
 def inspect_store(
     opened: RocketmqStore, report: Callable[[object], object], advance: Callable[[int], object]
 ) -> Report:
-    """The whole of the JSON; what cannot be read is reported. ``advance`` is told how much was read."""
+    """The whole of the JSON; what cannot be read is reported. ``advance`` is called with how much was read."""
     store = opened.store
     try:
         offsets: ConsumerOffsets | None = opened.consumer_offsets()

@@ -53,7 +53,7 @@ def record_fields(record: Record) -> dict[str, Any]:
 
 
 def record_line(record: Record, *, with_text: bool = False) -> bytes:
-    """A record's line; ``with_text``: a body that is UTF-8 as text, and how it is written behind it."""
+    """A record's line; ``with_text``: a body that is UTF-8 as text, and the body's encoding after it."""
     fields = record_fields(record)
     if with_text:
         said, encoding = body_text(record.body)
@@ -64,7 +64,7 @@ def record_line(record: Record, *, with_text: bool = False) -> bytes:
 
 
 def body_text(body: bytes | memoryview) -> tuple[str, str]:
-    """A body as text can hold it, and how: ``string`` where it is UTF-8, else ``base64``."""
+    """A body as text, and its encoding: ``string`` if it is UTF-8, else ``base64``."""
     try:
         return str(body, "utf-8"), "string"
     except UnicodeDecodeError:

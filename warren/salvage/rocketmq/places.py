@@ -1,6 +1,6 @@
 """Which directory is a topic store: RocketMQ's store folder, or a warren node's ``topics``.
 
-A store has its messages in ``commitlog``; one of which only the derived files were saved is still recognised.
+A store has its messages in ``commitlog``; one with only the derived files is still recognised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BESIDE_AN_INDEX: Final = (CHECKPOINT, CONFIG, LOCK)
 
 
 def store_at(files: ReadOnlyFileSystem, place: str) -> str | None:
-    """The store that ``place`` is, or has just below it under one of the usual names; ``None`` where there is none."""
+    """The store at ``place``, or just below it under one of the usual names; ``None`` if not found."""
     for candidate in (place, *(below(place, name) for name in _INNER)):
         if _is_store(files, candidate):
             return candidate

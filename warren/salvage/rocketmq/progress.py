@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what takes longer than a second, where somebody looks at a terminal."""
+"""A progress bar on stderr for what takes longer than a second, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AFTER_S: Final = 1.0
 def counting_bar(
     what: str, total: Callable[[], int | None], *, is_shown: bool = True
 ) -> Iterator[Callable[[int], object]]:
-    """What is to be told how many messages are done, of about ``total()``, which is asked where there is a bar."""
+    """Yield a function to call with the number of messages done, of about ``total()``, asked only for a bar."""
     if not is_shown or not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -41,7 +41,7 @@ def counting_bar(
 
 @contextmanager
 def reading_bar(log: CommitLog, what: str, *, is_shown: bool = True) -> Iterator[Callable[[int], object]]:
-    """What is to be told up to which physical offset the CommitLog was read."""
+    """Yield a function to call with the physical offset up to which the CommitLog was read."""
     if not is_shown or not sys.stderr.isatty():
         yield lambda physical_offset: None
         return
@@ -52,7 +52,7 @@ def reading_bar(log: CommitLog, what: str, *, is_shown: bool = True) -> Iterator
 
 @contextmanager
 def unpacking_bar(size: int | None) -> Iterator[Callable[[int], object]]:
-    """What is to be told how many bytes of an archive were read, of ``size`` (``None``: nobody knows)."""
+    """Yield a function to call with the bytes of an archive that were read, of ``size`` (``None``: unknown)."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

@@ -153,10 +153,10 @@ def scan_records(opened: RocketmqStore) -> Iterator[Record | Blank | Finding]:
 
 
 def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicSettings) -> Iterator[Record | Finding]:
-    """All that is whole in the CommitLog as it lies, before any recovery: the walk of verify, behind damage too.
+    """All that is whole in the CommitLog as it lies, before any recovery: the walk of verify, past damage too.
 
-    A record whose sum alone is wrong is there; it says so. What the ConsumeQueues know of, and the log does not have,
-    is told.
+    A record with nothing wrong but its checksum is included; it says so. Messages that the ConsumeQueues know of and
+    the log does not have are reported.
     """
     store_files = StoreFiles.of(files, directory, settings)
     with closing(store_files):

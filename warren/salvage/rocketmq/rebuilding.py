@@ -1,8 +1,8 @@
-"""ConsumeQueues and index files made anew, from the CommitLog alone.
+"""Rebuilds ConsumeQueues and index files from the CommitLog alone.
 
 They are built as a broker builds them that has lost both: every message from the CommitLog's first file on is
-dispatched. So they are byte for byte what a broker wrote that has lost nothing, index files' names aside; what a crash
-left behind (old bytes behind a queue's end, keys that were put twice) does not come again.
+dispatched. So they are byte for byte what a broker wrote that has lost nothing, index files' names aside; leftovers of
+a crash (old bytes after a queue's end, keys that were put twice) do not come again.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Rebuilt:
 
 
 def rebuild(opened: RocketmqStore, out: str, advance: Callable[[int], object]) -> Rebuilt:
-    """Build into the directory ``out``, which is empty or not there. ``advance`` is told how far the CommitLog is read.
+    """Build into the directory ``out``, which is empty or missing. ``advance`` is called with the progress.
 
-    Raises :class:`StorageError` where that cannot be.
+    Raises :class:`StorageError` if that is not possible.
     """
     _check_out(opened.path, out)
     files = RealFileSystem(descriptor_bound())

@@ -56,14 +56,14 @@ class RocketmqStore:
         return queue
 
     def consumer_offsets(self) -> ConsumerOffsets:
-        """Raises :class:`DataError` where file and backup are both damaged; without a file there are none."""
+        """Raises :class:`DataError` if file and backup are both damaged; without a file there are no offsets."""
         return ConsumerOffsets.load(self.files, f"{self.directory}/{CONFIG}")
 
     @property
     def log_cut(self) -> Cut | None:
-        """Where recovery ended the CommitLog, if messages stand behind: the walk of verify tells, where anything does.
+        """Where recovery ended the CommitLog, if messages follow; the walk of verify finds them.
 
-        What a crash left of the last write is none, nor are old bytes behind the end.
+        Leftovers of the last write before a crash are not a cut, nor are old bytes after the end.
         """
         log = self.store.commit_log
         cut = next((cut for cut in self.store.cuts if cut.path.startswith(f"{log.mapped.directory}/")), None)
@@ -85,7 +85,7 @@ class RocketmqStore:
 def open_rocketmq(path: str, changes: Mapping[str, str], *, start: bool = False) -> Iterator[RocketmqStore]:
     """The store at ``path``; ``changes``: settings of the user's, under RocketMQ's names or ours.
 
-    Raises :class:`DataError` where there is none, and where RocketMQ would refuse it.
+    Raises :class:`DataError` if there is no store, or RocketMQ would refuse it.
     """
     with open_place(path) as place, opened_store(path, place.files, place.store(), changes, start=start) as store:
         yield store
@@ -119,7 +119,7 @@ def opened_store(
 
 
 def index_names() -> Callable[[], str]:
-    """Names for index files that are made now: local time to the millisecond, none twice, each behind the last."""
+    """Names for index files that are made now: local time to the millisecond, each later than the last."""
     last = datetime.min
 
     def name() -> str:

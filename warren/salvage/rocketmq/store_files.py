@@ -4,7 +4,7 @@ All checks read through this. *Behind the end* is what recovery would no longer 
 with that is left over; so is an index file that recovery deletes. Findings of that kind begin with "leftover", as
 everywhere.
 
-Damage comes in runs. Neighbouring findings of one kind are told as one finding (:class:`FindingRuns`).
+Damage comes in runs. Neighbouring findings of one kind become one finding (:class:`FindingRuns`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StoreFiles:
 
 
 def finding(kind: str, severity: Severity, path: str, offset: int | None, detail: str) -> Finding:
-    """A finding, whose kind says so where it is left over."""
+    """A finding; the kind of a leftover says so."""
     is_named = _LEFTOVER in kind
     return Finding(
         f"{_LEFTOVER} {kind}" if severity == _LEFTOVER and not is_named else kind, severity, path, offset, detail
@@ -90,7 +90,7 @@ class FindingRuns:
     """The number that would go on with it, how many there are, and the first."""
 
     def add(self, key: Hashable, number: int, found: Finding, count: int = 1) -> Iterator[Finding]:
-        """``count`` findings from ``number`` on, of which ``found`` is the first; what cannot go on comes out."""
+        """Add ``count`` findings from ``number`` on, the first being ``found``; yield a run that they do not extend."""
         key = (key, found.kind)
         following, before, first = self._open.get(key, (number, 0, found))
         if following != number:
@@ -168,9 +168,9 @@ def mapped_files(store_files: StoreFiles, directory: str, file_size: int) -> tup
 
 
 def cut_short(files: list[MappedFile], file_size: int, *, ends_with_data: bool) -> Iterator[Finding]:
-    """The last file, where it is too short.
+    """The last file, if it is too short.
 
-    A crash explains it where the file ends with the data: it was just made, or cut there to be made long again.
+    A crash explains it if the file ends with the data: it was just made, or cut there to be extended again.
     """
     if files and files[-1].is_cut_short:
         yield _wrong_length(files[-1], "leftover" if ends_with_data or not files[-1].size else "damage", file_size)

@@ -1,10 +1,10 @@
 """The check of a CommitLog as it lies on the disk: every record is read, and its checksum compared.
 
-Where the walk meets bytes that are no record, it looks for a *whole record* behind them: a sound one
+At bytes that are no record, the walk looks for a *whole record* after them: a sound one
 (:mod:`warren.msg_store.commit_log.record_finder`) that is not older than what came before, or the first of a later file
 that says it lies elsewhere. If there is one, the log is damaged in the middle, and the walk goes on with that record.
-If there is none, this is the log's end. Behind it are zeros, what a crash left of the last write, or old bytes (cutting
-a log does not overwrite them). A record that is older than those before it is among the old bytes.
+If not, this is the log's end. It is followed by zeros, what a crash left of the last write, or old bytes (cutting a log
+does not overwrite them). A record that is older than those before it is among the old bytes.
 
 RocketMQ's recovery reads from a certain file on and ends the log at the first bad record. A finding says which messages
 are lost by that.
@@ -45,7 +45,7 @@ from warren.storage.filesystem import data_windows
 
 _SEARCH_BYTES: Final = 1 << 20
 _SMALL_WINDOW_BYTES: Final = 64 << 10
-"""Read at once where damage is: behind the next bad record all is read anew."""
+"""Read at once at damage: after the next bad record all is read again."""
 
 _MOST_LOOKS: Final = 200_000
 """At single places; a store in which more is wrong is not worth the hours."""
@@ -53,7 +53,7 @@ _MOST_LOOKS: Final = 200_000
 
 @attrs.frozen
 class End:
-    """Where the walk came to an end, and what lies behind it."""
+    """Where the walk ended, and what follows."""
 
     physical_offset: int
     what: Literal["zeros", "record", "bytes"]
@@ -75,11 +75,11 @@ class VerifiedCommitLog:
     known_until: int = -1
     """The index has keys of messages up to this physical offset."""
     dispatched_until: int = -1
-    """The ConsumeQueues have entries of messages up to this physical offset; -1: they have none at all."""
+    """The ConsumeQueues have entries of messages up to this physical offset; -1: no entries."""
     newest_ms: int = 0
     """When the newest good record was stored; 0 without any."""
     good_end: int = 0
-    """The physical offset behind the last good record, or blank one."""
+    """The physical offset after the last good record, or blank one."""
     end: End = End(0, "zeros")
     cut: int | None = None
     """Where recovery ends the log, if that is ahead of its end."""
@@ -124,7 +124,7 @@ class VerifiedCommitLog:
         return self.store_files.read(file.path, min(size, file.end - physical_offset), physical_offset - file.base)
 
     def look(self, physical_offset: int) -> Record | str:
-        """The record there, or why there is none."""
+        """The record there, or why it is not one."""
         self._looks_left -= 1
         if self._looks_left < 0:
             return "not looked at, for too much is wrong"
@@ -140,13 +140,13 @@ class VerifiedCommitLog:
         return "a blank record lies there" if isinstance(found, Blank) else found.reason
 
     def severity(self, physical_offset: int) -> Severity:
-        """Of what is wrong with something of a message: after a crash nothing behind the log's end is damage."""
+        """The severity of a problem at a message: after a crash nothing past the log's end is damage."""
         is_behind = self.cut is not None and physical_offset >= self.cut
         return "leftover" if is_behind and self.store_files.is_crashed else "damage"
 
     @property
     def is_end_forgivable(self) -> bool:
-        """Whether a crash explains what lies behind the end."""
+        """Whether a crash explains what follows the end."""
         return self.store_files.is_crashed or self._was_cut_before(self.end.physical_offset)
 
     def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
@@ -272,10 +272,10 @@ class VerifiedCommitLog:
                     yield from self._good(item)
         return following
 
-    # ── what lies behind ────────────────────────────────────────────────────────────────────────────────────────
+    # ── what follows ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _whole_behind(self, failure: Failure, index: int) -> int | None:
-        """Where the next whole record lies behind a bad one."""
+        """Where the next whole record after a bad one is."""
         if self._was_cut_before(failure.physical_offset):
             return None
         if failure.resume_at is not None and self._is_whole(failure.resume_at):
@@ -284,7 +284,7 @@ class VerifiedCommitLog:
         return next((place for place in places if place is not None), None)
 
     def _was_cut_before(self, physical_offset: int) -> bool:
-        """Whether a recovery, long ago, ended the log here: after a clean stop nobody knows of anything behind it."""
+        """Whether an earlier recovery ended the log here: after a clean stop, no checkpoint or index goes beyond it."""
         is_last = self._last_queued_ms == self.store_files.checkpoint.logics_msg_timestamp != 0
         return is_last and not self.store_files.is_crashed and self.known_until < physical_offset
 
@@ -323,7 +323,7 @@ class VerifiedCommitLog:
         return all(data.count(0) == len(data) for data in windows)
 
     def files_behind(self) -> Iterator[Finding]:
-        """Files that begin behind the log's end, or at it, and the last one if it is short."""
+        """Files that begin at the log's end or after it, and the last one if it is short."""
         end, size = self.end, self.store_files.settings.mapped_file_size_commit_log
         yield from cut_short(
             self.files, size, ends_with_data=end.what != "zeros" or end.physical_offset == self.file_end

@@ -1,12 +1,12 @@
 """ConsumeQueues against the CommitLog: every message has its entry, and every entry its message.
 
-The CommitLog is gone through once. A message says which queue it is in, and its number there is where its entry stands;
-so each is looked up directly, many at a time. A queue's *cursor* is the number up to which its entries are judged:
-what a queue's messages leave out is judged as the cursor moves over it, by what lies where the entry points.
+The CommitLog is read once. A message says which queue it is in, and its number there is the place of its entry; so
+entries are looked up directly, many at a time. A queue's *cursor* is the number up to which its entries are judged:
+entries without a message are judged as the cursor moves over them, by what lies where they point.
 
 Left over are entries of expired messages (before the CommitLog's first file), the filler ahead of a queue's first
-message, and after a crash what points behind the CommitLog's end. After a crash entries may be missing that recovery
-makes anew, which is those of messages that it reads and that come after the queue's last.
+message, and, if the store crashed, entries that point past the CommitLog's end. Entries that recovery rebuilds may then
+be missing: those of messages that it reads and that come after the queue's last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from warren.storage.java_hash import java_hash
 
 _WINDOW_ENTRIES: Final = 1 << 16
 _RECOVERED_FILES: Final = 3
-"""Of a queue, recovery looks at the last so many."""
+"""Number of a queue's last files that recovery looks at."""
 
 _NOTHING: Final = np.void(bytes(ENTRY_BYTES))
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
@@ -70,13 +70,13 @@ class VerifiedQueue:
     first: int = 0
     """The number of the first file's first entry."""
     end: int = 0
-    """The number behind the last good entry, whatever lies before it."""
+    """The number after the last good entry, whatever lies before it."""
     max_physical_offset: int = -1
     """Where the message of the last good entry ends; -1 without any."""
     cursor: int = 0
     _filler_end: int = 0
     _bytes_behind: int | None = None
-    """The number of the first place behind the end that is not empty."""
+    """The number of the first place after the end that is not empty."""
     _runs: FindingRuns = attrs.Factory(FindingRuns)
 
     def load(self) -> None:
@@ -113,7 +113,7 @@ class VerifiedQueue:
         return None
 
     def entries(self, start: int, stop: int) -> Entries:
-        """The entries from number ``start`` to ``stop``; zeros where there is no file."""
+        """The entries from number ``start`` to ``stop``; zeros outside the files."""
         data = bytearray((stop - start) * ENTRY_BYTES)
         at, end = start * ENTRY_BYTES, stop * ENTRY_BYTES
         index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
@@ -226,14 +226,14 @@ class VerifiedQueue:
         return self.store_files.is_crashed and number == self.end - 1
 
     def _is_recovered(self, number: int) -> bool:
-        """Whether recovery looks at this entry; behind a bad one it makes all anew."""
+        """Whether recovery looks at this entry; it rebuilds all entries after a bad one."""
         recovered = self.files[-_RECOVERED_FILES:]
         return bool(recovered) and number * ENTRY_BYTES >= recovered[0].base
 
     def _judge(self, start: int, stop: int, end: int | None = None, *, is_recovered: bool = False) -> Iterator[Finding]:
-        """Entries that no message has asked for; ``end``: the CommitLog's, where it is known.
+        """Judge entries without a message; ``end``: the CommitLog's end, if it is known.
 
-        ``is_recovered``: recovery reads the messages behind them.
+        ``is_recovered``: recovery reads the messages after them.
         """
         for low, high in self._windows(start, stop):
             entries = self.entries(low, high)

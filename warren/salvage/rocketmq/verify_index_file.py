@@ -66,7 +66,7 @@ class VerifiedIndexFile:
 
     @property
     def end(self) -> int:
-        """The number behind the last item that can be read."""
+        """The number after the last item that can be read."""
         there = (self.size - self.layout.item_offset(0)) // ITEM_BYTES
         return max(1, min(self.header.index_count, self.layout.item_count, there))
 
@@ -80,7 +80,7 @@ class VerifiedIndexFile:
     def item(
         self, kind: str, number: int, detail: str, severity: Severity | None = None, count: int = 1
     ) -> Iterator[Finding]:
-        """A finding at an item; neighbouring ones are told at once, by :meth:`finish` at the latest."""
+        """A finding at an item; neighbouring ones become one, which :meth:`finish` yields at the latest."""
         found = self.finding(kind, self.layout.item_offset(number), f"item {number}: {detail}", severity)
         yield from self._runs.add("item", number, found, count)
 

@@ -1,7 +1,7 @@
 """The index against the CommitLog: every key of a message has its item, and every item is of a message with that key.
 
-Both are gone through once, for items come in the order of the CommitLog. *Pending* are items that were read and whose
-message has not come yet: so many are read ahead that a few whose offsets are damaged do no harm.
+Both are read once, because items come in the order of the CommitLog. *Pending* items were read before their messages:
+enough are read ahead that a few with damaged offsets do no harm.
 
 Left over is what RocketMQ's recovery makes: it deletes files, and begins a new one with the messages that it reads, so
 keys between the last file that stayed and the new one are *lost*; and it puts the keys of a message twice. A key that
@@ -25,7 +25,7 @@ from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_index_file import IndexItems, Longs, VerifiedIndexFile
 
 _AHEAD_ITEMS: Final = 1 << 12
-"""The last items read must all lie behind the messages at hand; a damaged page holds a twentieth of that."""
+"""The last items read, this many, must all lie after the messages at hand; a damaged page holds a twentieth."""
 _MOST_PENDING: Final = 1 << 21
 _MOST_SECONDS: Final = 0x7FFFFFFF
 
@@ -60,7 +60,7 @@ class IndexKeys:
     _last: tuple[int, int] | None = None
     """File and number of the item that was matched last."""
     _after_gap: tuple[int, int] | None = None
-    """Those of the first item behind the last gap."""
+    """File and number of the first item after the last gap."""
 
     @classmethod
     def of(cls, store_files: StoreFiles, log: VerifiedCommitLog, files: list[VerifiedIndexFile]) -> IndexKeys:
@@ -168,7 +168,7 @@ class IndexKeys:
         seconds = np.where(bases > 0, np.clip((times - bases) // 1000, 0, _MOST_SECONDS), 0)
         is_wrong = seconds != items["seconds"]
         if file.before is None or self._after_gap == (self.files.index(file), 1):
-            is_wrong &= ~is_first | (items["seconds"] < 0)  # what was before it nobody knows
+            is_wrong &= ~is_first | (items["seconds"] < 0)  # what came before it is unknown
         for index in np.flatnonzero(is_wrong).tolist():
             detail = f"it says {items['seconds'][index]} seconds, the message's time gives {seconds[index]}"
             yield from file.item("wrong time", int(numbers[index]), detail)

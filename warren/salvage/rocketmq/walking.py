@@ -1,4 +1,4 @@
-"""The CommitLog from one end to the other, over damage: behind bad bytes it goes on where dispatch would."""
+"""Reads the CommitLog from one end to the other, past damage: after bad bytes it goes on where dispatch would."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def gap(log: CommitLog, physical_offset: int) -> Finding:
 
 
 def bad_record(log: CommitLog, failure: Failure) -> Finding:
-    """What is said of a failure."""
+    """The finding for a failure."""
     base = log.mapped.holding(failure.physical_offset)
     if base is None:
         raise RuntimeError(f"a failure at {failure.physical_offset}, where no file is")

@@ -27,9 +27,9 @@ NAMES: Final = frozenset((
 
 
 def command_of(command: Term, reply_mode: Term, body_at: BodyAt) -> Command:
-    """The command that is said by ``command``, the third element of an entry, and ``reply_mode``, the fourth.
+    """The command in ``command``, the third element of an entry, and ``reply_mode``, the fourth.
 
-    Raises :class:`TermError` where a known command has another shape, and for what is no command at all.
+    Raises :class:`TermError` if a known command has another shape, and if it is no command at all.
     """
     match command:
         case (Atom() as name, *_):
@@ -120,7 +120,7 @@ def _of_the_queue(command: Term) -> Command | None:
 
 
 def natural(term: Term) -> int:
-    """``term``, where it is an integer from 0 on; else raises :class:`TermError`."""
+    """Return ``term`` if it is an integer from 0 on; else raise :class:`TermError`."""
     if type(term) is int and term >= 0:
         return term
     raise TermError("something else in place of a number")

@@ -1,7 +1,7 @@
 """The commands of a quorum queue's log, as values. What each does: :mod:`warren.salvage.quorum.fifo.machine`.
 
-A *pid* is said as bytes that sort as Erlang sorts pids (:func:`warren.storage.erlang_terms.pid_key`). A *consumer* is
-named by its tag and its pid, from 4.0 on in most commands by a number, the index of its checkout.
+A *pid* is bytes that sort as Erlang sorts pids (:func:`warren.storage.erlang_terms.pid_key`). A *consumer* is named by
+its tag and its pid; from 4.0 on, in most commands, by a number, the index of its checkout.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class DeadLetterCheckout(NamedTuple):
 
 
 class DeadLetterSettle(NamedTuple):
-    """``{dlx, {settle, MsgIds}}``: they arrived where they were to go."""
+    """``{dlx, {settle, MsgIds}}``: they arrived at their destination."""
 
     msg_ids: list[int]
 
@@ -140,7 +140,7 @@ class ConsumerTimeout(NamedTuple):
 
 
 class RetryDelayed(NamedTuple):
-    """4.3's: messages whose return waits come back now; all of them, or so many (``None``: all)."""
+    """4.3's: delayed messages come back now; at most ``limit`` (``None``: all)."""
 
     limit: int | None
 

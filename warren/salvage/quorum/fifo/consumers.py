@@ -1,11 +1,11 @@
 """A queue's consumers: what each holds, and how much more it may get.
 
-A consumer has *credit* for so many messages. A delivery takes one; with ``simple_prefetch`` it comes back with each
+A consumer has *credit*, a number of messages. A delivery takes one; with ``simple_prefetch`` it comes back with each
 message that is settled or returned, with ``credited`` only by the command ``credit``. One that lives *once* (a
 basic.get, a cancelled one) gets none back, and goes when it holds nothing and has no credit left.
 
-Deliveries are numbered for each consumer from 0: its *msg_ids*. What a consumer holds lies in the order of these
-numbers, which is that of its deliveries.
+The broker numbers the deliveries to a consumer from 0: its *msg_ids*. What a consumer holds lies in this order, which
+is that of its deliveries.
 
 From 4.3 on it holds each message until a *deadline*. When that has passed, the message returns, and the consumer is
 *timed out*: it gets nothing until it has answered for all that was taken from it (by settling it, for one). What it was
@@ -49,7 +49,7 @@ class Consumer:
     priority: int
     credit: int
     delivery_count: int = 0
-    """Deliveries so far; where it is ``serial`` modulo 2**32, from where the consumer began."""
+    """Deliveries so far; if ``serial``, modulo 2**32 and from the consumer's own start."""
     serial: bool = False
     """Whether the count is the consumer's own (4.0's ``{credited, N}``); from 4.3 on all count so."""
     prefetch: int | None = None
@@ -58,7 +58,7 @@ class Consumer:
     next_msg_id: int = 0
     held: dict[int, QueuedMessage] = attrs.field(factory=dict)
     inner: str | None = None
-    """From 4.3 on: the status behind one of suspicion or time-out; ``None``: there is none."""
+    """From 4.3 on: the status before a suspicion or a time-out; ``None`` without either."""
     timeout_ms: int = 0
     """From 4.3 on: how long it may hold a message."""
     deadlines: dict[int, int] = attrs.field(factory=dict)

@@ -1,14 +1,14 @@
-"""What a damaged entry did, as far as what stands behind it depends on that.
+"""What a damaged entry did, as far as later entries depend on it.
 
-Commands name deliveries by their number. Leave out one message, or one consumer's turn, and every later settle hits
-another message. So an entry whose checksum is wrong still counts for its *structure*: a message keeps its place, which
-nobody can have; a consumer gets what it got; a settle gives credit back. Nothing is lost on its word: what it settles
-is doubtful (:mod:`warren.salvage.quorum.fifo.damaged_settles`), no settings and no version are taken from it, and the
-time is that of the entry before.
+Commands name deliveries by their number. If one message, or one consumer's turn, is left out, every later settle hits
+another message. So an entry whose checksum is wrong still counts for its *structure*: a message keeps its place, but
+cannot be read; a consumer gets what it got; a settle gives credit back. A damaged entry removes nothing: what it
+settles is doubtful (:mod:`warren.salvage.quorum.fifo.damaged_settles`), no settings and no version are taken from it,
+and the time is that of the entry before.
 
 An entry that cannot be decoded is known by its command's name (one byte of it may be wrong), else by the sound ones
-that are most like it. One that is like none of them, all zeros for one, is taken for a message: one too many leaves
-messages over that were settled, one too few takes some that were not. So that is said to be unknown.
+that are most like it. One that is like none of them, all zeros for one, is taken for a message: a message too many
+leaves some over that were settled, one too few takes some that were not. So it is reported as unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LEAST_COST = 4096
 MIN_BYTES: Final = 16
 """Shorter ones are not."""
 MAX_LOOKS: Final = 64
-"""Damaged entries of one log for which the commands behind them are read."""
+"""Maximum number of a log's damaged entries for which the later commands are read."""
 MAX_NAMED: Final = 10
 """Messages that are named one by one."""
 
@@ -162,7 +162,7 @@ class DamagedEntries:
                 machine.doubt(consumer, last)
 
     def _requeue(self, command: Requeue, later: LaterCommands) -> int | None:
-        """The message that was given back; its body is read where it was before."""
+        """The message that was given back; its body is read from its former place."""
         machine = self._machine
         found = self._delivery_of(command.old_index, later)
         if found is None:
@@ -187,12 +187,12 @@ class DamagedEntries:
         return pid if pid in known else nearest(pid, known) or pid
 
     def _known(self, pid: Pid) -> Pid:
-        """The process that is meant, where this one is none."""
+        """``pid`` if it is known, else the known one most like it, if there is one."""
         known = self._machine.pids()
         return pid if pid in known else nearest(pid, known) or pid
 
     def _likest(self, bad: BadEntry) -> Command:
-        """What an entry is taken for that is like none of the sound ones."""
+        """The command that an entry unlike all sound ones is taken for."""
         is_late = self._samples.keys() & {Enqueue, RegisterEnqueuer}
         return _message(bad) if is_late else Unknown("")
 
@@ -229,7 +229,7 @@ class DamagedEntries:
 
 
 def _message(bad: BadEntry) -> Enqueue:
-    """A message of which nothing is known but its length."""
+    """A message known only by its length."""
     return Enqueue(None, None, Body(0, 0, bad.length, None, None))
 
 
@@ -240,7 +240,7 @@ def _likeness(data: bytes, sample: bytes) -> float:
 
 
 def _name_in(data: bytes) -> bytes:
-    """The name of the command; one byte of it, or of its length, may be another. Empty: there is none."""
+    """The name of the command, in which one byte, or its length, may be wrong; empty if not found."""
     found = _NAMES.search(data, 0, _NAME_WITHIN) or _NEARLY.search(data, 0, _NAME_WITHIN)
     return b"" if found is None or found.lastgroup is None else found.lastgroup.encode()
 

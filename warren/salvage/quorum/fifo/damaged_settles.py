@@ -46,7 +46,7 @@ class Doubtful:
                     consumer.deadlines[msg_id] = messages.now_ms + consumer.timeout_ms
 
     def come_back(self, messages: Messages) -> None:
-        """At the restart: behind all that returns."""
+        """Put them back at the restart, after all other returns."""
         for message in self._messages.values():
             again = message._replace(
                 delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1

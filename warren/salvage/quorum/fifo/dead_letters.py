@@ -1,7 +1,7 @@
 """Dead letters of a queue that sends them on *at least once*: they stay in the queue's state until they have arrived.
 
-A worker of the broker carries them away. It is a consumer of its own: it holds at most so many at a time, under numbers
-of its own, and settles what has arrived. A new worker gets what the old one held, first.
+A worker of the broker forwards them. It is a consumer of its own: it holds a limited number at a time, under numbers of
+its own, and settles what has arrived. A new worker first gets what the old one held.
 """
 
 from __future__ import annotations

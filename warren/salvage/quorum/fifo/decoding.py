@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = frozenset({"$ra_join", "$ra_leave", "$ra_cluster"})
 
 
 def decode_entry(data: bytes) -> Decoded:
-    """The command of the entry ``data``. Raises :class:`TermError` where it is no term, or no entry's."""
+    """The command in the entry ``data``. Raises :class:`TermError` if it is no term, or no entry's."""
     match decode(data, max_depth=MAX_DEPTH):
         case ("$usr", dict(meta), command, reply_mode):
 
@@ -94,7 +94,7 @@ class EntryDecoder:
         self._by_letter: dict[int, _Shapes] = {}
 
     def decode(self, data: bytes) -> Decoded:
-        """The command of an entry. Raises :class:`TermError` where it is no term, or no entry's."""
+        """The command in an entry. Raises :class:`TermError` if it is no term, or no entry's."""
         try:
             shapes = self._by_letter[data[self._letter_at]]
         except (IndexError, KeyError):

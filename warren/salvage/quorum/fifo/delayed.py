@@ -16,7 +16,7 @@ RetryKind = Literal["all", "failed", "returned"]
 
 
 class DelayedRetry(NamedTuple):
-    """Which returns wait, and how long: so many times the delivery count, up to a longest time."""
+    """Which returns wait, and how long: ``min_ms`` times the delivery count, ``max_ms`` at most."""
 
     kind: RetryKind
     min_ms: int
@@ -61,7 +61,7 @@ class Delayed:
         return self.take_first(count)
 
     def take_first(self, limit: int | None) -> list[QueuedMessage]:
-        """So many, or (``None``) all."""
+        """The first ``limit`` messages, or (``None``) all."""
         taken = self._messages[:limit]
         del self._messages[:limit]
         if self._tokens:

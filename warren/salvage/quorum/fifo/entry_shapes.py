@@ -7,14 +7,14 @@ Successive entries of a log differ in little: time, pid, sequence number, body, 
 
 =========  =========================================================================================================
 binary     u32 size · bytes
-fixed      as many bytes as in the entry that it was learned from: those behind the name of a pid's or reference's
+fixed      as many bytes as in the entry that it was learned from: those after the name of a pid's or reference's
            node, the value of an integer (whose tag, and whose size if it is a big one, belong to the constant before)
-numbers    a list of naturals, whole: tag 107 (one byte each), 108, or 106 where it is empty
+numbers    a list of naturals, whole: tag 107 (one byte each), 108, or 106 if it is empty
 =========  =========================================================================================================
 
-An entry fits a shape if every constant is there, byte for byte, and every hole holds what its kind says. What fits is
-read off the holes; what the shape was learned from was decoded in full, and so the result is the same as if this one
-were, too. What does not fit is decoded in full.
+An entry fits a shape if every constant is there, byte for byte, and every hole holds what its kind says. The values of
+an entry that fits are read from its holes. The entry that the shape was learned from was decoded in full, so the result
+is the same as if this one were, too. An entry that does not fit is decoded in full.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_SIZES: Final = 64
 """Of each shape."""
 
 PID_BYTES: Final = 12
-"""Of a pid, behind the name of its node."""
+"""Of a pid, after the name of its node."""
 
 _U16, _U32 = struct.Struct(">H").unpack_from, struct.Struct(">I").unpack_from
 _I32 = struct.Struct(">i").unpack_from
@@ -72,7 +72,7 @@ class Hole(NamedTuple):
 def find_holes(data: bytes, numbers_at: int, constants: Container[int]) -> list[Hole]:
     """The holes of an entry that is sound, in order; ``numbers_at``: where message ids stand, -1: nowhere.
 
-    What begins at one of ``constants`` is none.
+    A term that begins at one of ``constants`` is no hole.
     """
     holes = []
     at, size = 1, len(data)
@@ -109,21 +109,21 @@ class Natural(NamedTuple):
     """A natural number in a hole."""
 
     hole: int
-    """Its index; -1: there is none."""
+    """Its index; -1: no hole."""
     order: Literal["little", "big"]
     limit: int
-    """From here on its bytes say a negative number."""
+    """From here on its bytes mean a negative number."""
 
 
 class Layout(NamedTuple):
-    """A shape with binaries of certain sizes: then all is in the same places, and compared in one go."""
+    """A shape with binaries of certain sizes: then all is in the same places, and compared at once."""
 
     is_of: Callable[[bytes], object]
-    """Whether an entry has it; but for the numbers, which are to be read."""
+    """Whether an entry has it, apart from the numbers, which have to be read."""
     ends: list[int]
-    """As :meth:`Pattern.fit` says it."""
+    """As :meth:`Pattern.fit` returns it."""
     numbers_at: int
-    """0: there are none."""
+    """0: no numbers."""
     numbers_end: int
 
 
@@ -147,7 +147,7 @@ class Pattern:
         """How often entries of a length were met."""
 
     def index(self, term: int) -> int:
-        """Of the hole of the term at ``term`` in what the shape was learned from; -1: there is none."""
+        """The index of the hole in the term at ``term`` in the entry that was learned from; -1: no hole."""
         return self._index.get(term, -1)
 
     def natural(self, term: int) -> Natural:
@@ -158,14 +158,14 @@ class Pattern:
         return Natural(index, "little" if is_big else "big", 1 << 31 if tag == _INTEGER else 1 << 64)
 
     def behind(self, at: int) -> tuple[int, int]:
-        """How to find again in another entry what is at ``at``: a place (:meth:`fit`), and bytes behind it."""
+        """How to find what is at ``at`` in another entry: a place (:meth:`fit`), and the bytes after it."""
         place = bisect_right(self._ends, at) - 1
         return place, at - self._ends[place]
 
     def fit(self, data: bytes) -> list[int] | None:
         """0, and where the holes end in ``data``; ``None``: it has another shape. The list is not to be changed.
 
-        So hole i begins ``constant_sizes[i]`` behind place i, and ends at place i + 1.
+        Hole i begins ``constant_sizes[i]`` after place i, and ends at place i + 1.
         """
         size = len(data)
         layout = self._layouts.get(size)
@@ -223,9 +223,9 @@ class Pattern:
 
 
 def numbers(data: bytes, at: int) -> tuple[list[int], int]:
-    """The list of naturals at ``at``, and the offset behind it.
+    """The list of naturals at ``at``, and the offset after it.
 
-    Raises :class:`TermError`, :class:`IndexError` or :class:`struct.error` for whatever else is there.
+    Raises :class:`TermError`, :class:`IndexError` or :class:`struct.error` if something else is there.
     """
     tag = data[at]
     if tag == _NIL:

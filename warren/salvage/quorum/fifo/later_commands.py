@@ -1,4 +1,4 @@
-"""What the commands behind a damaged one say of it.
+"""What the commands after a damaged one reveal about it.
 
 A delivery is settled, discarded or given back once. So a delivery that a later sound command names is not the one that
 the damaged command named, and a process that sends commands later was not gone.
@@ -33,7 +33,7 @@ from warren.salvage.quorum.ra.log_entries import BadEntry, Hole, LogEntry
 from warren.storage.errors import TermError
 
 MAX_ENTRIES: Final = 8192
-"""That are read behind one damaged entry."""
+"""Maximum number of entries that are read after one damaged entry."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -43,7 +43,7 @@ class LaterCommands:
     deliveries: frozenset[tuple[ConsumerKey, int]] = frozenset()
     """Consumers, and the numbers of their deliveries; not of consumers that begin later."""
     pids: frozenset[Pid] = frozenset()
-    """Of processes that publish or consume later, before somebody finds them gone."""
+    """Processes that publish or consume later, before they are found gone."""
 
 
 class CommandsAhead:

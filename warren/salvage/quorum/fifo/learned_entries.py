@@ -53,7 +53,7 @@ class LearnedEntry(Protocol):
 
 
 def learn(data: bytes, command: Command, *, narrow: bool) -> LearnedEntry | None:
-    """The shape of the entry ``data``, which holds ``command``; ``None`` where it has none that is worth it."""
+    """The shape of the entry ``data``, which holds ``command``; ``None`` if none is worth learning."""
     try:
         if type(command) is Enqueue:
             return _learn_enqueue(data, command, narrow)
@@ -112,7 +112,7 @@ class _EnqueuePlaces:
 
     @classmethod
     def of(cls, data: bytes) -> _EnqueuePlaces | None:
-        """``None``: a message of which it cannot be told where its payload is."""
+        """``None`` if the payload of the message cannot be located."""
         _, meta, command, reply_mode, _ = parts(data, 1)
         ts = _value_of(data, meta, b"ts")
         elements = parts(data, command)
@@ -138,7 +138,7 @@ class _EnqueuePlaces:
 
 
 def _atom(data: bytes, at: int) -> bytes:
-    """The name of the atom at ``at``, as it stands there; nothing where none stands."""
+    """The name of the atom at ``at``; empty if there is no atom."""
     head = _ATOM_TAG_BYTES.get(data[at])
     if head is None:
         return b""
@@ -147,7 +147,7 @@ def _atom(data: bytes, at: int) -> bytes:
 
 
 def _value_of(data: bytes, at: int, key: bytes) -> int:
-    """Where the value of an atom begins in the map at ``at``; -1: it has none, or two."""
+    """Where the value of an atom begins in the map at ``at``; -1 if the key is missing or comes twice."""
     offsets = parts(data, at)
     found = [value for name, value in zip(offsets[::2], offsets[1::2], strict=False) if _atom(data, name) == key]
     return found[0] if len(found) == 1 else -1
@@ -184,7 +184,7 @@ def _payload(data: bytes, at: int) -> tuple[int, ...] | None:
 
 
 def _routing_keys(data: bytes, message: int) -> tuple[int, ...]:
-    """Where each routing key begins, if they are where they are known to be."""
+    """Where each routing key begins, if they are in a known place."""
     if data[message] != _SMALL_TUPLE:
         return ()
     elements = parts(data, message)

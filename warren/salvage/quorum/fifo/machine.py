@@ -7,12 +7,12 @@ has no clock, no randomness and no files: the same commands make the same queue.
 A message lies in one place: it is *ready* (first what was *returned*, in the order in which it came back, then the
 others, :mod:`warren.salvage.quorum.fifo.ready_queues`), *out* at a consumer
 (:mod:`warren.salvage.quorum.fifo.consumers`), or a *dead letter* on its way to another queue
-(:mod:`warren.salvage.quorum.fifo.dead_letters`; only where they are sent on at least once).
+(:mod:`warren.salvage.quorum.fifo.dead_letters`; only if the queue sends them on at least once).
 
-Nearly every command ends with a *checkout*: what has expired goes at the head, ready messages go to consumers whose
-turn it is (:mod:`warren.salvage.quorum.fifo.service`) as long as there are both, then what is over the queue's limits
-goes at the head. The commands that do not end so say it. A command that does not fit (a number that is not out, a
-consumer that is gone) changes nothing, as in the broker.
+Nearly every command ends with a *checkout*: expired messages go at the head, ready messages go to consumers whose turn
+it is (:mod:`warren.salvage.quorum.fifo.service`) as long as there are both, then messages over the queue's limits go at
+the head. The docstrings of the other commands say so. A command that does not fit (a number that is not out, a consumer
+that is gone) changes nothing, as in the broker.
 
 Choices, where no file tells what the broker did: several consumers of one process return what they hold in the order of
 their keys, and one return of several messages up to 3.13 in the order of their numbers. Above 32 of them Erlang's own
@@ -46,7 +46,7 @@ from warren.storage.erlang_terms import Atom, Term
 _Appliers: TypeAlias = "Mapping[type, Callable[[int, Any], None]]"
 
 UNKNOWN_PID: Final = b""
-"""Of a consumer of which nobody knows whose it is."""
+"""The pid of a consumer whose process is unknown."""
 
 _HIGH_PRIORITY: Final = 9
 """In 4.3, of what waited among the high ones of two queues."""
@@ -115,8 +115,7 @@ class QuorumMachine:
     def from_snapshot(cls, state: Term, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
         """The queue of a snapshot; its state has settings of its own, which count.
 
-        Raises :class:`TermError` for a state that is none of this version's, :class:`ValueError` for a version that
-        is not known.
+        Raises :class:`TermError` for a state of another version, :class:`ValueError` for an unknown version.
         """
         machine = cls(machine_state.parts_of(state, machine_version))
         machine._deliveries.unserved = True  # the last command may have been one without the checkout that it needs
@@ -285,7 +284,7 @@ class QuorumMachine:
             self._deliveries.requeue(consumer, command.msg_id, index)
 
     def _named(self, key: ConsumerKey, msg_ids: Sequence[int]) -> Consumer | None:
-        """The consumer that a command names; what it names with it is out again where that was doubtful."""
+        """The consumer that a command names; the doubtful messages that the command names are out again."""
         consumer = self._find(key)
         if self._doubtful and consumer is not None:
             self._doubtful.recall(consumer, msg_ids, self._messages)
@@ -296,7 +295,7 @@ class QuorumMachine:
         return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else self._unsure(key))
 
     def _unsure(self, key: ConsumerKey) -> Consumer | None:
-        """The consumer that may be meant by a name that nobody has."""
+        """The consumer that an unknown name may mean."""
         unsure = self._unsure_key
         if unsure is None or not _may_be(key, unsure):
             return None
@@ -387,7 +386,7 @@ class QuorumMachine:
         """A new leader finds every process gone, these first, then by their pids; then nothing is out any longer."""
         self._messages.keep()
         self._miss(missed)
-        # In 4.3 a consumer may stay behind: it waits again when it gave back the last that it held.
+        # In 4.3 a consumer may remain: it waits again when it gave back the last that it held.
         while pids := self.pids():
             self._miss(pids)
         self._messages.put_back()
@@ -398,7 +397,7 @@ class QuorumMachine:
             self._membership.down(0, commands.Down(pid, "noproc"))
 
     def check_invariants(self) -> None:
-        """Proves the whole; raises :class:`RuntimeError` where it does not hold. It walks over everything."""
+        """Raise :class:`RuntimeError` if an invariant does not hold. It walks over everything."""
         service, messages = self._service, self._messages
         service.check_invariants()
         messages.check_invariants()

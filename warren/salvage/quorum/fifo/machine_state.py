@@ -103,9 +103,9 @@ class Parts:
 
 
 def parts_of(state: Term, machine_version: int) -> Parts:
-    """The queue that ``state`` is.
+    """The queue that ``state`` describes.
 
-    Raises :class:`TermError` where it is none of this version's, :class:`ValueError` for a version that is not known.
+    Raises :class:`TermError` for a state of another version, :class:`ValueError` for an unknown version.
     """
     rules_of(machine_version)
     fields = record(state, "rabbit_fifo", _FIELDS)

@@ -110,7 +110,7 @@ class Membership:
         deliveries.messages.apply_limits()
 
     def cancel(self, index: int, command: Cancel) -> None:
-        """From 4.0 on without a checkout where there is no such consumer."""
+        """From 4.0 on, without a checkout if there is no such consumer."""
         service, has_keys = self.deliveries.service, self.deliveries.rules.has_keys
         key: ConsumerKey = command.consumer
         if has_keys:
@@ -154,7 +154,7 @@ class Membership:
         self.deliveries.service.consumers.remove(consumer)
 
     def _lose(self, pid: Pid) -> None:
-        """A process is said to be away: all of its node are; from 4.3 on only this one, and it keeps what it holds."""
+        """Mark a process as away, with all of its node; from 4.3 on it alone, and it keeps what it holds."""
         service, node = self.deliveries.service, node_of_pid(pid)
         if self.deliveries.rules.has_timeouts:
             for consumer in service.consumers.of_pid(pid):
@@ -236,7 +236,7 @@ class Membership:
             self._time_out_consumer(command.consumer)
 
     def _time_out_consumer(self, key: ConsumerKey) -> None:
-        """Without a checkout where it is not, or no longer, suspected."""
+        """Without a checkout if it is not, or no longer, suspected."""
         service = self.deliveries.service
         consumer = service.consumers.find(key)
         if consumer is None or consumer.status != SUSPECTED or consumer.inner is None:

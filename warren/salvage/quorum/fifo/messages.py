@@ -3,15 +3,15 @@
 What was *returned* is delivered first, in the order in which it came back; then the others
 (:mod:`warren.salvage.quorum.fifo.ready_queues`). What is *delayed* (:mod:`warren.salvage.quorum.fifo.delayed`) is not
 ready, but counts for the queue's limits. Messages leave at the head: to a consumer, because they have expired, or
-because the queue is over its limits; the last two as dead letters, where those are sent on at all. Expiry is looked at
-when a message is the head, never before: one that has expired may wait behind one that has not.
+because the queue is over its limits; the last two as dead letters, if those are sent on at all. Expiry is checked when
+a message is the head, never before: an expired message may wait for one before it that has not expired.
 
 In 4.3 the delivery limit counts failed deliveries, not acquisitions. If the head has expired, what has expired at the
 head of the returns and of each priority goes with it; a timer does the same even if the head has not, and brings back
 the delayed messages whose time has come. A purge takes delayed messages and dead letters, too.
 
-While a restart is looked at (``kept`` is there) nothing is lost: what a broker would send away is put aside, with its
-place, and put back at the end.
+During a restart (``kept`` is set) nothing is lost: what a broker would send away is put aside, with its place, and put
+back at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warren.salvage.quorum.fifo.rules import QueueSettings, Rules
 
 
 class Messages:
-    """Ready ones, dead letters, and the counts of those that are out."""
+    """Ready messages, dead letters, and the counts of messages that are out."""
 
     __slots__ = (
         "dead_letters",
@@ -123,7 +123,7 @@ class Messages:
             consumer.deadlines[consumer.next_msg_id - 1] = self.now_ms + consumer.timeout_ms
 
     def finish(self, consumer: Consumer, msg_id: int) -> bool:
-        """It is gone from where it was out; whether it was."""
+        """Remove a message from those that are out; return whether it was there."""
         message = consumer.held.pop(msg_id, None)
         if message is None:
             return False
@@ -232,11 +232,11 @@ class Messages:
 
 
 class Kept:
-    """What a broker would lose by a restart, and where it was."""
+    """What a broker would lose by a restart, with its place."""
 
     def __init__(self) -> None:
         self._placed: list[tuple[QueuedMessage, int | None]] = []
-        """With the index of the message that was last among the returns then; ``None``: there was none."""
+        """Each with the index of the last of the returns at that time; ``None``: there were no returns."""
         self.heads: list[QueuedMessage] = []
 
     @property

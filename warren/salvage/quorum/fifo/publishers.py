@@ -1,7 +1,7 @@
 """Who publishes to a queue, and what each is to send next.
 
-A publisher numbers its messages from 1. What it sends again, for no confirm came, has an old number; what overtook a
-message that was lost on the way has one too high, and comes again later, behind that. Neither is taken.
+A publisher numbers its messages from 1. A message that it sends again, because no confirm came, has an old number. One
+that overtook a lost message has a number that is too high, and comes again after that message. Neither is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Publishers:
         self.following: dict[Pid, int] = {}
         self._holes = 0
         self._checked: dict[Pid, int] = {}
-        """Holes after which a number of this process was seen; it may jump where there was one more since."""
+        """How many holes there were when a number of this process was seen; it may jump if there are more now."""
 
     def takes(self, pid: Pid, seq: int | None) -> bool:
         """Whether this is what it was to send; then the next number is."""

@@ -1,9 +1,9 @@
-"""Replaying a quorum queue's log: from the newest snapshot through every entry behind it, into the machine.
+"""Replaying a quorum queue's log: from the newest snapshot through every entry after it, into the machine.
 
-A command that is not known and a hole are told, and left out; an entry that is damaged is told, and counts for what
-can be known of it (:mod:`warren.salvage.quorum.fifo.damaged_entries`). Behind them a publisher's sequence numbers may
-jump forward, so that what it published later is not taken for a repetition. What is acked behind a hole is not sure: an
-ack names a delivery by its number, and a message or a consumer that the hole hides takes numbers.
+An unknown command and a hole are reported, and left out; a damaged entry is reported, and counts for what can be known
+of it (:mod:`warren.salvage.quorum.fifo.damaged_entries`). After them a publisher's sequence numbers may jump forward,
+so that what it published later is not taken for a repetition. Acks after a hole are uncertain: an ack names a delivery
+by its number, and a message or a consumer that the hole hides takes numbers.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Replayed:
 def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = None) -> Replayed:
     """The queue as a restart finds it, every process of the run before being gone.
 
-    The new leader misses them in the order in which it meets them: at once all that are there behind the entry
-    ``applied``, up to which it did not look, by their pids; then those of later entries as they come. ``None``: it met
-    all at once.
+    The new leader misses them in the order in which it meets them: first, by their pids, all that are there after the
+    entry ``applied``, up to which it did not look; then those of later entries as they come. ``None``: it met all at
+    once.
 
     Raises :class:`DataError` for a machine, or a snapshot's state, of a version that is not known.
     """
@@ -85,7 +85,7 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
                 raise DataError(entry.path, entry.offset, f"entry {entry.index}: {error}") from error
             if not isinstance(command, Unknown):
                 raise
-            if command.name not in unknown:  # each is told once, where it stands first
+            if command.name not in unknown:  # report each once, at its first place
                 unknown.add(command.name)
                 problems.append(_problem(UNKNOWN_COMMAND, entry, command.name))
             machine.after_hole()

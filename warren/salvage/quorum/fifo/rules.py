@@ -30,7 +30,7 @@ class Rules:
     limit."""
     has_keys: bool
     """4: a consumer is named by the index of its checkout; waiting consumers are ranked; what is returned comes in the
-    order of the command; a return is no failed delivery, the limit counts acquisitions; a limit below 0 is none."""
+    order of the command; a return is no failed delivery, the limit counts acquisitions; below 0 means no limit."""
     finds_by_id: bool
     """5: a discard may name a consumer that has a key by its tag and pid."""
     activates_after_return: bool

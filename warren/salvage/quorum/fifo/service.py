@@ -1,8 +1,8 @@
 """Whose turn it is: the service queue of consumers, and (single active consumer) who waits to become the active one.
 
-Consumers that are up and have credit stand in the service queue, by priority and then in turns: who gets a message goes
-to the end of its priority's row if it has credit left. Who lost its credit otherwise, or left, is found out, and put
-out, when its turn comes; a consumer that comes back in the meantime keeps its old place.
+Consumers that are up and have credit stand in the service queue, by priority and then in turns: a consumer that gets a
+message goes to the end of its priority's row if it has credit left. One that lost its credit otherwise, or left, is
+removed when its turn comes; a consumer that comes back in the meantime keeps its old place.
 
 With a *single active consumer* only one of them is among the consumers proper (besides cancelled ones that still hold
 messages); the others wait. Up to 3.13 the next active one is the first that is up. From 4.0 on they wait in the order
@@ -95,7 +95,7 @@ class Service:
         self.queue = ServiceQueue()
         self.single_active = False
         self.ranked = ranked
-        """4.0's order of those that wait."""
+        """Whether waiting consumers are in 4.0's order."""
         self.waits_for_suspected = False
         """4.3: one whose node is away stays the active one for a time."""
 
@@ -143,7 +143,7 @@ class Service:
         return (consumer.inner if suspected else consumer.status) in (UP, QUIESCING)
 
     def add_waiting(self, consumer: Consumer, *, first: bool = False) -> None:
-        """One with the same key that waits is replaced, where they are ranked; ``first``: where they are not."""
+        """If ranked, replace a waiting consumer with the same key; if not, ``first`` puts it first."""
         if self.ranked:
             self.waiting = [one for one in self.waiting if one.key != consumer.key]
             self.waiting.append(consumer)

@@ -42,7 +42,7 @@ class QueueConfig:
 
 
 def read_config(files: FileSystem, directory: str) -> QueueConfig:
-    """The config of the queue in ``directory``; :class:`DataError` where it is none."""
+    """The config of the queue in ``directory``. Raises :class:`DataError` if it is invalid."""
     path = f"{directory}/{CONFIG_NAME}"
     size = files.size(path)
     if size > MAX_CHARACTERS:

@@ -1,8 +1,8 @@
 """Runs of entries in one file, and how they are read: in windows of a few megabytes, each checksum checked.
 
 A *run* is columns: entries of ascending index, where they lie and how long they are. A *window* is read at once; it
-holds entries that lie close behind each other. An entry of another queue between two of them is read with them where
-it is small, else passed over.
+holds entries that lie close to each other. An entry of another queue between two of them is read with them if it is
+small, else passed over.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EntryRun:
 
 
 def read_run(files: FileSystem, run: EntryRun) -> Iterator[LogEntry | BadEntry]:
-    """The run's entries; needs memory for a window, or for one entry where that is larger."""
+    """The run's entries; needs memory for a window, or for one entry if that is larger."""
     try:
         handle = files.open_read(run.path)
     except StorageError as error:
@@ -71,7 +71,7 @@ def read_run(files: FileSystem, run: EntryRun) -> Iterator[LogEntry | BadEntry]:
 
 
 class EntryReader:
-    """Entries one by one. Where those asked for ascend in a file, what lies behind one is read with it."""
+    """Entries one by one. If those asked for ascend in a file, the following bytes are read with them."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -91,7 +91,7 @@ class EntryReader:
         self._first = self._columns.indexes[0] if self._columns.indexes else 0
 
     def held(self, index: int) -> LogEntry | None:
-        """The entry ``index`` where it is held and sound."""
+        """The entry ``index`` if it is held and sound."""
         position = index - self._first
         columns = self._columns
         if not 0 <= position < len(columns.indexes):
@@ -187,7 +187,7 @@ class _RunReader:
         return self._budget >= 0
 
     def _window(self, columns: _Columns, first: int) -> tuple[int, int]:
-        """The position behind the last entry of the window that begins with ``first``, and that entry's end."""
+        """The position after the last entry of the window that begins with ``first``, and that entry's end."""
         offsets, lengths, lead = columns.offsets, columns.lengths, self._entry_run.lead_bytes
         end = offsets[first] + lengths[first]
         limit = min(offsets[first] + WINDOW_BYTES, self._size)

@@ -6,10 +6,10 @@
          /snapshots/…              what stands for the log's begin  :mod:`warren.salvage.quorum.ra.snapshots`
     ../00000001.wal …              what is not in segments yet      :mod:`warren.salvage.quorum.ra.wal_index`
 
-Terms. The log has one *entry* for each index, ascending by one, in terms that never go back; which file's counts says
-:mod:`warren.salvage.quorum.ra.log_plan`. A *live* entry is one behind the snapshot, which are those that are replayed;
-up to the snapshot's index the log may have holes. An index that no file has is a *hole*; one whose entry or record is
-damaged, a *bad entry*. A bad entry in one file is a good one where another file has it too.
+Terms. The log has one *entry* for each index, ascending by one, in terms that never go back;
+:mod:`warren.salvage.quorum.ra.log_plan` decides which file's counts. The *live* entries are those after the snapshot;
+they are replayed. Up to the snapshot's index the log may have holes. An index that no file has is a *hole*; one whose
+entry or record is damaged, a *bad entry*. A bad entry in one file is a good one if another file has it too.
 
 Memory: tables of a few segments at a time, a window of bodies.
 """
@@ -85,7 +85,7 @@ class QuorumLog:
         self._tables: OrderedDict[int, SegmentTable] = OrderedDict()
         self._paths: list[str] = []
         self._plain: list[int | None] = []
-        """Of each segment the first index, where its records are one for each index behind it."""
+        """The first index of each segment that has one record for each index from there on."""
         self._ahead = EntryReader(files)
         self._asked = -1
         self.snapshot: SnapshotInfo | None = find_snapshot(files, directory, self._problems)
@@ -140,7 +140,7 @@ class QuorumLog:
         return 0 if self.snapshot is None else self.snapshot.index + 1
 
     def entries(self, after: int | None = None) -> Iterator[LogEntry | Hole | BadEntry]:
-        """The entries behind ``after`` (default: the snapshot's index), by index, each checksum checked.
+        """The entries after ``after`` (default: the snapshot's index), by index, each checksum checked.
 
         Indexes up to the snapshot's that no file has are passed over in silence.
         """
@@ -174,7 +174,7 @@ class QuorumLog:
             yield Hole(first, last)
 
     def read(self, index: int) -> LogEntry:
-        """The entry ``index``, live or below the snapshot. Raises :class:`DataError` where it cannot be read."""
+        """The entry ``index``, live or below the snapshot. Raises :class:`DataError` if it cannot be read."""
         ascends, self._asked = 0 < index - self._asked <= _HELD_ENTRIES, index
         try:
             return self._ahead.held(index) or self._find(index, ascends=ascends)
@@ -182,7 +182,7 @@ class QuorumLog:
             raise DataError(self._directory, None, f"entry {index}: {error}") from error
 
     def bytes_of(self, bad: BadEntry) -> bytes:
-        """What stands in place of a bad entry, up to a window of it; nothing where that cannot be had."""
+        """The bytes in place of a bad entry, up to a window of them; empty if they cannot be read."""
         try:
             handle = self._files.open_read(bad.path)
             try:
@@ -221,7 +221,7 @@ class QuorumLog:
         yield from self._sequence()
 
     def _bodies(self, position: int) -> Iterator[Problem]:
-        """Entries of a segment that cannot be read; one that is not needed is nobody's loss."""
+        """Entries of a segment that cannot be read, and whether they are needed."""
         table = self._table(position)
         span = table.range
         if span is None:
@@ -246,7 +246,7 @@ class QuorumLog:
         return part.source == position if part is not None else self._bad.get(index) is not None
 
     def _sequence(self) -> Iterator[Problem]:
-        """Holes behind the snapshot, and terms that go back."""
+        """Holes after the snapshot, and terms that go back."""
         expected, term = self._replayed_from, -1 if self.snapshot is None else self.snapshot.term
         start = expected
         for part in self._plan:
@@ -306,7 +306,7 @@ class QuorumLog:
                 self._bad.update({index: bad for index, bad in table.bad.items() if self._is_missing(index)})
 
     def _fits(self, table: SegmentTable, span: tuple[int, int]) -> bool:
-        """Whether a segment can be one that was written behind those before."""
+        """Whether a segment can have been written after those before it."""
         last = self._plan.last
         if last is None or not len(table.records) or int(table.records["index"][0]) > last:
             return True
@@ -385,7 +385,7 @@ class QuorumLog:
         return None if at is None else int(table.records["term"][at])
 
     def _single(self, source: Source, index: int) -> EntryRun:
-        """One entry of a source, without reading a whole table for it where that can be."""
+        """One entry of a source, without reading a whole table for it if possible."""
         first = None if isinstance(source, WalRun) or source in self._tables else self._plain[source]
         if isinstance(source, WalRun) or first is None:
             return self._entry_run(source, index, index)

@@ -1,8 +1,8 @@
 """Which file counts for which index: a queue's log, put together from its segments and the write-ahead logs.
 
 A *part* is a range of indexes of one source, a segment or a run of a write-ahead log. What was written later counts: it
-takes its range from whoever had it. Where the two differ in term at the later one's last index there was an election
-between them, and what was written earlier is void from the later one's first index on; else both are the same log, and
+takes its range from the earlier parts. If the terms of the two differ at the later one's last index, there was an
+election between them, and the earlier one is void from the later one's first index on; else both are the same log, and
 what the earlier one has beyond stays. So the parts of a plan ascend and do not overlap; a part may lack indexes inside.
 """
 
@@ -75,7 +75,7 @@ class Plan:
         self._parts = sorted([*kept, part], key=lambda part: part.first)
 
     def cut_out(self, first: int, last: int) -> None:
-        """Take a range from whoever has it."""
+        """Take a range out of the parts that have it."""
         kept: list[Part] = []
         for old in self._parts:
             if old.first < first:

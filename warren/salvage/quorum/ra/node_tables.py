@@ -5,8 +5,8 @@ DETS files (:mod:`warren.queue_index.index.dets_format`) beside the queues' dire
     names.dets   {ServerName, UId}                        its process's name, and its directory's
     meta.dets    {UId, Term, VotedFor, LastApplied}       entries up to this index had been applied
 
-Both are written up to 3 seconds late, and LastApplied is told every few seconds only. A node that was killed leaves
-them open; its next start repairs them, and so does a reader: what stands in them counts.
+Both are written up to 3 seconds late, and LastApplied is updated every few seconds only. A node that was killed leaves
+them open; its next start repairs them, and so does a reader: what is in them counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_applied(data: bytes, path: str) -> dict[bytes, int]:
 
 
 def _tuples(data: bytes, path: str, size: int) -> list[tuple[Term, ...]]:
-    """The objects of so many elements; what else is there nobody put there."""
+    """The objects that are tuples of ``size`` elements; all others are damage."""
     found = []
     for encoded in surviving_terms(data, path):
         try:

@@ -15,5 +15,5 @@ class Problem:
     severity: Literal["damage", "leftover"]
     path: str
     offset: int | None
-    """Bytes; ``None`` where it is not one place."""
+    """In bytes; ``None`` if it is not a single place."""
     detail: str

@@ -2,14 +2,14 @@
 
 ::
 
-    "RASG" · u16 version · u16 M, room for so many records
+    "RASG" · u16 version · u16 M, the number of record slots
 
     version 2, 32 bytes a record            version 1, 28 bytes
     +-------+------+--------+--------+-----+
     | index | term | offset | length | CRC |  offset: 4 bytes
     |   8   |  8   |   8    |   4    |  4  |
     +-------+------+--------+--------+-----+
-    M of them, unused ones zero; behind them the entries, in the order of the records
+    M of them, unused ones zero; then the entries, in the order of the records
 
 The CRC-32 is that of the entry; 0 = none. A record whose index is not above the one before voids what the file has
 from that index on.

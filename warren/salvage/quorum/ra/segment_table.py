@@ -52,7 +52,7 @@ class SegmentTable:
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """The lowest and the highest index, bad ones too; ``None``: there is none."""
+        """The lowest and the highest index, bad ones too; ``None`` if it has no entries."""
         found = [*self.bad, *(int(self.indexes[end]) for end in ((0, -1) if len(self.indexes) else ()))]
         return (min(found), max(found)) if found else None
 
@@ -74,7 +74,7 @@ class SegmentTable:
 def read_table(files: FileSystem, path: str, missing_up_to: int = -1) -> SegmentTable:
     """The records of the segment at ``path``, where entries may be missing up to that index (the snapshot's).
 
-    Raises :class:`DataError` where it is no segment.
+    Raises :class:`DataError` if it is no segment.
     """
     handle = files.open_read(path)
     try:

@@ -1,4 +1,4 @@
-"""Which name was meant by one of which a few bytes are damaged."""
+"""Which name is meant by one with a few damaged bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def changes_of(value: bytes, known: bytes) -> tuple[int, int]:
 
 
 def nearest(value: bytes, known: Iterable[bytes], most: int = MAX_CHANGED) -> bytes | None:
-    """The one of these that differs in the fewest bytes; ``None``: there are several, or all differ in too many."""
+    """The known one that differs in the fewest bytes; ``None`` if there are several, or all differ in too many."""
     changes = sorted((changes_of(value, one)[0], one) for one in known)
     if not changes or changes[0][0] > most or (len(changes) > 1 and changes[1][0] == changes[0][0]):
         return None

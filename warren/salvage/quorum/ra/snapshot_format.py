@@ -46,7 +46,7 @@ class SnapshotMeta:
 
 
 def parse_header(header: bytes, path: str, magic: bytes = SNAPSHOT_MAGIC) -> int:
-    """The checksum in a file's first nine bytes. Raises :class:`DataError` where they are no such file's."""
+    """The checksum in a file's first nine bytes. Raises :class:`DataError` if they are no such file's."""
     if len(header) < SNAPSHOT_HEADER.size:
         raise DataError(path, 0, "shorter than its header")
     found, version, checksum = SNAPSHOT_HEADER.unpack_from(header)
@@ -101,7 +101,7 @@ def encode_snapshot(meta: Mapping[Term, Term], state: Term) -> bytes:
 
 
 def parse_indexes(data: bytes, path: str) -> Ranges:
-    """The ranges (first, last) in ``indexes``, ascending. Raises :class:`DataError` where it is none."""
+    """The ranges (first, last) in ``indexes``, ascending. Raises :class:`DataError` if it is damaged."""
     start = 0
     if data[: len(INDEXES_MAGIC)] == INDEXES_MAGIC:
         start = SNAPSHOT_HEADER.size

@@ -6,9 +6,9 @@
                             /indexes           from RabbitMQ 4.3 on
     checkpoints/…                              from 4.0 on, the same: states that are no snapshots yet
 
-The log goes on behind the snapshot, so one that is damaged takes with it what the log has no longer. An older one
-counts in its place, or a checkpoint: with a hole behind it where the log begins later. Whatever has another name, or
-holds no finished snapshot, is what a crash left.
+The log goes on after the snapshot, so with a damaged one all is lost that the log no longer has. An older one counts in
+its place, or a checkpoint: with a hole after it if the log begins later. Anything with another name, or without a
+finished snapshot in it, is what a crash left.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SnapshotInfo:
     files: FileSystem = attrs.field(repr=False, eq=False)
 
     def state(self) -> Term:
-        """The machine's state. Raises :class:`DataError` where it is no term."""
+        """The machine's state. Raises :class:`DataError` if it is no term."""
         handle = self.files.open_read(self.path)
         try:
             data = handle.pread(max(0, handle.size() - self.state_offset), self.state_offset)

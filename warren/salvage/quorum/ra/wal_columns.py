@@ -3,7 +3,7 @@
 A *run* is entries of consecutive indexes and one term in one file: 12 bytes each, u64 offset and u32 length. The runs
 of a queue ascend and do not overlap: an entry that was overwritten is in none.
 
-Which records count. Within a term an index has one entry, whoever writes it how often; a new leader overwrites with a
+Which records count. Within a term an index has one entry, however often it is written; a new leader overwrites with a
 higher term, and what the log had from there on is void. So a record may
 
 * go on where the queue's log ends, in the same term or a higher one;
@@ -13,8 +13,8 @@ higher term, and what the log had from there on is void. So a record may
 
 The number of a record's id is under no checksum, so a record of one queue can be taken for another's. Such a one goes
 back or jumps, and the record after it goes on where the queue was before: a jump counts only when the next record
-confirms it. And a record that cannot be read may have been one that overwrites: where a term rises behind such ones,
-as many entries before the risen term are in doubt.
+confirms it. And a record that cannot be read may have been one that overwrites: if a term rises after such records, as
+many entries before the risen term are in doubt.
 
 A damaged record still has a place among its queue's records. What it says of its index may be wrong, so the next sound
 record of the queue decides: the damaged ones before it are the entries that are missing there, if there are as many.
@@ -61,7 +61,7 @@ class WalRun:
     certain: bool = True
     """False: it begins with a jump that no later record confirms."""
     doubtful: int = 0
-    """So many entries before it may be overwritten, if they are of a lower term: records that cannot be read."""
+    """Number of entries before it that unreadable records may have overwritten, if they are of a lower term."""
 
     @property
     def last(self) -> int:
@@ -204,7 +204,7 @@ class QueueColumns:
             self.hot_index = -1
 
     def _may_follow(self, waiting: EntryPosition, place: EntryPosition) -> bool:
-        """Whether both can be the queue's, though not one behind the other: a jump ahead, or one election more."""
+        """Whether both can be the queue's, though not consecutive: a jump ahead, or one election more."""
         if place.index > waiting.index:
             return place.term >= waiting.term
         return place.term > waiting.term and waiting.index < self.next_index

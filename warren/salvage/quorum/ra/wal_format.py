@@ -11,8 +11,8 @@
     +----------+---------------------+------------+-----------+----------+---------+-----------+
     id: bit 23 this entry truncates · bit 22 the id is known · 22 bits: its number in this file
 
-The checksum covers what stands behind the length. The id's text stands where bit 22 is 0; from there on its number
-stands for it, in this file. Ids are numbered 0, 1, 2, … as they come. Zeros end a file that was made larger beforehand.
+The checksum covers what follows the length. The id's text is there if bit 22 is 0; from there on its number stands for
+it, in this file. Ids are numbered 0, 1, 2, … as they come. Zeros end a file that was made larger beforehand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRUNCATES: Final = 1 << 23
 IS_KNOWN: Final = 1 << 22
 ID_MASK: Final = IS_KNOWN - 1
 END_MARK_BYTES: Final = 13
-"""So many zeros are the end: no id, no checksum, no length."""
+"""This many zeros are the end: no id, no checksum, no length."""
 
 if KNOWN_RECORD.size != 27 or ENTRY_HEADER.size != 24:
     raise RuntimeError("a record of the write-ahead log does not have its size")
@@ -105,7 +105,7 @@ def encode_record(
     truncates: bool = False,
     checksum: bool = True,
 ) -> bytes:
-    """A record; ``uid`` where it is the first one of its queue in the file."""
+    """A record; ``uid`` if it is the first one of its queue in the file."""
     mark = number | (TRUNCATES if truncates else 0) | (IS_KNOWN if uid is None else 0)
     text = b"" if uid is None else UID_LENGTH.pack(len(uid)) + uid
     covered = INDEX_AND_TERM.pack(index, term) + entry

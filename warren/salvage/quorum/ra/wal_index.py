@@ -37,7 +37,7 @@ class WalIndex:
     def scan(cls, files: FileSystem, paths: Sequence[str], known_uids: Collection[bytes] = ()) -> WalIndex:
         """Read the files at ``paths``, lowest number first. What is damaged becomes a problem, not an error.
 
-        ``known_uids``: the names of the queues' directories, by which a damaged name is told.
+        ``known_uids``: the names of the queues' directories, by which a damaged name is recognised.
         """
         index = cls()
         shared = ScanState(files, index.problems, known_uids)
@@ -84,8 +84,8 @@ def _settle_missed(shared: ScanState) -> None:
 
 
 def _is_elsewhere(shared: ScanState, queue: QueueColumns, missed: Missed) -> bool:
-    """Whether another queue has an entry of that index there. Where it has another one too, both are settled; else
-    the entry belongs to nobody."""
+    """Whether another queue has an entry of that index there. If one refused record of the other queue has the index
+    too, each gets its own; else the entry belongs to neither."""
     for other in shared.columns.values():
         place = None if other is queue else other.place_at(missed)
         if place is None:

@@ -2,9 +2,9 @@
 
 How a file ends. At its end; at a record that is not whole, or the last one, whose checksum is wrong (a *torn* record,
 which a crash leaves and the broker drops); or at zeros. A damaged record before that is passed over: to the next one
-by its length where a sound record follows there, else to the next sound record that there is. Such a one must fit: an
+by its length if a sound record follows there, else to the next sound record that there is. Such a record must fit: an
 id that the file knows, the checksum right, and an index that the queue can have reached meanwhile. So a message that
-holds records, somebody's backup of such a file, is not taken for them.
+holds records, such as a backup of such a file, is not taken for them.
 
 The checksum does not cover a record's id and length. Where only these are damaged, the next sound record gives the
 length, the queues' directories give the ids, and the checksum proves what comes of it.
@@ -52,7 +52,7 @@ EMPTY_WAL: Final = "empty write-ahead log"
 UNKNOWN_ID: Final = "unknown id"
 
 _CANDIDATE = re.compile(rb"(?=[\x40\xc0]..|[\x00\x80]..\x00[\x01-\x80][0-9A-Za-z_-])", re.DOTALL)
-"""Where a record may begin (ids up to 65535): looked for behind a damaged one only."""
+"""Where a record may begin (ids up to 65535): searched for only after a damaged one."""
 _UID = re.compile(rb"[0-9A-Za-z_=-]+")
 _MAX_INDEX, _MAX_TERM = 1 << 56, 1 << 40
 _FIRST_WINDOW_BYTES = 64 << 10
@@ -196,7 +196,7 @@ class FileScan:
         return False
 
     def _is_last(self, record: WalRecord) -> bool:
-        """Whether nothing but zeros, or less than any record, lies behind it."""
+        """Whether only zeros, or fewer bytes than any record has, follow it."""
         return self._size - record.end < END_MARK_BYTES or self._zeros_from(record.end) >= self._size
 
     def _zeros_from(self, position: int) -> int:
@@ -292,7 +292,7 @@ class FileScan:
         return next((uid for uid in self._shared.known_uids - named if text.startswith(uid)), None)
 
     def _pass_over(self, record: WalRecord) -> None:
-        """A damaged record, with a sound one behind it."""
+        """Pass over a damaged record that a sound one follows."""
         self._tell(UNREADABLE_RECORD, record.offset, CHECKSUM)
         self._shared.lose(self._path, record.offset, 1)
         queue = self._ids.get(record.number)

@@ -12,7 +12,7 @@ from warren.salvage.quorum.ra.wal_format import ENTRY_HEADER
 from warren.storage.filesystem import FileSystem
 
 MAX_PROBLEMS: Final = 1000
-"""That are told of one file."""
+"""Maximum number of problems that are reported for a file."""
 MAX_DOUBTFUL: Final = 4096
 """Entries before a risen term that lost records make doubtful, at most."""
 
@@ -68,11 +68,11 @@ class ScanState:
             self._problems.append(Problem(problem.kind, "damage", problem.path, problem.offset, detail))
 
     def lose(self, path: str, offset: int, records: int) -> None:
-        """Note that up to so many records cannot be read from ``offset`` on."""
+        """Note that up to ``records`` records cannot be read from ``offset`` on."""
         self._lost.append((self._order[path], offset, records))
 
     def lost_since(self, path: str, offset: int) -> int:
-        """How many records may be lost behind that place (no path: anywhere)."""
+        """How many records may be lost after that place (no path: anywhere)."""
         place = (self._order.get(path, -1), offset)
         return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost if (order, at) > place))
 
