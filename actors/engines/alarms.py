@@ -85,7 +85,7 @@ def disk_limit_bytes(disk_free_limit: int | MemRelative, total_memory_bytes: int
 
 @attrs.define(eq=False, repr=False)
 class DiskMonitor:
-    """The disk alarm's rule. ``limit_bytes`` may be set anew at any time; it counts from the next check."""
+    """The disk alarm's rule. ``limit_bytes`` may be changed at any time and applies from the next check."""
 
     limit_bytes: int
     alarmed: bool = attrs.field(default=False, init=False)

@@ -1,4 +1,4 @@
-"""Credit: how much may be on its way before whoever sends it has to wait.
+"""Credit: how much may be on its way before its sender has to wait.
 
 :class:`PublisherCredit` bounds what waits in an actor's inbox; :class:`GrantedCredit` what a queue has handed to a
 message store. :class:`StoreTickets` is a queue's account with a store: what it handed over, what the store has taken,

@@ -1,7 +1,7 @@
-"""What a node refuses, by the names that AMQP 0-9-1 has for it.
+"""The errors with which a node refuses a request, named as in AMQP 0-9-1.
 
-All are :class:`WarrenError`. None of them changes anything: whoever gets one finds every queue, exchange and binding as
-it was. The number that AMQP gives a refusal stands at its class, for whoever speaks to a broker's clients.
+All are :class:`WarrenError`. A refused request changes no queue, exchange or binding. Each class has its AMQP number,
+for code that talks to a broker's clients.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from warren.storage.errors import InvalidValueError, WarrenError
 
 
 class RefusedError(WarrenError):
-    """What was asked for cannot be had; the node goes on, and so may the caller. One of those below."""
+    """Base class: the request was refused; both the node and the caller can continue."""
 
     reply_code: ClassVar[int]
-    """AMQP's number of it."""
+    """The AMQP reply code."""
 
 
 class NotFoundError(RefusedError):

@@ -11,9 +11,9 @@ as long as its message, the one of that level, seq_id and msg_id, is in the queu
 that is not bound is taken until then, whether the message is there or not. :data:`SAFE`: the message is as safe as it
 will be. :data:`IN_RAM`: the row has no record, for its message does not outlive the process.
 
-The table is an open one: a row stands at its digest's place, or behind it where that is taken; the last places have
-some more rows behind them. So a key costs 50 bytes and what is free, and no object. Rows are written over and never
-taken out: whoever looks says whether what he finds still holds, and :meth:`KeyTable.rebuild` leaves out what does not.
+The table uses open addressing: a row stands at its digest's place, or after it if that is taken; some more rows follow
+the last places. So a key costs 50 bytes plus free space, and no object. Rows are overwritten but never removed: the
+caller decides whether a row still holds, and :meth:`KeyTable.rebuild` leaves out rows that do not.
 
 Invariants (:meth:`KeyTable.check_invariants`): there are at least a third more places than keys; each digest stands
 once, and nothing is free between its place and where it stands.
@@ -52,7 +52,7 @@ def digest_of(key: bytes) -> bytes:
 
 
 def key_of(value: object) -> bytes | None:
-    """The bytes of a key: text and bytes alike, numbers apart. ``None`` for what is none."""
+    """Return the bytes of a key; text and bytes are alike, numbers are distinct. ``None`` for an invalid key."""
     match value:
         case str():
             return b"t" + value.encode("utf-8", "surrogateescape")
@@ -123,7 +123,7 @@ class KeyTable:
         return self._count
 
     def has_room(self, count: int) -> bool:
-        """Whether so many other digests can be put; else :meth:`rebuild` comes first."""
+        """Return whether ``count`` more digests fit; if not, call :meth:`rebuild` first."""
         return 4 * (self._count + count) <= 3 * self._places
 
     @property
@@ -198,7 +198,7 @@ class KeyTable:
         places = max(2 * count, 4 * (count + room) // 3 + 1, _FEWEST_PLACES)
         first = (_numbers(rows, 0) % np.uint64(places)).astype(np.int64)
         order = np.argsort(first, kind="stable")
-        # A row stands at its place, or right behind the one before it: at the largest of all places before, moved on.
+        # A row stands at its place, or right after the one before it: at the largest of all places before, moved on.
         behind = np.arange(count)
         at = np.maximum.accumulate(first[order] - behind) + behind
         table = np.zeros((max(places, int(at[-1]) + 1 if count else 0), ROW.size), np.uint8)
@@ -219,7 +219,7 @@ class KeyTable:
 
 
 def rows_of(data: Iterable[bytes | bytearray]) -> Rows:
-    """Rows that stand one behind the other."""
+    """Return consecutive rows as an array."""
     import numpy as np  # noqa: PLC0415 - not for a few
 
     return np.frombuffer(b"".join(data), np.uint8).reshape(-1, ROW.size)

@@ -1,12 +1,12 @@
 """MemoryMonitor: one duration for a whole node, from which every queue makes a number of messages of its own.
 
-It owns what each queue reported last, what each was told last, and one number, the *desired duration*: how many
+It owns each queue's last report, the last answer to it, and one number, the *desired duration*: how many
 seconds, at today's rates, the messages that a queue keeps in RAM may last. Nothing of it is on disk; a crash leaves
-nothing, and queues register anew.
+nothing, and queues register again.
 
 Terms. A queue's *duration* is what it reports: how long its messages in RAM will last (None: for ever, the queue is
 idle). The *ratio* is memory used over memory allowed. A *round* (each memory_monitor_interval, and whenever the disk
-alarm changes) makes the desired duration anew. A queue is *told* the desired duration as the answer to its report, and
+alarm changes) recalculates the desired duration. A queue is *told* the desired duration in answer to its report, and
 out of turn in a round that changed it the urgent way: down, so that it pages at once; or, under a disk alarm, up, so
 that it stops paging at once.
 
@@ -59,7 +59,7 @@ def _clamped(sum_s: float) -> float:
 
 @attrs.define
 class _Account:
-    """One queue: what it reported and what it was told last, in seconds."""
+    """One queue: its last report and the last answer, in seconds."""
 
     reported_s: float = _INFINITY
     told_s: float = _INFINITY
@@ -69,7 +69,7 @@ class _Account:
 class MemoryMonitor:
     """The desired duration of a node's queues. A queue is whatever hashable its owner knows it by.
 
-    ``limit_bytes`` (total memory times the high watermark) may be set anew at any time; it counts from the next round.
+    ``limit_bytes`` (total memory times the high watermark) may be changed at any time and applies from the next round.
     """
 
     limit_bytes: int = attrs.field()
@@ -95,7 +95,7 @@ class MemoryMonitor:
 
     @property
     def ratio(self) -> float:
-        """Memory used over memory allowed, at the last round; infinity where none is allowed."""
+        """Memory used over memory allowed, at the last round; infinity if none is allowed."""
         return self._ratio
 
     @property
@@ -117,9 +117,9 @@ class MemoryMonitor:
     # ── what it hears ───────────────────────────────────────────────────────────────────────────────────────────
 
     def register(self, queue: Hashable, *, pageable: bool = True) -> None:
-        """From now on ``queue`` may report. It begins with infinity reported and infinity told.
+        """Register ``queue``, which may then report. Its report and answer start as infinity.
 
-        One that is known already begins anew, as after a restart. ``pageable``: False for one with nothing in RAM.
+        A registered queue starts again, as after a restart. ``pageable``: False for one with nothing in RAM.
         """
         self.deregister(queue)
         account = self._accounts[queue] = _Account()
@@ -176,7 +176,7 @@ class MemoryMonitor:
         return _shown(account.told_s)
 
     def round(self, used_bytes: int, *, disk_alarm: bool) -> list[tuple[Hashable, float | None]]:
-        """Make the desired duration anew from the memory used now; answers whom to tell at once, and what.
+        """Recalculate the desired duration from the memory used now. Return which queues to tell at once, and what.
 
         No queue is looked at unless the value fell (under a disk alarm: rose); then only pageable ones.
         """

@@ -25,7 +25,7 @@ import attrs
 from warren.storage.errors import SettingsError
 
 ReadFile = Callable[[str], str | None]
-"""A small file's text by its path; None where it cannot be read."""
+"""Return a small file's text by its path; None if it cannot be read."""
 
 CGROUP_MEMBERSHIP: Final = "/proc/self/cgroup"
 CGROUP_ROOT: Final = "/sys/fs/cgroup"
@@ -106,7 +106,7 @@ def _limit_files(membership: str) -> Iterator[str]:
 
 
 def _limit_in(text: str | None) -> int | None:
-    """Bytes; None where there is no limit (version 2 says ``max``, version 1 a number beyond every machine's)."""
+    """Return bytes; None if unlimited (version 2 says ``max``, version 1 a number beyond every machine's)."""
     text = (text or "").strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
@@ -136,8 +136,8 @@ def keep_one_heap() -> None:
     """Let threads that start from now on share the C library's one heap, whose free memory can be given back.
 
     glibc gives each thread an arena of its own, and of these ``malloc_trim`` returns no free end: after a backlog four
-    threads kept 130 MB of nothing. Under the interpreter's lock one heap is hardly contended. Whoever has set
-    ``MALLOC_ARENA_MAX`` has decided otherwise.
+    threads kept 130 MB of nothing. Under the interpreter's lock one heap is hardly contended. A value in
+    ``MALLOC_ARENA_MAX`` takes precedence.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:

@@ -30,7 +30,7 @@ _BEYOND_NUMBERS: Final = 1e300  # infinities, what is no number, and whole numbe
 
 @attrs.frozen
 class RestartLimit:
-    """So many restarts of one actor within so many seconds; the next failure within them is its last."""
+    """``max_restarts`` of one actor within ``within_s`` seconds; the next failure within them is its last."""
 
     max_restarts: int
     within_s: float
@@ -152,7 +152,7 @@ class NodeSettings:
     """What counts as used: the whole process, or what the engine accounts for itself."""
 
     total_memory_available_override_value: int | None = attrs.field(default=None, converter=_total_memory)
-    """Total memory in bytes; ``None``: the machine's, or the container's where that is less."""
+    """Total memory in bytes; ``None``: the machine's, or the container's if that is less."""
 
     vm_memory_high_watermark: float = attrs.field(default=0.4, converter=_watermark)
     """More used than this blocks publishers: a float is a share of the total memory, an int bytes."""
@@ -173,7 +173,7 @@ class NodeSettings:
     """Time between two reports of a queue to the memory monitor."""
 
     hibernate_after_ms: int = attrs.field(default=1000, validator=at_least(1))
-    """A queue that had nothing to do for so long hibernates."""
+    """A queue that had nothing to do for this time hibernates."""
 
     sync_interval_ms: int = attrs.field(default=25, validator=at_least(0))
     """Commits that come within this time are synced together."""

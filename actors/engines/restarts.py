@@ -1,9 +1,9 @@
-"""How often something may be started anew, and when what the disk keeps down is tried again.
+"""Limits on restarts, and retries of what is down because of a disk error.
 
-What fails is started anew at once, unless it has failed too often of late (:class:`Restarts`). Then it is *down*; where
-a disk is the cause it is tried again, after waits that grow (:class:`Troubles`). Whatever a try has brought up is *on
-trial*: if it fails again it is down again at once. A trouble is over when the last try has held for :data:`WELL_NS`.
-It is logged where it begins and where it is over, and no try between is: a disk may stay full for days.
+What fails is restarted at once, unless it has failed too often recently (:class:`Restarts`). Then it is *down*. If a
+disk is the cause, it is retried after growing waits (:class:`Troubles`). What a retry has started is *on trial*: if it
+fails again, it is down again at once. A trouble is over when the last retry has held for :data:`WELL_NS`. Only its
+beginning and its end are logged, not the retries between, because a disk may stay full for days.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_RETRY_NS: Final = 64 * NS
 """Between two attempts to bring up what the disk keeps down."""
 
 WELL_NS: Final = 30 * NS
-"""What a try has brought up is well when it has held for so long."""
+"""What a retry has started is well when it has held for this time."""
 
 DISK_WITHIN_NS: Final = 2 * MAX_RETRY_NS
 DISK_TIMES: Final = 3
-"""Of failures of a disk so many times as many are too often within this longer time, too: one that fails whenever
-something is written down, every few seconds, is never often within the seconds that the setting has."""
+"""Disk failures are also too frequent if this many times the allowed number occur within ``DISK_WITHIN_NS``. A disk
+that fails on every write, every few seconds, never reaches the limit within the setting's shorter time."""
 
 DISK_ERRORS: Final = (StorageError, OSError)
 """What may pass by itself. A plain ``OSError`` is that of a module that is imported when it is first used, and could
@@ -77,7 +77,7 @@ class Troubles:
         return isinstance(error, DISK_ERRORS) and what in self._waits
 
     def next_wait_ns(self, what: What) -> int:
-        """It is down; how long to wait this time. What was on trial goes on where it was, what is new begins anew."""
+        """Return how long to wait before retrying ``what``, which is down. Waits keep growing if it was on trial."""
         self._tried_ns.pop(what, None)
         if what not in self._waits:
             self._waits[what] = BackOff(RETRY_NS, MAX_RETRY_NS)

@@ -1,17 +1,17 @@
-"""StoreTurn: what a shared message store does in one turn, whoever runs it.
+"""StoreTurn: what a shared message store does in one turn, independent of its host.
 
 Queues hand bodies over, in batches, under *tickets*: a client counts what it has handed over. A turn takes what has
 come, makes safe what has to be, and says to each client up to which ticket bodies are taken (credit) and up to which
-they are safe (confirms). Syncs are grouped: a body waits for others at most :data:`SYNC_DELAY_NS`, unless somebody
+they are safe (confirms). Syncs are grouped: a body waits for others at most :data:`SYNC_DELAY_NS`, unless a client
 waits for it, or ``sync`` says that nothing waits.
 
-Compaction goes step by step, one file operation a turn, behind what has come meanwhile: writers do not wait for it.
+Compaction goes step by step, one file operation a turn, after what has come meanwhile: writers do not wait for it.
 
 A current file that holds only garbage is replaced once nothing was written for :data:`IDLE_NS`, if it is large; under a
 disk alarm at once, whatever its size, since consumers cannot write their acks before something makes room.
 
-On a full disk bodies stay in the store's buffer, where they can be read. Nobody gets credit for more, and the clients
-hear that what they handed over is not safe.
+On a full disk bodies stay in the store's buffer, where they can be read. No more credit is given, and the clients are
+notified that what they handed over is not safe.
 
 The hosts are :class:`warren.actors.node.store_actor.MessageStoreActor` and
 :class:`warren.simulation.store.SimulatedStore`.
@@ -43,7 +43,7 @@ class StoreTurnHost(Protocol[Client_contra]):
     """What a turn asks of its host. ``Client_contra``: how it calls a client."""
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Do ``work`` in a later turn, behind what has come meanwhile."""
+        """Do ``work`` in a later turn, after what has come meanwhile."""
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object]) -> None:
         """Do ``work`` in a turn after ``wait_ns``; replaces a timer of that key."""
@@ -88,7 +88,7 @@ class StoreTurn(Generic[C]):
         self._sync = sync
         self._clients: dict[C, _Tickets] = {}
         self._touched: dict[C, None] = {}
-        """Clients of which something was taken, or made safe, since they were told."""
+        """Clients with bodies taken or made safe since their last notification."""
         self._hurry = self._sync_armed = self._room_armed = self._compacting = False
         self._idle_ticket: int | None = None
         """How much had been written when the idle timer was armed."""
@@ -101,7 +101,7 @@ class StoreTurn(Generic[C]):
         self._clients[client] = _Tickets()
 
     def leave(self, client: C) -> None:
-        """A queue has ended: it is told nothing more."""
+        """Remove the client of a queue that has ended; it gets no more notifications."""
         self._clients.pop(client, None)
 
     def write(self, client: C, msg_ids: Sequence[bytes], messages: Sequence[Whole], ticket: int) -> None:
@@ -116,11 +116,11 @@ class StoreTurn(Generic[C]):
             self._touched[client] = None
 
     def hurry(self) -> None:
-        """Somebody waits for what was written: make it safe at the end of this turn."""
+        """Sync what was written at the end of this turn, because a client waits for it."""
         self._hurry = True
 
     def forget_the_past(self) -> None:
-        """What was handed over until now is safe, and nobody has to be told."""
+        """Make what was handed over until now safe, without notifying clients."""
         if self.store.synced_ticket < self.store.written_ticket:
             self.store.sync()
         for tickets in self._clients.values():
@@ -142,7 +142,7 @@ class StoreTurn(Generic[C]):
         return self._progress() if self._touched and self._full_disk is None else []
 
     def finish(self) -> None:
-        """The second step, once they were told: see to it that garbage is collected."""
+        """The second step, after the clients are notified: schedule garbage collection."""
         if not self._compacting and self.store.needs_compaction():
             self._compacting = True
             self._host.call_soon(self._compact_step)
@@ -209,7 +209,7 @@ class StoreTurn(Generic[C]):
         self._idle_ticket = None
 
     def _compact_step(self) -> None:
-        """One step of a compaction; where there is no room for it, again in a while."""
+        """Do one step of a compaction; retry later if there is no room for it."""
         self._compacting = False
         if not self.store.needs_compaction():
             return

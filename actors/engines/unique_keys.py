@@ -1,22 +1,22 @@
 """UniqueKeys: which keys of a queue's messages are taken, and how that is on disk.
 
 A key is taken *while its message waits*, until that has left the queue for good (acked, rejected, expired, dropped,
-purged), or *for a time* since the message was accepted, whether it is there or not. Nobody tells this object that
-messages leave: whether a key's message is there is looked up where that matters, by level, seq_id and msg_id
-(``ids_at``). So what goes out pays nothing for keys, and a key cannot outlive its message.
+purged), or *for a time* since the message was accepted, whether it is there or not. This object is not notified when
+messages leave: whether a key's message is there is looked up when needed, by level, seq_id and msg_id (``ids_at``). So
+deliveries pay nothing for keys, and a key cannot outlive its message.
 
-*On disk* keys are records of a :class:`~warren.storage.record_log.RecordLog`: each one row of
-:mod:`~warren.actors.engines.key_table`, or several; a later row of a digest holds in place of those before. The order:
+*On disk* keys are records of a :class:`~warren.storage.record_log.RecordLog`: one or more rows of
+:mod:`~warren.actors.engines.key_table` each; a later row of a digest replaces earlier ones. The order:
 
 1. :meth:`UniqueKeys.take`: the row is written, then its message is published;
 2. the message gets safe, as any other;
 3. :meth:`UniqueKeys.make_safe`: a key for a time gets a second row, which says that its message was safe; the log is
-   synced; only now the publisher is told.
+   synced; only now the publisher gets its confirm.
 
 *A crash* before the third step may leave a row without its message. A key that lasts while its message waits then
 names a message that the index does not have, so it is free. So is a key for a time that has its first row only, unless
-its message is there: then it was accepted, and :meth:`UniqueKeys.open` says so in the log before anybody can
-take the message away. After the third step both are on disk. So a lost message never counts as a duplicate's first one,
+its message is there: then it was accepted, and :meth:`UniqueKeys.open` records this in the log before the message can
+be taken away. After the third step both are on disk. So a lost message never counts as a duplicate's first one,
 and no duplicate is taken once its first one was confirmed.
 
 *A message that a crash brings back*: an ack frees the key at once, and a crash before it is safe brings the message
@@ -24,7 +24,7 @@ back, though the log may have a later row of its key, whose message was lost, or
 :meth:`UniqueKeys.open` looks which messages of *earlier* rows are there again: they have their key, beside the last
 row's. The log forgets a row only when what took its message away is safe.
 
-*Growth*: when the table is full, or the log has outgrown what holds, both are made anew of the keys that are taken.
+*Growth*: when the table is full, or the log has outgrown its valid rows, both are rebuilt from the keys that are taken.
 
 Invariants: those of the table and the log; every key with a row on disk is in the table, or among the earlier ones,
 until it is not taken any more.
@@ -57,12 +57,12 @@ from warren.storage.errors import DataError, DiskFullError, NoRoomError
 from warren.storage.record_log import RecordLog
 
 IdsAt = Callable[[int, Sequence[int]], Sequence[bytes | None]]
-"""The msg_ids of the messages in the queue under a level and seq_ids, which ascend; ``None`` where none is."""
+"""Return the msg_ids of a level's messages with these ascending seq_ids; ``None`` for each missing message."""
 
 LOG_KIND: Final = "unique-keys"
 _ROWS_AT_ONCE: Final = 1000
 _EARLIER_AT_ONCE: Final = 20_000
-"""So many rows that a later one stands for are looked up together."""
+"""How many rows that were replaced by later ones are looked up together."""
 MIN_LOG_BYTES: Final = 64 * 1024
 """Up to here a log is not worth a new file; above, it may grow to three times of what it had to say."""
 
@@ -104,7 +104,7 @@ class UniqueKeys:
         return None if self._log is None else self._log.torn
 
     def open(self) -> None:
-        """Read what the log says. Raises :class:`DataError` where it is no log of keys."""
+        """Read the log. Raises :class:`DataError` if it is not a log of keys."""
         log, table, now_us = self._log, self._table, self._wall_clock()
         if log is None:
             return
@@ -126,7 +126,7 @@ class UniqueKeys:
         self._note_earlier(earlier, now_us)
         self._settle_unsure(now_us)
         self._log_limit_bytes = max(MIN_LOG_BYTES, 3 * ROW.size * len(table))
-        with contextlib.suppress(NoRoomError):  # it is tried again before the next publisher is told anything
+        with contextlib.suppress(NoRoomError):  # it is retried before the next publisher gets an answer
             self._sync_log()
 
     def _note_earlier(self, keys: Iterable[TakenKey], now_us: int) -> None:
@@ -135,7 +135,7 @@ class UniqueKeys:
             self._earlier.setdefault(key.digest, []).append(key)
 
     def _settle_unsure(self, now_us: int) -> None:
-        """Tell which keys were taken when the log ended. What waits is looked up when somebody asks for its key."""
+        """Settle which timed keys were taken when the log ended. Keys of waiting messages are looked up on use."""
         rows = lasting(self._table.rows(), now_us)
         unsure = flags_of(rows) & (BOUND | SAFE) == 0
         there = self._there(keys_in(rows[unsure]))
@@ -196,7 +196,7 @@ class UniqueKeys:
             self._table.put(packed(key._replace(until_us=1)))  # long past
 
     def make_safe(self, keys: Iterable[TakenKey]) -> None:
-        """The messages of these keys are safe: let the keys be so.
+        """Make these keys safe, after their messages are.
 
         Raises :class:`~warren.storage.errors.NoRoomError`; the next call then does what this one could not.
         """
@@ -250,9 +250,9 @@ class UniqueKeys:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def note_gone(self, keys: Iterable[TakenKey]) -> None:
-        """Before a clean stop: of messages that nobody has called safe yet, some have been delivered and acked since.
+        """Before a clean stop, record the keys of messages that left before they were reported as safe.
 
-        Nobody could find out later that they were there. Those that are there are found by :meth:`open`.
+        Later it would be unknown that they had been there. Messages still there are found by :meth:`open`.
         """
         for_a_time = [key for key in keys if not key.bound]
         there = {key.digest for key in self._there(for_a_time)}

@@ -1,13 +1,13 @@
 """What a queue is declared as: its name, its kind, and its ``x-`` arguments, checked.
 
 A declaration is a value, of a classic queue or of a stream (:mod:`warren.actors.engines.declared.stream_arguments`). A
-classic queue's arguments are RabbitMQ's, under their names; what is known is checked when the declaration is made
-(:class:`~warren.actors.engines.errors.ArgumentsError`), what belongs to other kinds of queue is refused, and what
-nobody knows is kept and means nothing. What an engine has to know of them
-:class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` say.
+classic queue's arguments are RabbitMQ's, under their names. Known arguments are checked when the declaration is made
+(:class:`~warren.actors.engines.errors.ArgumentsError`), those of other kinds of queue are refused, and unknown ones are
+kept without effect. :class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` is the part that an engine
+uses.
 
-Two declarations of one queue are *equivalent* where durable, auto_delete, exclusive and every argument that a classic
-queue knows are the same; arguments that nobody knows do not count.
+Two declarations of one queue are *equivalent* if durable, auto_delete, exclusive and every argument that a classic
+queue knows are the same; unknown arguments do not count.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ class QueueDeclaration(QueueArguments):
     auto_delete: bool = False
     """Gone with its last consumer, if it ever had one."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen, hash=False)
-    """A copy that nobody can change."""
+    """A read-only copy."""
     topic: str = ""
-    """Of a stream: the topic that has its messages, once somebody has chosen it."""
+    """For a stream: the topic that has its messages, once it is chosen."""
 
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
@@ -165,7 +165,7 @@ class QueueDeclaration(QueueArguments):
             self._check_arguments()
 
     def _check_arguments(self) -> None:
-        """In a broker's order: the first that is wrong is told."""
+        """Check in a broker's order; the first wrong argument is reported."""
         if self.is_stream:
             check_values(self, self.arguments)
             return

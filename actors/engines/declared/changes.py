@@ -1,4 +1,4 @@
-"""Changes of what is declared: noted for whoever writes them down, with the step that takes each of them back."""
+"""Changes of what is declared: noted until they are saved, with the step that undoes each of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LEVELS_ABOVE: Final = 2
 
 @attrs.define(eq=False, repr=False)
 class ChangeNotes:
-    """What has changed since it was last written down. Whoever changes something notes it here, and then does it."""
+    """The changes since the last save. Each change is noted here before it is made."""
 
     changes: list[Change] = attrs.Factory(list)
     """What is durable; the order is that in which it came and went."""

@@ -4,8 +4,8 @@ disk, in and out.
 The plain owner of all that is declared. It changes what :mod:`warren.actors.engines.declared.vhost_definitions`
 describes, keeps a routing table up to date with it, and writes down what is durable
 (:mod:`warren.actors.engines.declared.definitions_file`) when :meth:`Definitions.save` is called: several changes may be
-saved at once, and nobody should be told that something durable is there before it returned. In RabbitMQ's JSON they
-come and go through :mod:`warren.actors.engines.declared.definitions_json`.
+saved at once, and a durable declaration must not be acknowledged before it returns. Definitions are imported and
+exported as RabbitMQ's JSON by :mod:`warren.actors.engines.declared.definitions_json`.
 
 A refused operation changes nothing. After a save that failed, what was to be saved is here and may be on the disk or
 not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), everything since
@@ -14,8 +14,8 @@ not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), e
 What an earlier warren has written and this one would refuse, a name or an argument that is no text, is passed over and
 told (:attr:`Definitions.passed_over`), and stays in the files.
 
-Where nothing was ever said of users, by a new directory or one of before there were any, there is one:
-:data:`~warren.actors.engines.declared.users.DEFAULT_USER`. Once that was written down, whoever deletes it has none.
+If no users were ever saved (a new directory, or one from before users existed), there is one user,
+:data:`~warren.actors.engines.declared.users.DEFAULT_USER`. Once that is saved, it can be deleted for good.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Definitions:
 
     @classmethod
     def open(cls, files: FileSystem, directory: str, random: Callable[[int], bytes]) -> Definitions:
-        """Those that were saved in a node's data directory; where there are none, the vhost ``/`` and nothing in it.
+        """Load the definitions saved in a node's data directory; if there are no saved ones, an empty vhost ``/``.
 
         Reads only. ``random``: random bytes by their number, for passwords' salts. Raises :class:`DataError` where the
         files are damaged; they stay as they are.
@@ -141,7 +141,7 @@ class Definitions:
         return None if self._file is None else self._file.torn
 
     def _may_pass_over(self, definition: Any) -> bool:
-        """Whether it has a text that is none, or belongs to something that has."""
+        """Whether this definition or its parent contains invalid text."""
         if not isinstance(definition, dict):
             return False
         gone = [
@@ -186,11 +186,11 @@ class Definitions:
         return True
 
     def metadata(self, vhost: str) -> VhostMetadata:
-        """What is said of a vhost. Raises :class:`NotFoundError`."""
+        """Return a vhost's metadata. Raises :class:`NotFoundError`."""
         return self._metadata.get(self.vhost(vhost).name) or VhostMetadata()
 
     def describe_vhost(self, vhost: str, metadata: VhostMetadata) -> None:
-        """Say that of a vhost from now on. Raises :class:`NotFoundError`."""
+        """Set a vhost's metadata. Raises :class:`NotFoundError`."""
         self._metadata.put(self.vhost(vhost).name, metadata)
 
     def delete_vhost(self, name: str) -> Removed:
@@ -211,7 +211,7 @@ class Definitions:
     def declare_queue(self, declaration: QueueDeclaration, *, named_by_node: bool = False) -> bool:
         """See that the queue is there; returns whether it is new. ``named_by_node``: its name may be a reserved one.
 
-        A stream gets a topic, each anew: what one that was deleted has left in the files is not this one's.
+        Each new stream gets a new topic, so it does not see what a deleted stream left in the files.
         """
         if declaration.is_stream and not declaration.topic:
             from warren.actors.engines.topics.names import stream_topic  # noqa: PLC0415 - many nodes have no stream
@@ -253,7 +253,7 @@ class Definitions:
         return self.users.grant_topics(user, self.vhost(vhost).name, exchange, permissions)
 
     def set_parameter(self, vhost: str, component: str, name: str, value: Any) -> bool:
-        """Returns whether it is news. Raises :class:`NotFoundError` where there is no such vhost."""
+        """Return whether the value changed. Raises :class:`NotFoundError` if the vhost does not exist."""
         return self.parameters.set(self.vhost(vhost).name, component, name, value)
 
     # ── policies: see VhostPolicies ─────────────────────────────────────────────────────────────────────────────
@@ -263,7 +263,7 @@ class Definitions:
         return self.vhost(policy.vhost).policies.put(policy)
 
     def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
-        """Raises :class:`NotFoundError` where there is none."""
+        """Raise :class:`NotFoundError` if the policy does not exist."""
         self.vhost(vhost).policies.clear(kind, name)
 
     # ── on disk ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Definitions on disk: a file with all of them, and a log of what came after it.
+"""Definitions on disk: a file with all of them, and a log of later changes.
 
 ``warren.definitions.json``, replaced as a whole::
 
@@ -12,17 +12,17 @@ appended to; a line is a record, CRC-32 of its JSON, a space, the JSON::
     9c3e0d11 {"generation":3}
     5b70c2f4 [["put","queue",{…}],["drop","binding",{…}]]
 
-So one declaration more costs its own bytes, not those of all others. When the log has outgrown the file, a new file is
-written and the log deleted; *the generation* says which file a log belongs to.
+So a declaration costs its own bytes, not those of all others. When the log outgrows the file, a new file is written and
+the log is deleted. *The generation* says which file a log belongs to.
 
-*A crash* leaves the file as it was or the new one, and perhaps an old log beside the new one: it is of an earlier
-generation and means nothing. It may tear the log's last record, which nobody was told is safe: it is dropped. Anything
-else that cannot be read is damage, a :class:`DataError`, and is never written over: a broken record with whole ones
-behind it, a log without its file, a checksum that is wrong.
+*A crash* leaves either the old file or the new one. An old log beside a new file has an earlier generation and is
+ignored. A torn last record of the log was never reported as safe and is dropped. Anything else that cannot be read is
+damage (:class:`DataError`) and is never overwritten: a broken record followed by whole ones, a log without its file, a
+wrong checksum.
 
-A save that failed cuts the log back to where it ended before, which needs no room on the disk. Where that fails too, or
-a new file was about to take the old one's place, nobody knows what is on the disk; the next save writes a new file. A
-log that cannot be replaced for want of room grows on.
+A failed save cuts the log back to where it ended before, which needs no room on the disk. If that fails too, or if a
+new file was about to replace the old one, the state of the disk is unknown, and the next save writes a new file. A log
+that cannot be replaced because the disk is full keeps growing.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ KINDS: Final[dict[str, Kind]] = {
     "queues": "queue",
     "bindings": "binding",
 }
-"""Parts of the file, with what a record calls one of them."""
+"""Parts of the file, and the kind that a record names for an item of each."""
 FIRST_PARTS: Final = frozenset({"vhosts", "exchanges", "queues", "bindings"})
-"""Those that every file has."""
+"""The parts that every file has."""
 NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "vhost": ("name",),
     "user": ("name",),
@@ -72,10 +72,10 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "exchange": ("vhost", "name"),
     "queue": ("vhost", "name"),
 }
-"""What is equal in definitions of one thing; where nothing is said, all of it."""
+"""The fields that identify a definition; all fields for a kind not listed."""
 
 MIN_LOG_BYTES: Final = 64 * 1024
-"""Up to here a log is not worth a new file; above, it may grow as large as the file."""
+"""Up to this size a log does not cause a new file; above it, the log may grow as large as the file."""
 
 Snapshot = dict[str, list[dict[str, Any]]]
 
@@ -90,10 +90,10 @@ class DefinitionsFile:
     _has_directory: bool = attrs.field(init=False, default=False)
     """Whether the directory's own entry is synced."""
     is_safe: bool = attrs.field(init=False, default=True)
-    """Whether a power loss leaves what is here; of what a process that was killed left behind nobody knows."""
+    """Whether the contents survive a power loss. False after loading: a killed process may not have synced them."""
     _file_bytes: int = attrs.field(init=False, default=0)
     _log_bytes: int | None = attrs.field(init=False, default=None)
-    """Of whole records, which may have a torn one behind them. 0: there is none yet; ``None``: nobody knows."""
+    """Bytes of whole records; a torn one may follow them. 0: no log yet; ``None``: unknown."""
 
     @property
     def path(self) -> str:
@@ -104,12 +104,12 @@ class DefinitionsFile:
         return f"{self._directory}/{DEFINITIONS_LOG}"
 
     torn: DataError | None = attrs.field(init=False, default=None)
-    """What :meth:`load` found behind the log's last whole record."""
+    """The torn bytes that :meth:`load` found after the log's last whole record."""
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self) -> Snapshot | None:
-        """What was saved; ``None`` where nothing ever was. Raises :class:`DataError`; changes nothing on the disk.
+        """Return what was saved, ``None`` if nothing was. Raises :class:`DataError`; changes nothing on the disk.
 
         A part that is missing was never saved.
         """
@@ -134,12 +134,12 @@ class DefinitionsFile:
 
     @property
     def log_bytes(self) -> int:
-        """Of the log's whole records, as far as they belong to the file."""
+        """Bytes of the log's whole records, if the log belongs to the file."""
         return self._log_bytes or 0
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known what is on the disk; false after a save that failed and could not be taken back."""
+        """Whether the state of the disk is known; false after a failed save that could not be undone."""
         return self._log_bytes is not None
 
     def _is_ours(self, record: tuple[int, Any]) -> bool:
@@ -154,9 +154,9 @@ class DefinitionsFile:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, changes: Sequence[Change], snapshot: Callable[[], Snapshot]) -> None:
-        """Write changes down; on return they survive a power loss, and so does all that was loaded.
+        """Write changes. On return they, and everything that was loaded, survive a power loss.
 
-        ``snapshot`` gives all there is, with the changes.
+        ``snapshot`` returns all definitions, including the changes.
 
         Raises :class:`StorageError`; the changes may then be on the disk or not, until a later save returns.
         """
@@ -167,7 +167,7 @@ class DefinitionsFile:
             self._append(changes, log_bytes)
 
     def _could_write_file(self, snapshot: Callable[[], Snapshot]) -> bool:
-        """Write a new file, if there is room for one; else the log, which is well, goes on."""
+        """Write a new file if there is room for one. Return ``False`` if not, and the intact log can be extended."""
         try:
             self._write_file(snapshot())
         except DiskFullError:
@@ -195,22 +195,23 @@ class DefinitionsFile:
         self._log_bytes, self.is_safe = log_bytes + len(data), True
 
     def _make_safe(self, log_bytes: int) -> None:
-        """Sync what a process that was killed left behind, before anything is written after it.
+        """Sync what a killed process wrote, before writing anything after it.
 
-        A log that outlived its file's last rename would be damage, and so would be a record behind one that was lost.
+        If the file's last rename were lost but the log survived, that would be damage; so would a record after a lost
+        one.
         """
         self._files.sync_directory(self._directory)
         if log_bytes:
             try:
                 self._append_to_log(b"", log_bytes)
             except BaseException:
-                self._log_bytes = None  # of what a sync that failed was to make safe nobody knows whether it is
+                self._log_bytes = None  # after a failed sync it is unknown what is on the disk
                 raise
 
     def _append_to_log(self, data: bytes, log_bytes: int) -> None:
         log = self._files.open_append(self.log_path)
         try:
-            if log.size() > log_bytes:  # a torn record, which nobody was told is safe
+            if log.size() > log_bytes:  # a torn record, never reported as safe
                 log.truncate(log_bytes)
             if data:
                 log.append(data)
@@ -219,7 +220,7 @@ class DefinitionsFile:
             log.close()
 
     def _take_back(self, log_bytes: int) -> None:
-        """Let the log end where it did before a save that failed."""
+        """Cut the log back to where it ended before a failed save."""
         self._log_bytes = None
         try:
             if log_bytes:

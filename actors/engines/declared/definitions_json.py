@@ -1,15 +1,15 @@
 """Definitions as RabbitMQ exports and imports them: ``rabbitmqctl export_definitions``, the management plugin's button.
 
 Two shapes. A *whole node's* has ``vhosts``, and each queue, exchange and binding says whose it is. A *single vhost's*
-says no vhost anywhere: whoever imports it says into which.
+names no vhost; the importer chooses one.
 
 Of what a broker exports vhosts, users, permissions, policies, exchanges, queues and bindings mean something here; of
 its parameters the limits of vhosts, and those of the component ``operator_policy``, which is where a broker has its
-operator policies. Other parameters are *kept*, and go out again. How many there were of what was kept, or of what
-nobody knows, is told, so that nobody believes that something comes of it.
+operator policies. Other parameters are *kept*, and exported again. The numbers of kept and of unknown items are
+reported, so that users know that these have no effect.
 
-*Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings of which an end is
-missing. (A broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
+*Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings with a missing end. (A
+broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
 *Refused*: quorum queues, which keep other promises than any queue here.
 """
 
@@ -49,7 +49,7 @@ _UNDEFINED: Final = "undefined"
 _EXACT_ARGUMENTS: Final = "exact_arguments"
 
 _PROBLEM_CHARACTERS: Final = 500
-"""A sentence with four names of 127 characters each is told whole."""
+"""A sentence with four names of 127 characters each is not cut."""
 
 
 class DefinitionsError(PreconditionFailedError):
@@ -69,13 +69,13 @@ class Imported:
 
     vhosts: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
-    """New ones, and those with another password, other tags or limits than before; so of all behind it."""
+    """New ones, and those whose password, tags or limits changed. The following fields likewise."""
     permissions: tuple[tuple[str, str], ...] = ()
-    """Of which user in which vhost."""
+    """(user, vhost)"""
     topic_permissions: tuple[tuple[str, str, str], ...] = ()
-    """Of which user in which vhost for which exchange."""
+    """(user, vhost, exchange)"""
     parameters: tuple[tuple[str, str, str], ...] = ()
-    """In which vhost, of which component, of which name."""
+    """(vhost, component, name)"""
     global_parameters: tuple[str, ...] = ()
     policies: tuple[Policy, ...] = ()
     """Operator policies too."""
@@ -85,9 +85,9 @@ class Imported:
     skipped: tuple[str, ...] = ()
     """A sentence for each queue or exchange with a name of the node's own, and each binding that lacks an end."""
     kept: Mapping[str, int] = attrs.field(factory=dict)
-    """How many there are of what means nothing here, and goes out again: ``{"parameters": 2}``."""
+    """Numbers of items that have no effect here and are exported again: ``{"parameters": 2}``."""
     ignored: Mapping[str, int] = attrs.field(factory=dict)
-    """How many there were of what nobody knows here: ``{"topics": 3}``."""
+    """Numbers of unknown items: ``{"topics": 3}``."""
 
     @classmethod
     def join(cls, slices: Iterable[Imported]) -> Imported:
@@ -222,7 +222,7 @@ class Plan:
     """Where everything goes; ``None``: where it says."""
     _users: Users
     vhosts: dict[str, VhostMetadata | None] = attrs.field(init=False, factory=dict)
-    """With what is said of them; those that are there, too."""
+    """The vhosts, including existing ones, with their metadata."""
     access: AccessPlan = attrs.field(init=False)
     policies: list[Policy] = attrs.field(init=False, factory=list)
     exchanges: dict[tuple[str, str], ExchangeDeclaration] = attrs.field(init=False, factory=dict)

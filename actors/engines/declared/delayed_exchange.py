@@ -1,8 +1,8 @@
 """The exchange type ``x-delayed-message``: what a message's header ``x-delay`` says, as RabbitMQ's plugin reads it.
 
-A whole number of milliseconds, or a text or a fraction that is one: so long the message waits, and is then routed as
-the exchange's ``x-delayed-type`` says. Without the header, or with 0 or less, it is routed at once. The header of a
-message that has waited is negative.
+The value is a whole number of milliseconds, or a text or a fraction that is one. The message waits for this time and is
+then routed as the exchange's ``x-delayed-type`` says. Without the header, or with 0 or less, it is routed at once. The
+header of a message that has waited is negative.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def erlang_pairs(table: Mapping[str, Any]) -> str:
 def _binary(text: str) -> str:
     try:
         data = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # it stands for no bytes, and is said all the same
+    except UnicodeEncodeError:  # it stands for no bytes, but is shown all the same
         data = text.encode("utf-8", "surrogatepass")
     shown = data.decode("latin-1")
     if all(character.isprintable() or character in "\n\r\t" for character in shown):

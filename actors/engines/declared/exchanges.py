@@ -63,7 +63,7 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def plain_arguments(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A copy of ``arguments`` that nobody can change, of nothing but JSON's values; raises :class:`ArgumentsError`."""
+    """Return a read-only copy of ``arguments`` with JSON values only. Raises :class:`ArgumentsError`."""
     if not arguments:
         return _NO_ARGUMENTS
     plain = _plain_table(arguments, _MAX_DEPTH)
@@ -100,7 +100,7 @@ def _plain(value: Any, depth_left: int) -> Any:
 
 
 def unfrozen(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy that belongs to whoever asks for it."""
+    """Return a mutable copy for the caller."""
     return _plain_table(arguments, _MAX_DEPTH + 1)
 
 

@@ -118,8 +118,8 @@ class TopicNode:
 class TopicMatcher:
     """A trie of the words of bindings' keys, gone through with all nodes that the words so far lead to.
 
-    A node behind ``#`` stays where it is whatever comes, and is reached without a word; so no pattern costs more than
-    the number of its nodes for each word.
+    A node after ``#`` stays active for any word, and is reached without a word, so a pattern costs at most the number
+    of its nodes for each word.
     """
 
     needs_headers = False
@@ -181,7 +181,7 @@ class TopicMatcher:
 
 
 def _with_hashes(nodes: list[TopicNode]) -> list[TopicNode]:
-    """The nodes, each once, and those behind ``#`` that they lead to without a word."""
+    """Return the nodes, each once, and those after ``#`` that they lead to without a word."""
     found = dict.fromkeys(nodes)
     waiting = list(found)
     for node in waiting:
@@ -193,7 +193,7 @@ def _with_hashes(nodes: list[TopicNode]) -> list[TopicNode]:
 
 
 def topic_words(key: str) -> list[str]:
-    """The words of a topic's key; an empty key has none, ``a.`` has two."""
+    """Return the words of a topic's key: no words for an empty key, two for ``a.``."""
     return key.split(".") if key else []
 
 
@@ -232,7 +232,7 @@ class HeadersMatcher:
         return set(self._all)
 
 
-# Loops, for a generator costs more than all that it would look at: there is one of these for each binding.
+# Loops, because a generator would cost more than the items it visits: this runs for each binding.
 
 
 def _has_all(headers: Headers, wanted: Wanted) -> bool:

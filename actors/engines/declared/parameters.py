@@ -97,7 +97,7 @@ class Parameters:
             raise NotFoundError(f"no global parameter '{name}'")
 
     def global_value(self, name: str) -> Any:
-        """A global one's; ``None`` where there is none."""
+        """Return a global parameter's value, ``None`` if it does not exist."""
         return self._global.get(name)
 
     def of_node(self) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ Kind = Literal["queue", "exchange"]
 _MAX_PATTERN: Final = 1000
 """Characters."""
 _MAX_ANSWERS: Final = 4096
-"""What a pattern said of so many names is remembered; then it is forgotten, and begun anew."""
+"""How many match results are cached before the cache is emptied."""
 
 
 class Patterns:
@@ -26,7 +26,7 @@ class Patterns:
     __slots__ = ("_answers", "_compiled")
 
     def __init__(self, patterns: Iterable[object]) -> None:
-        """Raises :class:`ArgumentsError` for what is none."""
+        """Raise :class:`ArgumentsError` for an invalid pattern."""
         self._compiled = [_compiled(pattern) for pattern in patterns]
         self._answers: dict[tuple[int, str], bool] = {}
 
@@ -42,7 +42,7 @@ class Patterns:
 
 @attrs.frozen
 class Permissions:
-    """What a user may do in a vhost: three patterns. Making one raises :class:`ArgumentsError` for what is none."""
+    """What a user may do in a vhost: three patterns. Raises :class:`ArgumentsError` for an invalid pattern."""
 
     configure: str
     write: str

@@ -2,14 +2,14 @@
 
 A *policy* has a pattern, a regular expression that is searched for in a name, and a *definition*: what it sets, under
 the names of queue arguments without their ``x-``. An *operator policy* is one that limits what users may have. Of each
-kind a queue or an exchange has one at most: of those that match, the one with the highest priority; where two have the
-same, the one whose name comes first.
+kind a queue or an exchange has at most one: the matching one with the highest priority or, if several have the same
+priority, the one whose name comes first.
 
 Both are merged into the *effective policy definition* (:meth:`AppliedPolicies.definition`): what only one sets holds;
 of what both set, the lesser. What that makes of a queue's own arguments:
 :mod:`warren.actors.engines.declared.queue_arguments`.
 
-What may stand in a definition, and what is said of the rest, is RabbitMQ 3.10's; ``consumer-timeout`` is a later
+The allowed settings, and the errors for others, are RabbitMQ 3.10's; ``consumer-timeout`` is a later
 RabbitMQ's, and ``delayed-retry-…`` is that of a later RabbitMQ's quorum queues and of LavinMQ
 (:mod:`warren.actors.engines.declared.retry_policy`). Settings that mean something to other queues than classic ones, or
 to a cluster, are taken and mean nothing.
@@ -86,7 +86,7 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "queue-version": (_one_of(1, 2), "queue-version value"),
     "stream-max-segment-size-bytes": (_number_from(0, 3_000_000_000), "segment size"),
 }
-"""What a setting may be, and what it is called where it is not that."""
+"""The check of each setting, and its name in the error text."""
 
 _MIRRORING: Final = (
     "ha-mode",

@@ -133,7 +133,7 @@ class QueueArguments:
 
     @property
     def set_queue_mode(self) -> QueueMode | None:
-        """``None``: nothing is said of it."""
+        """The queue mode; ``None`` if it is not set."""
         return self.arguments.get("x-queue-mode")
 
     @property

@@ -13,7 +13,7 @@ it, because
   they change; what they hold are values;
 - the writer makes a binding or an exchange whole before one assignment puts it where a reader can come upon it;
 - so a message that is routed while a binding comes or goes is routed with it or without it. A name that comes out may
-  be that of a queue which has gone meanwhile: whoever publishes must live with that in any case.
+  be that of a queue which has gone meanwhile: publishers must tolerate that in any case.
 
 *The cache* has what was found for an exchange and a key, unless headers had a say. The writer puts an empty one in its
 place after each change; a reader stores into the one that it took before it looked, so nothing old gets into the new.
@@ -34,7 +34,7 @@ from warren.queue_index.message.amqp_tables import type_name
 CACHED_ROUTES: Final = 4096
 """Entries of the cache. It is emptied when it is full: with keys that never come again no cache helps."""
 CACHED_QUEUES: Final = 64
-"""What has more is not kept: so many names for each of so many keys would be memory without end."""
+"""Longer results are not cached, so that the cache's memory stays bounded."""
 
 _NOWHERE: Final[tuple[str, ...]] = ()
 
@@ -70,7 +70,7 @@ class RoutingTable:
     ) -> tuple[str, ...]:
         """The queues that a message published to ``exchange`` goes to, each once.
 
-        Raises :class:`NotFoundError` where there is no such exchange, and :class:`AccessRefusedError` where it is
+        Raises :class:`NotFoundError` if the exchange does not exist, and :class:`AccessRefusedError` if it is
         internal, unless the node itself publishes (``from_node``): a dead letter.
         """
         if not exchange:
@@ -102,7 +102,7 @@ class RoutingTable:
         if start.declaration.internal and not from_node:
             raise AccessRefusedError(f"cannot publish to internal {start.declaration}")
         queues: dict[str, None] = {}
-        needs_headers = start.declaration.internal  # these are looked at anew: who asks makes a difference
+        needs_headers = start.declaration.internal  # not cached: the result depends on the publisher
         seen, waiting = {name}, [start]
         passed_on: Exchange | None = None
         for exchange in waiting:
@@ -176,7 +176,7 @@ class RoutingTable:
 
 
 def carbon_copies(headers: Headers) -> tuple[str, ...]:
-    """Further routing keys that a publisher set in the headers ``CC`` and ``BCC``; whoever stores drops the latter.
+    """Return further routing keys from the headers ``CC`` and ``BCC``; the latter is dropped before storing.
 
     Raises :class:`ArgumentsError` for anything but lists; what is no string in them counts for nothing.
     """

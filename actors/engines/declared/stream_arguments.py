@@ -1,7 +1,7 @@
 """What a stream may be declared with and consumed with: a queue with ``x-queue-type: stream``.
 
-A stream is durable, is of nobody alone, and stays when its last consumer goes. It knows few arguments, and refuses
-those of other kinds of queue. How long its messages stay is said by :class:`StreamLimits`.
+A stream is durable, is not exclusive, and stays when its last consumer goes. It knows few arguments, and refuses those
+of other kinds of queue. :class:`StreamLimits` defines how long its messages stay.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ STREAM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
 
 
 def period_ms(text: str) -> int | None:
-    """RabbitMQ's ``"7D"``, ``"12h"`` and so on, in milliseconds; ``None`` for what is none, or is no time at all."""
+    """Return RabbitMQ's ``"7D"``, ``"12h"`` and so on in milliseconds; ``None`` if invalid or zero."""
     found = _PERIOD.fullmatch(text)
     return None if found is None else int(found[1]) * _SECONDS[found[2]] * 1000 or None
 
@@ -97,7 +97,7 @@ def check_values(stream: object, arguments: Mapping[str, Any]) -> None:
 def check_new(
     stream: object, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """Raise :class:`ArgumentsError` where no stream can be declared so; of one that is there nobody asks this."""
+    """Raise :class:`ArgumentsError` if a stream cannot be declared so. Existing streams are not checked."""
     for name in arguments:
         if name in FOREIGN_ARGUMENTS:
             raise ArgumentsError(f"invalid arg '{name}' for {stream} of queue type rabbit_stream_queue")

@@ -40,8 +40,8 @@ def check_texts(what: str, value: Any) -> None:
 
 
 def check_depth(what: str, value: Any, levels: int = MAX_LEVELS) -> None:
-    """Raise :class:`ArgumentsError` where tables and lists stand in each other on more than so many levels: to copy
-    them, and to read them again, takes as many calls in each other."""
+    """Raise :class:`ArgumentsError` if tables and lists are nested deeper than ``levels``, because copying and reading
+    them recurses as deep."""
     level = [value]
     for _ in range(levels):
         inner: list[Any] = []

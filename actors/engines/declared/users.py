@@ -147,7 +147,7 @@ class Users:
         told = ChangeNotes() if notes is None else notes
         self._random = random
         self.version = 0
-        """Another one whenever a user or a permission is: so long what a user may do stays so."""
+        """Changes with every change of a user or a permission; while it is the same, so are all rights."""
         self._users: NotedTable[str, User] = NotedTable(told, "user", lambda _, user: user.to_json(), self._changed)
         self._permissions: NotedTable[tuple[str, str], Permissions] = NotedTable(
             told, "permission", lambda key, kept: {"user": key[0], "vhost": key[1], **kept.to_json()}, self._changed
@@ -205,7 +205,7 @@ class Users:
         return self._users.put(checked.name, checked)
 
     def from_json(self, item: Any) -> User:
-        """A user of RabbitMQ's definitions. Raises :class:`ArgumentsError`. Nobody is added."""
+        """Parse a user of RabbitMQ's definitions, without adding it. Raises :class:`ArgumentsError`."""
         return User.from_json(item, self._random)
 
     def delete(self, name: str) -> None:
@@ -223,7 +223,7 @@ class Users:
         self.put(attrs.evolve(self[name], tags=tuple(tags)))
 
     def set_limits(self, name: str, limits: Mapping[str, int]) -> None:
-        """In the place of those that were there; raises :class:`ArgumentsError` for unknown ones."""
+        """Replace a user's limits. Raises :class:`ArgumentsError` for unknown ones."""
         self.put(attrs.evolve(self[name], limits=limits))
 
     def authenticate(self, name: str, password: bytes) -> User:
@@ -306,7 +306,7 @@ class Users:
     def check_topic(
         self, user: str, vhost: str, exchange: str, routing_key: str, right: Literal["write", "read"]
     ) -> None:
-        """Raises :class:`AccessRefusedError` where there are topic permissions for the exchange that do not match."""
+        """Raise :class:`AccessRefusedError` if the exchange has topic permissions for the user that do not match."""
         kept = self._topic_permissions.get((user, vhost, exchange))
         if kept is not None and not kept.patterns.match(0 if right == "write" else 1, routing_key):
             raise AccessRefusedError(
@@ -324,7 +324,7 @@ class Users:
         }
 
     def check_invariants(self, vhosts: Iterable[str]) -> None:
-        """Raise ``RuntimeError`` where somebody who is not there has permissions, or somewhere that is not there."""
+        """Raise ``RuntimeError`` if permissions name a user or a vhost that does not exist."""
         known = set(vhosts)
         for user, vhost, *_ in [*(key for key, _ in self._permissions), *(key for key, _ in self._topic_permissions)]:
             if user not in self._users or vhost not in known:

@@ -5,8 +5,8 @@ bindings from and to what goes, and an auto-delete exchange that lost the last b
 from there. What went is told in a :class:`Removed`.
 
 Kept over a restart is what is durable: an exchange or a queue that says so (an exclusive queue never), a binding of
-which both ends are, every policy. Each change of that is noted (:mod:`warren.actors.engines.declared.changes`) for
-whoever writes it down.
+which both ends are, every policy. Each change of that is noted (:mod:`warren.actors.engines.declared.changes`) to be
+saved.
 
 Invariants: a binding's ends exist; each binding stands with its source, with its destination and in the routing table.
 """
@@ -59,7 +59,7 @@ NOTHING_REMOVED: Final = Removed()
 
 @attrs.define(eq=False, repr=False)
 class VhostDefinitions:
-    """One vhost's definitions. One caller at a time; ``routing`` may be read by anybody."""
+    """One vhost's definitions. One caller at a time; any thread may read ``routing``."""
 
     name: str
     _notes: ChangeNotes
@@ -154,10 +154,10 @@ class VhostDefinitions:
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def declare_queue(self, declaration: QueueDeclaration, *, named_by_node: bool = False) -> bool:
-        """See that the queue is there; returns whether it is new.
+        """Declare a queue; return whether it is new.
 
-        Raises :class:`PreconditionFailedError` where it is another one, :class:`ResourceLockedError` where one of the
-        two is exclusive, :class:`AccessRefusedError` for a reserved name that is not the node's choice.
+        Raises :class:`PreconditionFailedError` if the existing queue differs, :class:`ResourceLockedError` if one of
+        the two is exclusive, :class:`AccessRefusedError` for a reserved name that is not the node's choice.
         """
         existing = self._queues.get(declaration.name)
         if existing is not None:
@@ -201,10 +201,10 @@ class VhostDefinitions:
     # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> bool:
-        """See that the exchange is there; returns whether it is new.
+        """Declare an exchange; return whether it is new.
 
-        Raises :class:`PreconditionFailedError` where it is another one, :class:`AccessRefusedError` for a reserved
-        name and for the default exchange.
+        Raises :class:`PreconditionFailedError` if the existing exchange differs, :class:`AccessRefusedError` for a
+        reserved name and for the default exchange.
         """
         if declaration.name == DEFAULT_EXCHANGE:
             raise AccessRefusedError("operation not permitted on the default exchange")

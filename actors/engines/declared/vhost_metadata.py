@@ -1,4 +1,4 @@
-"""What is said of a vhost beside its name: a description, tags, and which queues are declared where nobody says."""
+"""A vhost's metadata: a description, tags, and the default queue type."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class VhostMetadata:
         return said if self.default_queue_type is None else said | {"default_queue_type": self.default_queue_type}
 
     def in_file(self) -> dict[str, Any]:
-        """As :meth:`to_json`, of what is not as it is without anybody's doing; for our own file."""
+        """Return the item for the definitions file: as :meth:`to_json`, empty if everything is at its default."""
         return {"metadata": self.to_json()} if self != VhostMetadata() else {}
 
     @classmethod

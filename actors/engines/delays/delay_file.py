@@ -23,7 +23,7 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.record_log import RecordLog
 
 BLOCK: Final = 64
-"""So many of a sealed file's next messages are in RAM: 2 KiB."""
+"""How many of a sealed file's next messages are in RAM: 2 KiB."""
 
 
 def log_path(directory: str, number: int) -> str:
@@ -166,7 +166,7 @@ class SealedFile(DelayFile):
     """Messages that were ever in it."""
     log_bytes: int = attrs.field(kw_only=True)
     _out: bytearray | None = None
-    """A bit for each entry that is taken or gone, in order of time; ``None``: there is none."""
+    """A bit for each entry, set if taken or gone, in order of time; ``None`` if no entry is."""
     _next: int = 0
     """All before this one are out."""
     _block: f.Entries | None = None

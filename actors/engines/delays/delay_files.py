@@ -34,7 +34,7 @@ from warren.storage.record_log import HEAD, RecordLog
 _LOG = logger("delays")
 
 FILE_ENTRIES: Final = 16384
-"""So many messages of a file are listed in RAM while it is written; then it is sealed, however small."""
+"""How many messages a file has in RAM while it is written; then it is sealed, however small."""
 GONE_AT_ONCE: Final = 65536
 """Places in one record, and those that may wait to be written."""
 
@@ -205,7 +205,7 @@ class DelayFiles:
         return self._open
 
     def _seal(self) -> None:
-        """The file that is written is full: the next record begins another one. Where there is no room, later."""
+        """Seal the full file; the next record begins another one. If the disk is full, this happens later."""
         full = self._open
         if full is None:
             return

@@ -22,7 +22,7 @@ of others; little-endian::
     file u32  offset u32  …                                                 for every one that is gone
 
 *size*: of the whole record. *damaged*: 1 where the log has something that cannot be read. An index that is missing or
-damaged, or of a log of another size, is made anew from the log.
+damaged, or of a log of another size, is rebuilt from the log.
 """
 
 from __future__ import annotations

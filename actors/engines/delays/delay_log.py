@@ -5,7 +5,7 @@ full is *sealed*: an index in order of time is written beside it, and nothing of
 (:mod:`warren.actors.engines.delays.delay_file`). What is due next comes from a heap of the files by their first
 message.
 
-A message is *taken* when it is due, and *gone* once somebody says that it is published; or when it is called back. That
+A message is *taken* when it is due, and *gone* once it is reported as published, or when it is called back. That
 is written down in the file that is written then, whichever the message's own is. A file of which no message is left is
 deleted. One that is mostly garbage is *reclaimed*: what lives in it, and what it says of others that are still there,
 is written again at the end, and the file is deleted.
@@ -78,7 +78,7 @@ class DelayLog(DelayFiles):
         """Take messages that are due, the first first: at most ``count``, and of ``size_bytes`` or one."""
         taken: list[DueMessage] = []
         if len(self._unwritten_gone) >= GONE_AT_ONCE:
-            return taken  # nobody could write down what becomes of them
+            return taken  # their outcome could not be written down
         while len(taken) < count and size_bytes > 0:
             first = self._first()
             if first is None or first[0] > now_ms:

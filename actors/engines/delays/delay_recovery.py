@@ -1,7 +1,7 @@
 """What a stop or a crash has left of delayed messages: sealed files as their indexes say, the last file by reading it.
 
 What is gone of a file stands in that file or in a later one, so they are looked at from the last to the first. An index
-that is missing or damaged is made anew from its log.
+that is missing or damaged is rebuilt from its log.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _offsets(data: bytes | bytearray) -> npt.NDArray[Any]:
 
 
 def index_of(files: FileSystem, log: RecordLog, path: str, damage: list[DataError]) -> f.Index:
-    """A log's index; made anew where it cannot be read. ``damage``: where to note what of the log cannot."""
+    """Return a log's index, rebuilt if it cannot be read. ``damage`` collects unreadable parts of the log."""
     size = files.size(log.path)
     if files.exists(path):
         try:

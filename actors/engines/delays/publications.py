@@ -53,7 +53,7 @@ class Run:
 
 
 def runs_of(messages: Iterable[DueMessage], unreadable: list[DueMessage]) -> Iterator[Run]:
-    """The runs. ``unreadable``: gets messages that are none: nobody could publish them ever."""
+    """Yield the runs. ``unreadable`` collects messages that can never be published."""
     last: Run | None = None
     for message in messages:
         try:

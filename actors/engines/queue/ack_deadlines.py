@@ -1,8 +1,8 @@
 """AckDeadlines: which deliveries of one queue have been held for too long.
 
 Of channels, or consumers, that have a *timeout*; others are not noted. A message is due between its timeout and a
-sixteenth more: deliveries of that time are one mark, however many they are. Whoever has a message may *extend* its
-time, as often as he likes.
+sixteenth more: deliveries of that time are one mark, however many they are. The holder of a message may *extend* its
+time any number of times.
 
 What is due and not settled goes back to the queue: it has *lapsed*. Its holder may not know, so that it may settle it
 all the same: that means nothing then.

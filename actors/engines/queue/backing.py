@@ -1,6 +1,5 @@
-"""Where a queue keeps its messages: one :class:`~warren.queue_index.queue.variable_queue.VariableQueue`, or the levels
-of a
-priority queue, each of which is one.
+"""Where a queue keeps its messages: one :class:`~warren.queue_index.queue.variable_queue.VariableQueue`, or one for
+each level of a priority queue.
 
 Levels are the numbers ``max_priority … 0``, each with files of its own, highest first; a queue without priorities is
 the one level 0 under its own name. A level stands in one of three states:
@@ -8,13 +7,13 @@ the one level 0 under its own name. A level stands in one of three states:
 =========  ==========================================================================================================
 awake      its VariableQueue is in memory
 asleep     it was closed as for a clean stop; only its recovery terms are in memory (:class:`Asleep`)
-untouched  nobody has asked for it yet: it has no files
+untouched  it has not been used yet and has no files
 =========  ==========================================================================================================
 
-Whoever asks for a level (:meth:`Backing.level`) wakes it. A level can be put to sleep while nothing of it is pending,
-nothing waits to be confirmed, and every message of it is persistent: so nothing is lost but what only saves time, and
-the way its rates went. It is put to sleep where nothing of it is in RAM, where it is lazy, and where a duration has
-been set, which is to say that memory is wanted. What is told of a level (counts, bytes) is told without waking it.
+:meth:`Backing.level` wakes a level. A level can be put to sleep while nothing of it is pending, nothing waits to be
+confirmed, and all its messages are persistent, so only caches and the history of its rates are lost. It is put to sleep
+if nothing of it is in RAM, if it is lazy, or if a duration has been set, which means that memory is wanted. Its counts
+and sizes can be read without waking it.
 
 A crash finds a sleeping level's files as a clean stop left them; without recovery terms they are scanned like others.
 """
@@ -31,7 +30,7 @@ from warren.queue_index.queue.state import Mode
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 
 PartsOf = Callable[[int | None], QueueFiles]
-"""What a level is made of; of ``None``: the queue itself, where it has no levels."""
+"""Return the files of a level, or for ``None`` of the queue itself, if it has no levels."""
 RandomBytes = Callable[[int], bytes]
 
 _ASLEEP_REF: Final = bytes(16)
@@ -89,7 +88,7 @@ class Backing:
         self._duration_s: float | None = None
         self._read: dict[int, tuple[int, int]] | None = None
         self.single: VariableQueue | None = self._queues.get(0) if max_priority is None else None
-        """The one queue where there are no levels and it is awake: the fast path."""
+        """The only queue, if there are no levels and it is awake: the fast path."""
 
     # ── waking and sleeping ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,9 +133,9 @@ class Backing:
         self._asleep[number] = asleep
 
     def hibernate(self) -> bool:
-        """Rest, and put to sleep what can sleep and is worth it; returns whether everything sleeps.
+        """Rest, and put to sleep the levels that can sleep and are worth it; return whether all sleep.
 
-        Whoever calls knows that no confirm waits.
+        The caller ensures that no confirm waits.
         """
         for number, queue in list(self._queues.items()):
             keeps = queue.state.ram_msg_count and self._mode == "default" and self._duration_s is None
@@ -159,7 +158,7 @@ class Backing:
             self.single = None
         self._read = self._read or None
         if not self._queues:
-            self._duration_s = None  # nobody tells it any more what holds; it asks when it wakes
+            self._duration_s = None  # it no longer receives durations; it asks for one when it wakes
         return not self._queues
 
     @property
@@ -242,7 +241,7 @@ class Backing:
         return status
 
     def status(self) -> dict[str, Any]:
-        """The levels' statuses, added up; where there are levels, ``priority_lengths`` too."""
+        """Return the sum of the levels' statuses, with ``priority_lengths`` if the queue has levels."""
         if self.levels is None:
             return self.status_of(0)
         total: dict[str, Any] = {}
@@ -327,9 +326,9 @@ class Backing:
         return self.recovering
 
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
-        """Stop cleanly; the recovery terms of every level, by the name under which it is stored.
+        """Stop cleanly; return the recovery terms of every level, by the name under which it is stored.
 
-        A queue that is not durable is deleted instead, and has none.
+        A queue that is not durable is deleted instead; the result is empty.
         """
         if not self.durable:
             self.delete()

@@ -1,4 +1,4 @@
-"""Consumers of one queue: who gets the next message, and what each channel has not settled.
+"""Consumers of one queue: which gets the next message, and what each channel has not settled.
 
 A consumer has *room* while fewer messages than its prefetch are unacked with it, and there is room in what it shares
 with others, if it does; one that acks nothing, or has no prefetch, always has. Consumers stand in one ring for each
@@ -9,9 +9,9 @@ order in which they left, so that none of them gets everything.
 
 *Exclusive*: the only consumer, while it is there. *Single active consumer*: the first one that came gets everything;
 when it goes, the next one of the rings does. It does not lose its place because it has no room, nor to one of higher
-priority. Where it is cancelled with messages that it has not settled, its *successor* waits until they are, or until
-the queue hands out anew for another reason: messages that come back, a consumer that comes, a channel that goes. So
-what comes back is delivered before what stood behind it.
+priority. If it is cancelled with unsettled messages, its *successor* waits until they are settled, or until another
+event restarts delivery: messages are requeued, a consumer is added, or a channel closes. So requeued messages are
+delivered before those that followed them.
 
 Invariants: a consumer that has room, and shares none, is in its ring; what counts as unacked with a consumer is the
 number of its tags.
@@ -39,15 +39,15 @@ class Shared(Protocol):
         """How many messages more there is room for, at the moment."""
 
     def take(self, count: int) -> int:
-        """Take room for so many; for how many there was."""
+        """Take room for up to ``count`` messages; return how many fit."""
 
     def give_back(self, count: int) -> None:
-        """So many did not need theirs."""
+        """Return unused room for ``count`` messages."""
 
 
 @attrs.frozen
 class Consumer:
-    """Somebody who wants messages."""
+    """One subscription to a queue."""
 
     channel: str
     tag: str
@@ -89,14 +89,15 @@ class ConsumerState:
         return (room if shared.room else 0) if consumer.acks_unseen else min(room, shared.room)
 
     def take_shared(self, count: int) -> int:
-        """Take so many of what it shares; how many it may have. One that acks unseen takes none, and needs one."""
+        """Take shared room for ``count`` messages; return how many fit. A consumer that acks unseen takes no room but
+        gets messages only while there is some."""
         shared = self.consumer.shared
         if shared is None or self.consumer.acks_unseen:
             return count if shared is None or shared.room else 0
         return shared.take(count)
 
     def give_shared_back(self, count: int) -> None:
-        """So many of those that it took were not needed."""
+        """Give back unused shared room for ``count`` messages."""
         if count and (shared := self.consumer.shared) is not None and not self.consumer.acks_unseen:
             shared.give_back(count)
 
@@ -155,7 +156,7 @@ class Consumers:
             self.active = state
 
     def remove(self, tag: str) -> Consumer | None:
-        """Let a consumer go; what is unacked stays with its channel. ``None``: there was none of that name."""
+        """Remove and return a consumer; its unacked messages stay with the channel. ``None`` if the tag is unknown."""
         state = self._by_tag.pop(tag, None) if self._by_tag else None
         if state is None:
             return None
@@ -191,7 +192,7 @@ class Consumers:
                 self._enter_ring(state)
 
     def set_room(self, tag: str, room: int) -> None:
-        """Let a consumer have room for so many more, whatever is unacked with it."""
+        """Let a consumer have room for ``room`` more messages, regardless of what it has unacked."""
         state = self._by_tag.get(tag) if self._by_tag else None
         if state is not None and state.room != room:
             self.set_prefetch(tag, max(state.unacked + room, 1), state.consumer.shared)
@@ -211,9 +212,9 @@ class Consumers:
     # ── who is next ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def next(self) -> tuple[ConsumerState, int] | None:
-        """Who gets the next message, and how many it may get in one go; ``None``: nobody has room.
+        """Return the consumer that gets the next message, and how many it may get at once; ``None`` if all are full.
 
-        To be asked when there is a message: it is everybody's turn until one has room.
+        Call this only if there is a message: consumers without room lose their turn.
         """
         if self._single_active:
             room = self.room
@@ -244,8 +245,8 @@ class Consumers:
         return ack_required, sum(state.room for state in ring)
 
     def turns(self, count: int) -> tuple[list[ConsumerState], int]:
-        """Whose turn it is, one behind the other, for ``count`` messages of a :meth:`round`; and how many each gets,
-        every n-th: then it is the first one's turn again. The next one alone, where there is no such number."""
+        """Return the consumers whose turn it is, in order, for ``count`` messages of a :meth:`round`, and how many each
+        gets (every n-th); then it is the first one's turn again. If they cannot share evenly, return the next alone."""
         ring = self._rings[0][1] if self._rings else ()
         each = min([state.room for state in ring], default=0)
         if len(ring) > 1:
@@ -397,7 +398,7 @@ class Consumers:
         return [tags.runs[0] for tags in self._channels.values() if tags.runs] if self._channels else []
 
     def oldest_tag(self, channel: str) -> int | None:
-        """The first tag that a channel has not settled; ``None``: it has none."""
+        """Return the first tag that a channel has not settled, ``None`` if all are settled."""
         return self._known(channel).oldest
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────

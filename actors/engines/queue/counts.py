@@ -26,7 +26,7 @@ class Counts:
     refused: int = 0
     delivered: int = 0
     delivered_no_ack: int = 0
-    """Of those delivered: gone as they went, nobody acks them."""
+    """Of those delivered: removed on delivery, without an ack."""
     got: int = 0
     """Of those delivered that are to be acked: asked for, not consumed."""
     redelivered: int = 0

@@ -23,7 +23,7 @@ from warren.storage.errors import MessageError
 _LOG = logger("queue")
 
 BATCH_MESSAGES: Final = 1024
-"""So many die together at most: their bodies are in memory while they are on their way."""
+"""The largest number that die together: their bodies are in memory while they are on their way."""
 
 _NO_ID: Final = bytes(16)
 

@@ -176,7 +176,7 @@ def _cause(death: Any) -> tuple[Any, Any] | None:
 def is_cycle(headers: Table | None, queue: str) -> bool:
     """Whether a dead letter with these headers must not go (again) into ``queue``.
 
-    It was there before, and since then nobody rejected it: it would go round for ever. A letter that has just been
+    It was there before and has not been rejected since, so it would go round for ever. A letter that has just been
     rejected goes anywhere.
     """
     deaths = (headers or {}).get(DEATHS)

@@ -38,7 +38,7 @@ class TagRun(Generic[Owner]):
 
     @property
     def end(self) -> int:
-        """The tag behind the last one."""
+        """The tag after the last one."""
         return self.first + self.count
 
     @property
@@ -69,7 +69,7 @@ class DeliveryTags(Generic[Owner]):
 
     @property
     def oldest(self) -> int | None:
-        """The first tag that is not settled; ``None``: there is none."""
+        """The first tag that is not settled; ``None`` if all are settled."""
         return self._runs[0].first if self._runs else None
 
     @property
@@ -97,13 +97,13 @@ class DeliveryTags(Generic[Owner]):
         return first
 
     def pass_by(self, count: int) -> int:
-        """Number messages that nobody will settle; the first one's tag."""
+        """Number ``count`` messages that need no settling; return the first one's tag."""
         first = self._next
         self._next += count
         return first
 
     def take(self, tags: Sequence[range]) -> list[TagRun[Owner]]:
-        """Settle tags; the runs they had. Raises :class:`UnknownTagError`, and settles none, where one is not there."""
+        """Settle tags; return their runs. Raises :class:`UnknownTagError` and settles none if a tag is unknown."""
         parts = [part for part in tags if part]
         if len(parts) > 1:
             parts.sort(key=lambda part: part[0])
@@ -149,7 +149,7 @@ class DeliveryTags(Generic[Owner]):
         return bisect_right(runs, tag, key=_first) - 1
 
     def _covers(self, part: range) -> bool:
-        """Whether all of these tags are here."""
+        """Return whether all tags of ``part`` are here."""
         runs, at, tag = self._runs, self._index(part.start), part.start
         if at < 0:
             return False

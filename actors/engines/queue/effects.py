@@ -1,6 +1,6 @@
 """What a queue answers with: the values that leave a :class:`~warren.actors.engines.queue.queue_process.QueueProcess`.
 
-A queue calls nobody. What it has for others collects in one :class:`Effects`, which whoever runs the queue takes away
+A queue makes no outgoing calls. Its output collects in one :class:`Effects`, which the host takes
 (:meth:`~warren.actors.engines.queue.queue_process.QueueProcess.drain_effects`) and passes on.
 """
 

@@ -32,13 +32,13 @@ WallClock = Callable[[], int]
 
 
 class DeathWatcher(Protocol):
-    """Somebody who is to know which messages die, or come back by themselves."""
+    """Is notified of messages that die or come back by themselves."""
 
     def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
-        """So many at the head of a level are about to."""
+        """``count`` messages at the head of a level are about to die."""
 
     def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
-        """These, by levels and seq_ids, came back too often and are about to."""
+        """These messages, by levels and seq_ids, came back too often and are about to die."""
 
     def lapsed(self, channel: str, tags: range) -> None:
         """A channel has held these, by their delivery tags, for too long: they come back."""
@@ -61,9 +61,9 @@ class Expiry:
     expiring: bool = attrs.field(init=False)
     """Whether a message may have an expiry."""
     _starting: bool = attrs.field(init=False)
-    """Whether limits hold for what a stop has brought back, too, and nobody has seen to that."""
+    """Whether limits must still be applied to messages restored at the start."""
     _deadline_us: int | None = attrs.field(init=False)
-    """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
+    """While the queue is asleep: when the message at the head expires; 0 if not looked up yet."""
     watcher: DeathWatcher | None = attrs.field(init=False, default=None)
     """For tests."""
 
@@ -165,7 +165,7 @@ class Expiry:
             self.expiring = False
 
     def fresh_at_head(self, level: int, limit: int) -> int:
-        """How many messages at the head of a level, at most so many, may be handed out now."""
+        """Return how many messages at the head of a level, at most ``limit``, may be handed out now."""
         count, due = self._backing.level(level).head_due(self._wall_clock(), limit)
         return 0 if due else count
 
@@ -181,14 +181,14 @@ class Expiry:
                 return
             queue = self._backing.level(level)
             count = min(queue.head_excess(*excess), BATCH_MESSAGES)
-            if self.expiring:  # as if messages had come one by one: what is due behind the first ones expires
+            if self.expiring:  # as if messages had come one by one: what is due after the first ones expires
                 fresh, due = queue.head_due(self._wall_clock(), count)
                 count = 1 if due else fresh
             self._take_head(level, queue, count, "maxlen")
             self.expire()
 
     def reject(self, held: Held, reason: Reason = "rejected") -> bool:
-        """Messages that a channel had die; ``False``: of that nobody hears, they are to be acked."""
+        """Dead-letter messages held by a channel. ``False`` if the queue has no dead letters: the caller acks them."""
         outbox = self._open_outbox()
         if outbox is None:
             return False
@@ -196,7 +196,7 @@ class Expiry:
         return True
 
     def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
-        """Messages die that the limits did not let in, where they are to be heard of."""
+        """Report messages that the limits refused, and dead-letter them if the limits say so."""
         if self.watcher is not None:
             self.watcher.refused(bodies)
         outbox = self._open_outbox()

@@ -1,7 +1,7 @@
 """How many messages may wait: ``x-max-length``, ``x-max-length-bytes`` and what ``x-overflow`` does about more.
 
 Only ready messages count, and only the bytes of their bodies. ``drop-head``: what has waited longest goes. The other
-two refuse the message that would be too many, each message by itself: a smaller one behind it may still fit.
+two refuse the message that would be too many, each message by itself: a smaller one after it may still fit.
 """
 
 from __future__ import annotations

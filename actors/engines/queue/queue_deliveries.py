@@ -1,4 +1,4 @@
-"""QueueDeliveries: what goes out of one queue, to its consumers and to those who ask.
+"""QueueDeliveries: what goes out of one queue, to its consumers and to gets.
 
 The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that hands out. A message that is
 handed to a waiting consumer as it comes never expires, and never counts for a limit. What is delivered again is counted
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from warren.queue_index.queue.removal import Wanted
 
 _ROUND_MESSAGES: Final = 1024
-"""So many are taken at once for several consumers in turns."""
+"""How many messages are taken at once for several consumers in turns."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -106,7 +106,7 @@ class QueueDeliveries(QueueSettlements):
         return True
 
     def deliver(self, at_most: int | None = None) -> bool:
-        """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""
+        """Deliver at most ``at_most`` ready messages to consumers with room; return whether more could be delivered."""
         consumers = self._consumers
         left = at_most
         while (ready := len(self.backing)) and (chosen := consumers.next()) is not None and left != 0:
@@ -118,7 +118,7 @@ class QueueDeliveries(QueueSettlements):
         return bool(ready) and consumers.next() is not None
 
     def _hand_out(self, count: int) -> None:
-        """Hand so many messages to consumers, who have room for them; due or not."""
+        """Deliver ``count`` messages, due or not, to consumers, which have room for them."""
         while count and (chosen := self._consumers.next()) is not None:
             state, room = chosen
             given = self._give(state, min(room, count), fresh=True)

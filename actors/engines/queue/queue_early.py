@@ -1,4 +1,4 @@
-"""QueueEarly: what happened to messages while nobody ran their queue.
+"""QueueEarly: what happened to messages outside their queue's turns.
 
 The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that takes note of it afterwards;
 :mod:`warren.actors.queue.early_deliveries` and :mod:`warren.actors.read_ahead` say how it comes about. All are short
@@ -61,7 +61,7 @@ class QueueEarly(QueueDeliveries):
         return single is not None and single.write_ahead(envelope, msg_ids, bodies)
 
     def enter_written(self, envelope: Envelope, early: DeliveredEarly | None) -> None:
-        """Take in what was written ahead, all with this envelope. ``early``: the first of it, where it has gone out."""
+        """Take in what was written ahead, all with this envelope. ``early``: its first message, if delivered."""
         queue = self.backing.level(0)
         bytes_before = queue.state.bytes
         seq_ids = queue.enter_written(envelope)
@@ -133,7 +133,7 @@ class QueueEarly(QueueDeliveries):
         self._pending_confirms.add(level, token)
 
     def touch(self) -> None:
-        """Somebody declared it again, or asked how it is: that is use."""
+        """Note that the queue was used: it was declared again, or its status was read."""
         self._used_at_us = self._wall_clock()
 
 

@@ -1,14 +1,14 @@
 """QueueProcess: one queue as its users see it.
 
-A plain object around a :class:`~warren.actors.engines.queue.backing.Backing`, which keeps the messages. It knows who
-consumes and what is unacked (:mod:`~warren.actors.engines.queue.queue_deliveries`), and which messages die, when, and
-where they go (:mod:`~warren.actors.engines.queue.expiry`). It calls nobody: what it has for others collects in its
-effects (:mod:`~warren.actors.engines.queue.effects`). The wall clock is handed in; nothing happens by itself, so
-whoever runs it asks for the next deadline and comes back then (:meth:`QueueProcess.tick`).
+A plain object around a :class:`~warren.actors.engines.queue.backing.Backing`, which keeps the messages. It tracks
+consumers and unacked messages (:mod:`~warren.actors.engines.queue.queue_deliveries`), and which messages die, when, and
+where they go (:mod:`~warren.actors.engines.queue.expiry`). It makes no outgoing calls: its output collects in its
+effects (:mod:`~warren.actors.engines.queue.effects`). The wall clock is passed in; nothing happens by itself, so the
+host asks for the next deadline and calls :meth:`QueueProcess.tick` then.
 
-*Dead letters* leave in numbered batches. The queue keeps the messages, as if somebody had them unacked, until it is
-told that the batch is safe where it went; so what was confirmed is not lost on the way, and a crash on the way may
-leave it in both places.
+*Dead letters* leave in numbered batches. The queue keeps the messages, as if they were unacked, until the batch is
+reported safe at its destination. So confirmed messages are not lost on the way, but a crash may leave them in both
+places.
 
 *Confirms*: a publish may bring a token. It comes back once: when all of its messages are as safe as the index and the
 store call it, or as soon as one of them is refused.
@@ -52,7 +52,7 @@ class QueueProcess(QueueEarly):
         self._note_arguments()
 
     def watch(self, *, is_watched: bool) -> None:
-        """Whether somebody wants to see every message: then none goes past it."""
+        """Set whether every message must be seen; if so, none bypasses the queue."""
         self._is_watched = is_watched
         self._note_plain()
 
@@ -71,9 +71,9 @@ class QueueProcess(QueueEarly):
             self.backing.set_mode(mode)
 
     def set_policies(self, policies: AppliedPolicies) -> None:
-        """Other policies hold from now on: what they make one too many dies, and ``expires`` begins anew.
+        """Apply other policies: messages beyond the new limits die, and the ``expires`` time starts again.
 
-        As in a broker, a queue that a policy made lazy stays so when the policy goes, until the queue is started again.
+        As in a broker, a queue that a policy made lazy stays lazy without the policy, until the queue is restarted.
         """
         self.policies = policies
         self._used_at_us = self._wall_clock()
@@ -134,7 +134,7 @@ class QueueProcess(QueueEarly):
         token: object | None,
     ) -> None:
         if self.backing.levels is not None and len(self._consumers):
-            self.deliver()  # a consumer that waits gets what comes first, whatever comes behind it
+            self.deliver()  # a waiting consumer gets the earlier messages, whatever follows them
         self.tick()
         if self.counts is not None:
             self.counts.note_published(len(bodies), envelope.bodies_bytes(bodies), envelope.persistent)
@@ -226,7 +226,7 @@ class QueueProcess(QueueEarly):
         self._note_confirm(level, token, confirm=confirm)
 
     def ids_at(self, level: int, seq_ids: Sequence[int]) -> list[bytes | None]:
-        """The msg_ids of the messages of a level under these seq_ids, which ascend; ``None`` where none is."""
+        """Return the msg_ids of a level's messages with these ascending seq_ids; ``None`` for each missing message."""
         if level not in self.backing.numbers:
             return [None] * len(seq_ids)
         return self.backing.level(level).ids_at(seq_ids)
@@ -265,7 +265,7 @@ class QueueProcess(QueueEarly):
         return self._expiry.is_over
 
     def expires_at_us(self) -> int | None:
-        """When the queue itself is to be deleted, if nobody uses it until then."""
+        """Return when the queue itself is to be deleted, if it is not used until then."""
         expires_ms = self.arguments.expires_ms
         if expires_ms is None or len(self._consumers):
             return None
@@ -393,7 +393,7 @@ class QueueProcess(QueueEarly):
 
     @property
     def has_counted(self) -> bool:
-        """Whether anything has happened since somebody took the counts."""
+        """Whether anything was counted since the counts were last taken."""
         return self.counts is not None and self.counts.any
 
     def stats(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""QueueSettlements: one queue's consumers and channels, what they have, and how they settle it.
+"""QueueSettlements: one queue's consumers and channels, their messages, and how they settle them.
 
 The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that takes back. A message that
-is not acked comes back to its old place, now or later (:mod:`~warren.actors.engines.queue.retries`), or dies; where a
-consumer may hold messages only for so long, it does so by itself (:mod:`~warren.actors.engines.queue.ack_deadlines`).
+is not acked comes back to its old place, now or later (:mod:`~warren.actors.engines.queue.retries`), or dies. If a
+consumer has an ack timeout, this happens by itself (:mod:`~warren.actors.engines.queue.ack_deadlines`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class QueueSettlements:
     """For what its files and memory need: paging, syncs, recovery. Messages come and go by the queue's own calls."""
     _wall_clock: WallClock = attrs.field(kw_only=True)
     counts: Counts | None = attrs.field(default=None, kw_only=True)
-    """What has happened; ``None``: nobody counts."""
+    """Event counts; ``None`` if they are not wanted."""
     policies: AppliedPolicies = attrs.field(default=NO_POLICIES, kw_only=True)
     arguments: QueueArguments = attrs.field(init=False)
     """What the declaration and the policies come to."""
@@ -48,7 +48,7 @@ class QueueSettlements:
     _expiry: Expiry = attrs.field(init=False)
     _used_at_us: int = attrs.field(init=False)
     _returned_log: Callable[[QueueDeclaration], RecordLog] | None = attrs.field(default=None, kw_only=True)
-    """Makes a queue's log of what came back; ``None``: there is none, for the queue does not survive either."""
+    """Creates a queue's log of requeued messages; ``None`` for a queue that does not survive a restart."""
     _sync: bool = attrs.field(default=True, kw_only=True)
     """Whether what is called safe survives a power loss, or only the process."""
     _tells_out: bool = attrs.field(default=True, kw_only=True)
@@ -95,7 +95,7 @@ class QueueSettlements:
         return self._effects
 
     def tell_deaths_to(self, watcher: DeathWatcher) -> None:
-        """Tell somebody which messages die, and how, and which were held for too long."""
+        """Report to ``watcher`` which messages die, and how, and which were held for too long."""
         self._expiry.watcher = watcher
 
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
@@ -116,7 +116,7 @@ class QueueSettlements:
         self._note_active(before)
 
     def set_room(self, tag: str, room: int) -> None:
-        """Let a consumer have room for so many more, whatever is unacked with it."""
+        """Let a consumer have room for ``room`` more messages, regardless of what it has unacked."""
         self._consumers.set_room(tag, room)
 
     def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
@@ -137,9 +137,9 @@ class QueueSettlements:
         return True
 
     def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
-        """Let a channel's consumers go and requeue what it has unacked; returns how many messages that were.
+        """Remove a channel's consumers and requeue its unacked messages; return how many these were.
 
-        ``seen_up_to``: what was delivered behind this tag nobody has seen; ``None``: all of it was.
+        ``seen_up_to``: messages delivered after this tag were not seen; ``None``: all were.
         """
         before = self._consumers.active
         tags, runs = self._consumers.remove_channel(channel)
@@ -155,7 +155,7 @@ class QueueSettlements:
         return self._come_back(seen, failed=True) + self._come_back(unseen, seen=False)
 
     def lose_channel(self, channel: str) -> int:
-        """:meth:`close_channel` of one that nobody can say anything of any more."""
+        """Close a channel for which it is unknown what was seen. See :meth:`close_channel`."""
         return self.close_channel(channel, self._consumers.oldest_tag(channel))
 
     def _note_active(self, before: ConsumerState | None) -> None:
@@ -192,9 +192,9 @@ class QueueSettlements:
         self._come_back(self._settled(channel, tags), retried=True, wait_ms=wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
-        """A channel may hold a message for so long from now on, where its time is limited.
+        """Let a channel hold a message for ``time_ms`` from now on, if its time is limited.
 
-        Raises :class:`~warren.actors.engines.errors.UnknownTagError` where it has it no more.
+        Raises :class:`~warren.actors.engines.errors.UnknownTagError` if the channel no longer has it.
         """
         self._consumers.check_present(channel, tag)
         if self._deadlines is not None:
@@ -309,7 +309,7 @@ class QueueSettlements:
         return sum(len(seq_ids) for _, seq_ids in held)
 
     def _limit_time(self, channel: str, first: int, count: int, timeout_ms: int) -> None:
-        """A channel got messages, and may hold them for so long."""
+        """Limit how long a channel may hold the messages it just got."""
         if self._deadlines is None:
             from warren.actors.engines.queue.ack_deadlines import AckDeadlines  # noqa: PLC0415 - most have none
 

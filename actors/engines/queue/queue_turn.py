@@ -1,4 +1,4 @@
-"""QueueTurn: what a queue does in one turn, whoever runs it.
+"""QueueTurn: what a queue does in one turn, independent of the host that runs it.
 
 A *turn* works off what waits in the queue's inbox, and ends in three steps:
 
@@ -13,8 +13,8 @@ The two hosts are :class:`warren.actors.queue.queue_actor.QueueActor` and
 file or randomness here.
 
 *Syncs* are grouped. What was published is synced after the node's sync interval
-(:class:`~warren.actors.engines.queue.sync_group.SyncGroup`), or at once where somebody waits; after every turn with
-``sync="always"``. With ``"os"`` it is written and not synced. Settlements, which nobody waits for, are synced with
+(:class:`~warren.actors.engines.queue.sync_group.SyncGroup`), or at once if a publisher waits; after every turn with
+``sync="always"``. With ``"os"`` it is written and not synced. Settlements, which have no waiters, are synced along with
 publishes, or within the same time.
 
 *Reports.* A queue at work tells the memory monitor its RAM duration at a fixed interval.
@@ -24,7 +24,7 @@ has in RAM stays there until the memory monitor says that memory is wanted: as t
 time later. A queue with nothing in RAM leaves the memory monitor. The next message wakes it.
 
 *A full disk.* What finds no room stays in memory, and is tried again after ever longer waits. Publishers that wait for
-a confirm are told at once that their messages are not safe; consumers go on.
+a confirm learn at once that their messages are not safe; consumers go on.
 """
 
 from __future__ import annotations
@@ -104,15 +104,15 @@ class QueueTurn:
     _last_work_ns: int = 0
     _synced_ns: int = 0
     _got_ns: int = -_FOREVER_NS
-    """When somebody last asked for one message and got it."""
+    """When a get of one message last returned one."""
     _acks_on: str | None = None
-    """The channel that has acked since, one message or more: it has a sync to come."""
+    """The channel that has acked since then, whose acks will need a sync."""
     _reads_on: str | None = None
-    """The channel that may ask for more: it has got one soon after another, or after it had acked that."""
+    """The channel that may get more: it got two messages in quick succession, or got one after acking the last."""
     _ahead_of: str | None = None
     """The channel for which the last turn left messages."""
     _ahead_pays: bool = True
-    """Whether somebody took the last that were left so."""
+    """Whether any of the messages last left this way were taken."""
     _full_disk: FullDisk | None = None
 
     # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
@@ -126,7 +126,7 @@ class QueueTurn:
         priority: int,
         token: Any,
     ) -> None:
-        """Take messages that share an envelope. ``token``: answered once; ``None``: nobody waits for an answer."""
+        """Take messages that share an envelope. ``token``: answered once; ``None``: no answer is needed."""
         self.worked = True
         if token is not None:
             self.waiting[token] = None
@@ -153,13 +153,13 @@ class QueueTurn:
 
     @property
     def takes_early(self) -> bool:
-        """Whether a message may go out before a turn has taken it in. Any thread may ask while nobody has a turn."""
+        """Whether a message may go out before a turn has taken it in. Any thread may ask while no turn runs."""
         return self.comes_soon and self.process.takes_early
 
     @property
     def takes_ahead(self) -> bool:
-        """Whether a message that somebody waits for may be made safe before a turn takes it in: where it is the first
-        that is to be so. But once in a sync interval a turn takes in what is there, while somebody waits anyway."""
+        """Whether a message with a waiting publisher may be made safe before a turn takes it in: if nothing else waits
+        to be made safe. Once per sync interval a turn takes in what was written, while a publisher waits anyway."""
         if self.waiting or self._sync_now or self.resting or self.waits_for_room or not self.process.takes_ahead:
             return False
         return self._clock.now_ns() < self._synced_ns + self._sync_group.delay_ns()
@@ -176,7 +176,7 @@ class QueueTurn:
         return True
 
     def enter_written(self, envelope: Envelope, early: DeliveredEarly | None) -> None:
-        """Take in what was written ahead. ``early``: the first of it, where it has gone out."""
+        """Take in what was written ahead. ``early``: its first message, if already delivered."""
         self.worked = True
         self.settled = self.settled or early is not None
         self.process.enter_written(envelope, early)
@@ -259,7 +259,7 @@ class QueueTurn:
         self.process.take_off(ahead.channel, None, ahead.first_tag, gone)
 
     def hand_out(self) -> None:
-        """Let consumers have what came before in this turn, before somebody else takes it or looks."""
+        """Deliver what came earlier in this turn to consumers, before another operation takes or reads it."""
         if self.worked and self.receivers:
             self.process.deliver()
 
@@ -278,12 +278,12 @@ class QueueTurn:
             self.process.nack(channel, tags, requeue=outcome != "reject", failed=outcome == "failed")
 
     def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
-        """Take back what a channel has, to be delivered again after so long."""
+        """Take back what a channel has, to be delivered again after ``wait_ms``."""
         self.worked = self.settled = True
         self.process.retry(channel, tags, wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
-        """A channel may hold a message for so long from now on."""
+        """Let a channel hold a message for ``time_ms`` from now on."""
         self.worked = True
         self.process.extend(channel, tag, time_ms)
 
@@ -347,8 +347,8 @@ class QueueTurn:
         return self._drop(tag)
 
     def close_channel(self, channel: str, tags: Sequence[str], seen_up_to: int | None = None) -> int:
-        """Let a channel go with its consumers; returns how many messages came back. ``seen_up_to``: the last tag that
-        somebody has seen the message of; ``None``: all were seen, :data:`LOST`: nobody can tell."""
+        """Remove a channel and its consumers; return how many messages came back. ``seen_up_to``: the tag of the last
+        message that was seen; ``None``: all were seen; :data:`LOST`: unknown."""
         self.worked = True
         if seen_up_to == LOST:
             requeued = self.process.lose_channel(channel)
@@ -402,7 +402,7 @@ class QueueTurn:
     def make_safe(self, *, hurry: bool, may_wait: bool = True) -> Effects:
         """The first step.
 
-        ``hurry``: somebody waits for a confirm. ``may_wait``: whether to wait for the disk; else the next turn does.
+        ``hurry``: a publisher waits for a confirm. ``may_wait``: whether to wait for the disk; else the next turn does.
         """
         process = self.process
         if self.receivers:
@@ -415,7 +415,7 @@ class QueueTurn:
         if self._sync_now:
             hurry, self._sync_now = True, False
         if hurry and self._host.has_work():
-            self._sync_now = True  # what somebody waits for may still be in the inbox
+            self._sync_now = True  # the publish to be confirmed may still be in the inbox
         mode = self._settings.sync
         if not may_wait and mode != "os" and (hurry or mode == "always") and (self.waiting or self.settled):
             self._sync_now = True
@@ -507,9 +507,9 @@ class QueueTurn:
         return self._full_disk is not None or self._is_store_full
 
     def _wait_for_room(self, error: NoRoomError) -> None:
-        """The disk is full: try again later. A crash before loses what was not confirmed, and brings back the settled.
+        """Handle a full disk: retry later. A crash before then loses unconfirmed messages and brings back settled ones.
 
-        Whoever waits for a confirm is told so.
+        Publishers that wait for a confirm are notified.
         """
         since_now = self._full_disk is None
         if self._full_disk is None:
@@ -612,7 +612,7 @@ class QueueTurn:
             self._host.call_later("deadline", wait_ns, self.deadline_due, first=True)
 
     def sync_due(self) -> None:
-        """Make safe what waits for it, at this turn's end; later, where a sync for somebody has come between."""
+        """Sync pending writes at this turn's end, or later if another sync has happened meanwhile."""
         self._sync_armed = False
         wait_ns = self._synced_ns + self._sync_group.delay_ns() - self._clock.now_ns()
         if wait_ns > 0 and self._full_disk is None:
@@ -640,7 +640,7 @@ class QueueTurn:
             self._host.unused()
 
     def idle_due(self) -> None:
-        """Rest, if nothing has come for so long and nothing waits to be safe. Else the turn's end sets the timer."""
+        """Rest, if idle for ``hibernate_after_ms`` and nothing waits to be safe. Else the turn's end sets the timer."""
         self._idle_armed = False
         self.worked = True
         now_ns = self._clock.now_ns()

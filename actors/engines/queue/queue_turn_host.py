@@ -53,7 +53,7 @@ class QueueTurnHost(Protocol):
         """Whether something waits there that is for a turn now."""
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Do ``work`` in a later turn, behind what is in the inbox."""
+        """Do ``work`` in a later turn, after what is in the inbox."""
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
         """Do ``work`` in a turn after ``wait_ns``, or (``first``) before other work; replaces a timer of that key."""
@@ -98,4 +98,4 @@ class QueueTurnHost(Protocol):
         """Publish dead letters; ``dead_letters_safe`` is to be called once they are safe."""
 
     def unused(self) -> None:
-        """Nobody uses the queue any more, so that it is to be deleted."""
+        """The queue is unused and is to be deleted."""

@@ -1,13 +1,13 @@
 """Read ahead: messages at the head of a queue that go out before a turn has taken them off.
 
-Who asks for one message after another would otherwise pay a turn for each. So a turn that has answered his get, or has
-taken off what went out, leaves the head of the queue here, as it stands; the next gets of that channel take from it,
-and their acks are noted. The queue does not change meanwhile, for every change takes a turn, and a turn begins with
+A channel that gets one message after another would otherwise need a turn for each. So a turn that has answered its get,
+or has taken off what went out, leaves the head of the queue here, as it stands; the next gets of that channel use it,
+and their acks are noted. The queue does not change meanwhile, because every change needs a turn, and a turn begins with
 taking off what went out so (:meth:`~warren.actors.engines.queue.queue_early.QueueEarly.take_off`), in one run. It comes
-within the sync interval, and leaves the head here anew as long as somebody goes on.
+within the sync interval, and leaves the head here again as long as the gets continue.
 
 As with early deliveries (:mod:`warren.actors.queue.early_deliveries`), all of it happens under the inbox's lock, while
-nobody runs a turn.
+no turn runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warren.actors.engines.queue.effects import Delivered
 from warren.queue_index.queue.fetching import Fetched
 
 MOST_AHEAD: Final = 256
-"""So many go out before a turn has to come."""
+"""How many messages go out before a turn is needed."""
 
 
 class ReadAhead:

@@ -1,10 +1,10 @@
 """Retries: what came back to a queue after it was delivered: how often, and until when it waits.
 
 A message *comes back* when it is requeued, when its channel goes, when a consumer has held it for too long, and when a
-crash leaves it unacked. Each time counts, as far as somebody has seen the message: with a prefetch most have not. Where
-nobody can tell, who works on messages in their order has seen the oldest, and that one counts: of a channel that was
-lost, of each channel at a clean stop, of all that was out when the process crashed (it is *blamed*, as it goes out
-again). So a message that kills its process dies of the delivery limit, and those behind it do not.
+crash leaves it unacked. Each time counts if the message was seen; with a prefetch most were not. If that is unknown,
+the oldest counts as seen, because messages are worked on in order: the oldest of a lost channel, of each channel at a
+clean stop, of all that was out when the process crashed (it is *blamed*, as it goes out again). So a message that kills
+its process dies of the delivery limit, and those after it do not.
 
 A message that has come back more often than the limit dies. One that is to wait
 (:mod:`~warren.actors.engines.declared.retry_policy`) is held as if a channel had it, and then goes to its old place: so
@@ -13,7 +13,7 @@ a wait moves no message, and loses none.
 *On disk*: a log of its own (:class:`~warren.storage.record_log.RecordLog`), in none of the files that RabbitMQ knows. A
 record is numbers, big-endian::
 
-    kind  level  first seq_id  behind the last  number
+    kind  level  first seq_id  after the last   number
     1     1      8             8                8 bytes
 
 ======  =======  ====================================================================================================
@@ -24,8 +24,8 @@ kind             says of the messages
 3       out      they were delivered again. Written before they are: a message that kills its process counts so
 ======  =======  ====================================================================================================
 
-A message that is not in the log was out, for the first time, when the index has a deliver record of it. (Not where such
-records are written with the publish: there nobody can tell.) That record is written with the next sync, and a message
+A message that is not in the log was out, for the first time, when the index has a deliver record of it. (Not if such
+records are written with the publish: then it is unknown.) That record is written with the next sync, and a message
 may kill its process before. So after a crash the first messages that go out (:data:`SUSPECTS`) are written down even if
 nothing is known of them.
 
@@ -80,8 +80,8 @@ class CameBack:
 
 @attrs.define(eq=False, repr=False)
 class Retries:
-    """Of one queue. ``log``: where it is kept; ``None``: nowhere, for the queue does not survive either. ``sync``: what
-    is safe survives a power loss, or only the process."""
+    """The retries of one queue. ``log``: their log; ``None`` if the queue does not survive a restart.
+    ``sync``: whether what is safe survives a power loss, or only the process."""
 
     arguments: QueueArguments
     _log: RecordLog | None = None
@@ -100,7 +100,7 @@ class Retries:
     waiting: int = attrs.field(init=False, default=0)
     """How many messages wait."""
     _new_log_bytes: int = attrs.field(init=False, default=0)
-    """How large the log was when it was made anew."""
+    """The size of the log when it was last rewritten."""
 
     def __attrs_post_init__(self) -> None:
         self._blames = self.suspects > 0
@@ -110,7 +110,7 @@ class Retries:
     def load(self, next_seq_id: Callable[[int], int]) -> None:
         """Read the log, once, before anything else.
 
-        ``next_seq_id``: the one that a level gives next; what stands behind it in the log is of an earlier life.
+        ``next_seq_id``: the one that a level gives next; seq_ids from it on in the log are of an earlier life.
         """
         if self._log is None:
             return
@@ -227,10 +227,10 @@ class Retries:
         retried: bool = False,
         wait_ms: int | None = None,
     ) -> CameBack:
-        """Messages came back. ``seen`` false: nobody has seen them, they do not count, nor wait.
+        """Note messages that came back. ``seen`` false: they were not seen, so they neither count nor wait.
 
-        ``failed``: their deliveries failed. ``retried``: so the one that had them says, and that they are to wait;
-        ``wait_ms``: for this long.
+        ``failed``: their deliveries failed. ``retried``: their consumer asked to retry them after a wait; ``wait_ms``:
+        for this long.
         """
         policy = RetryPolicy.of(self.arguments, failed=failed or retried) or (OF_FAILURES if retried else None)
         limit = self.arguments.delivery_limit

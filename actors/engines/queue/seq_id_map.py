@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from sortedcontainers import SortedDict
 
 Entry = tuple[int, int, int, int]
-"""Level, first seq_id, the one behind the last, number."""
+"""Level, first seq_id, the one after the last, number."""
 
 
 class SeqIdMap:
@@ -79,19 +79,19 @@ class SeqIdMap:
         entries[start] = (stop, number)
 
     def forget(self, level: int, seq_ids: range) -> None:
-        """Let some messages have none."""
+        """Remove the numbers of some messages."""
         if level in self._levels:
             for part in stretches(seq_ids):
                 self._cut(level, part)
 
     def forget_outside(self, level: int, seq_ids: range) -> None:
-        """Let all messages of a level but these have none."""
+        """Remove the numbers of all messages of a level except these."""
         for _, start, stop, _ in [entry for entry in self if entry[0] == level]:
             self.forget(level, range(start, min(stop, seq_ids.start)))
             self.forget(level, range(max(start, seq_ids.stop), stop))
 
     def _cut(self, level: int, part: range) -> list[tuple[int, int, int]]:
-        """Take out what is here of consecutive messages: first, behind the last, number."""
+        """Remove and return the entries of consecutive messages: first, after the last, number."""
         entries = self._levels.get(level)
         if entries is None or not part:
             return []
@@ -131,7 +131,7 @@ def stretches(seq_ids: range) -> Iterable[range]:
 
 
 def _around(entries: SortedDict[int, tuple[int, int]], seq_id: int) -> tuple[int, int, int] | None:
-    """The entry that a message is in: first, behind the last, number."""
+    """Return the entry that a message is in: first, after the last, number."""
     index = entries.bisect_right(seq_id) - 1
     if index < 0:
         return None

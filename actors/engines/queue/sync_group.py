@@ -1,4 +1,4 @@
-"""SyncGroup: how long a commit that nobody waits for may wait for others, to share a sync with them."""
+"""SyncGroup: how long a commit without a waiting caller may wait to share a sync with others."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """WatchedTurn: a queue's turns, and a list of what became of each message. For tests of programs.
 
 What happens is what happens in a :class:`~warren.actors.engines.queue.queue_turn.QueueTurn`, but for one thing: no
-message goes past the turns (:mod:`warren.actors.queue.early_deliveries`), so that each of them is seen here. What was
-seen outlives the turns: a queue that is started anew goes on in the same :class:`QueueLog`.
+message bypasses the turns (:mod:`warren.actors.queue.early_deliveries`), so that each of them is seen here. The log
+outlives the turns: a restarted queue continues in the same :class:`QueueLog`.
 
-A message is known by its id, which a restart does not change; one that nobody saw come, because it was there before, is
-taken in when it is delivered.
+A message is identified by its id, which a restart does not change. One that existed before the log is added when it is
+delivered.
 """
 
 from __future__ import annotations
@@ -93,19 +93,19 @@ class QueueLog:
     """In the order in which they came."""
     by_id: dict[bytes, SeenMessage] = attrs.Factory(dict)
     ready: dict[bytes, None] = attrs.Factory(dict)
-    """The ids of those that nobody has."""
+    """The ids of ready messages."""
     held: dict[tuple[str, int], bytes] = attrs.Factory(dict)
-    """The ids of those that are unacked, by channel and delivery tag."""
+    """The ids of unacked messages, by channel and delivery tag."""
 
     def note(self, msg_ids: Iterable[bytes], *events: Event) -> None:
-        """The same became of several messages."""
+        """Note the same events for several messages."""
         for msg_id in msg_ids:
             if (seen := self.by_id.get(msg_id)) is not None:
                 seen.events += events
         self.changed()
 
     def begin(self) -> None:
-        """The queue is started (anew): nobody has anything of it."""
+        """Note that the queue was started or restarted: no message is held."""
         for msg_id in self.held.values():
             self.ready[msg_id] = None
         self.held.clear()
@@ -181,7 +181,7 @@ class WatchedTurn(QueueTurn):
     def refused(self, bodies: Sequence[bytes]) -> None:
         """See :class:`~warren.actors.engines.queue.expiry.DeathWatcher`."""
         arriving = [ids for body in reversed(bodies) if (ids := self._arriving.get(id(body)))]
-        self._die([ids.pop() for ids in arriving][::-1], "refused")  # of those alike the first ones were taken
+        self._die([ids.pop() for ids in arriving][::-1], "refused")  # of equal bodies the first ones were taken
 
     def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
         """See :class:`~warren.actors.engines.queue.expiry.DeathWatcher`."""

@@ -1,4 +1,4 @@
-"""``checkpoint``: up to when a store's three kinds of files are safe; 4096 bytes, of which 24 mean something.
+"""``checkpoint``: up to when a store's three kinds of files are safe; 4096 bytes, 24 of them used.
 
 ::
 

@@ -1,25 +1,25 @@
-"""Who reads which queue of a topic, and how far. A reader that reads everything for itself is a group of one member.
+"""Consumer groups: which member reads which queue of a topic, and how far. A lone reader is a group of one member.
 
-Queues of a topic are divided over the *members* of a group: each has one owner. Members stand in the order in which
-they came; each gets a run of neighbouring queues, the first ones one more than the others where it does not come
-out even (RocketMQ's average allocation). Whenever somebody comes or goes this is done anew, and the *generation*
-counts.
+The queues of a topic are divided among the *members* of a group, so that each queue has one owner. Members are in the
+order in which they joined. Each gets a run of neighbouring queues; if the division leaves a remainder, the first ones
+get one more (RocketMQ's average allocation). The queues are divided again whenever a member joins or leaves, which
+increments the *generation*.
 
-A queue has two places, both queue offsets. *Committed*: the next message that the group has not finished; survives.
-*Position*: the next one to be handed out. Whoever gets a queue from another one begins at the committed place, so what
-was taken and not committed is handed out again: at least once, and in order for each owner.
+A queue has two queue offsets. *Committed*: the next message that the group has not finished; it is durable.
+*Position*: the next message to be handed out. A new owner of a queue begins at the committed offset, so messages that
+were taken and not committed are handed out again: at least once, and in order for each owner.
 
-A *claim* is a number for one holding of a queue: another one as the queue changes hands, and after a seek. A commit
-that names the claim under which it was taken cannot undo what happened since.
+A *claim* numbers one period of owning a queue. It changes when the queue changes owner and after a seek. A commit that
+names the claim under which its messages were taken cannot undo later changes.
 
-A group that has no committed place in a queue begins with the first message there, behind the last, or where the
-caller says (a time, resolved); that place counts as committed at once, or messages that come before the next start
-would be lost to it. Messages below a queue's minimum are gone: reading goes on at the minimum and says how many there
-were. A committed place behind the maximum (the store lost its tail) is taken back to it when the first member comes;
-while the group reads, a maximum below it only means that dispatch has not got there yet.
+A group without a committed offset in a queue begins at its first message, after its last, or where the caller says (a
+time, resolved). That offset is committed at once; otherwise the group would lose messages that arrive before the next
+start. Messages below a queue's minimum are gone: reading continues at the minimum and reports how many were skipped. A
+committed offset after the maximum (the store lost its tail) is reset to the maximum when the first member joins; while
+the group reads, a lower maximum only means that dispatch is not that far yet.
 
-Invariants: with members every queue has one owner, without none; 0 ≤ committed ≤ position; without an owner they are
-equal.
+Invariants: every queue has one owner if the group has members, and none otherwise; 0 ≤ committed ≤ position; without an
+owner they are equal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import attrs
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
 
 Bounds = Callable[[int], tuple[int, int]]
-"""Of a queue: its minimum (the first message that there is) and its maximum (behind the last)."""
+"""Return a queue's minimum (its first existing message) and maximum (one after its last)."""
 StartOffset = int | Literal["first", "last"]
-"""A queue offset, the first message that there is, or behind the last one."""
+"""A queue offset, the first existing message, or the position after the last one."""
 
 
 @attrs.frozen
@@ -45,32 +45,32 @@ class Taken:
     queue_id: int
     queue_offset: int
     count: int
-    """0 where it only tells of skipped ones."""
+    """0 if only skipped messages are reported."""
     skipped: int = 0
-    """So many before these had expired unread."""
+    """How many messages before these expired unread."""
     claim: int = 0
-    """To be named when they are committed."""
+    """Passed back when the messages are committed."""
 
     @property
     def end(self) -> int:
-        """What is to be committed when all are done."""
+        """The queue offset to commit when all messages are done."""
         return self.queue_offset + self.count
 
 
 def divide(queues: int, members: int) -> list[range]:
-    """The queues of each member, in the members' order; empty ones where there are more members than queues."""
+    """Return the queues of each member, in the members' order. Ranges are empty if members outnumber queues."""
     each, rest = divmod(queues, members)
     starts = [number * each + min(number, rest) for number in range(members + 1)]
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def lag_of(committed: int, minimum: int, maximum: int) -> int:
-    """Messages that are there and not finished."""
+    """Return how many existing messages are not committed."""
     return max(maximum - max(committed, minimum), 0)
 
 
 def _first_place(consume_from: StartOffset | Mapping[int, int], queue_id: int, bounds: Bounds) -> int:
-    """Where to begin in a queue; a mapping that does not name it means its first message."""
+    """Return where to begin in a queue; its first message if a mapping does not name it."""
     place: StartOffset = consume_from.get(queue_id, "first") if isinstance(consume_from, Mapping) else consume_from
     return _resolve(place, *bounds(queue_id))
 
@@ -82,7 +82,7 @@ def _resolve(place: StartOffset, minimum: int, maximum: int) -> int:
 def _take(
     queue_ids: list[int], positions: dict[int, int], bounds: Bounds, most: int, claims: Mapping[int, int]
 ) -> list[Taken]:
-    """Up to ``most`` messages, queue after queue; moves the positions."""
+    """Take up to ``most`` messages, queue after queue, and advance the positions."""
     taken = []
     for queue_id in queue_ids:
         if most <= 0:
@@ -99,7 +99,7 @@ def _take(
 
 
 def _turned(queue_ids: Iterable[int], last: int) -> list[int]:
-    """These, from the one behind ``last`` on: no queue waits for ever because another one is never empty."""
+    """Sort the queue_ids, starting after ``last``, so that a queue that is never empty does not starve the others."""
     ordered = sorted(queue_ids)
     return [one for one in ordered if one > last] + [one for one in ordered if one <= last]
 
@@ -115,7 +115,7 @@ def _copy(places: Mapping[int, int]) -> dict[int, int]:
 
 @attrs.define
 class _Member:
-    """Somebody who reads for the group."""
+    """A reader in the group."""
 
     queues: range
     last_served: int = -1
@@ -129,9 +129,9 @@ class ConsumerGroup:
     group: str
     queues: int = attrs.field(validator=_check_queues)
     committed: dict[int, int] = attrs.field(factory=dict, converter=_copy)
-    """By queue; to be looked at. What is handed in is the consumer offsets' file's."""
+    """Committed queue offsets by queue_id. Read-only; initial values come from the consumer offsets file."""
     generation: int = attrs.field(default=0, init=False)
-    """How often queues were divided."""
+    """How many times the queues were divided."""
     _members: dict[str, _Member] = attrs.field(factory=dict, init=False)
     _positions: dict[int, int] = attrs.field(factory=dict, init=False)
     _claims: dict[int, int] = attrs.field(factory=dict, init=False)
@@ -141,16 +141,16 @@ class ConsumerGroup:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """In the order in which they came."""
+        """The members, in the order in which they joined."""
         return tuple(self._members)
 
     def join(self, member: str, bounds: Bounds, consume_from: StartOffset | Mapping[int, int] = "first") -> None:
-        """Let a member in, and divide the queues anew.
+        """Add a member and divide the queues again.
 
-        Not before what the CommitLog holds is dispatched, or ``bounds`` would seem to lack a tail. ``consume_from``:
-        where to begin in queues of which nothing is committed; a mapping has a queue offset for each.
-        In queues shorter than a number given for all, it means the end. Raises :class:`MemberError` if the group has a
-        member of that name, and :class:`QueueRangeError` for a place that is negative or after the end of its queue.
+        Call this only after the CommitLog has been dispatched; otherwise ``bounds`` would seem to lack a tail.
+        ``consume_from``: where to begin in queues without a committed offset; a mapping has a queue offset for each. A
+        single number beyond a queue's end means its end. Raises :class:`MemberError` if the group has a member of that
+        name, and :class:`QueueRangeError` for an offset that is negative or after the end of its queue.
         """
         if member in self._members:
             raise MemberError(f"group {self.group!r} has a member {member!r} already")
@@ -167,13 +167,13 @@ class ConsumerGroup:
         self._divide()
 
     def leave(self, member: str) -> None:
-        """Let a member go; its queues go to others. Raises :class:`MemberError`."""
+        """Remove a member and divide its queues among the others. Raises :class:`MemberError`."""
         self._member(member)
         del self._members[member]
         self._divide()
 
     def set_queues(self, queues: int, bounds: Bounds) -> None:
-        """The topic has more queues now; a group that reads it reads these from their first message on."""
+        """Set a larger number of queues. A group with members reads the new ones from their first message."""
         if queues < self.queues:
             raise QueueRangeError(f"topic {self.topic!r} has {self.queues} queues, which cannot become {queues}")
         for queue_id in range(self.queues, queues) if self._members else ():
@@ -227,11 +227,11 @@ class ConsumerGroup:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def position(self, queue_id: int) -> int | None:
-        """What is handed out next; ``None``: nothing is known of the queue."""
+        """The queue offset that is handed out next; ``None`` if the queue has no position or committed offset."""
         return self._positions.get(queue_id, self.committed.get(queue_id))
 
     def take(self, member: str, max_records: int, bounds: Bounds) -> list[Taken]:
-        """What a member may read now, ``max_records`` at most; raises :class:`MemberError`."""
+        """Return what a member may read now, at most ``max_records``. Raises :class:`MemberError`."""
         state = self._member(member)
         taken = _take(_turned(state.queues, state.last_served), self._positions, bounds, max_records, self._claims)
         if taken:
@@ -239,10 +239,10 @@ class ConsumerGroup:
         return taken
 
     def commit(self, member: str, queue_id: int, queue_offset: int, claim: int | None = None) -> bool:
-        """Everything in the queue before ``queue_offset`` is done; whether that is news.
+        """Commit everything in the queue before ``queue_offset``. Return whether this changed the committed offset.
 
-        Raises :class:`QueueLostError` where the queue is not the member's any more (or, with a ``claim``, is not so
-        since), :class:`QueueRangeError` where it was not handed out so far, :class:`MemberError`.
+        Raises :class:`QueueLostError` if the member no longer owns the queue (or ``claim`` is no longer valid),
+        :class:`QueueRangeError` if ``queue_offset`` was not handed out yet, and :class:`MemberError`.
         """
         self._check_held(member, queue_id, claim)
         if not 0 <= queue_offset <= self._positions[queue_id]:
@@ -255,8 +255,8 @@ class ConsumerGroup:
         return True
 
     def hand_back(self, taken: Taken, member: str, queue_offset: int | None = None) -> None:
-        """A member will not do what it took, from ``queue_offset`` (all of it) on: that comes again with the next
-        :meth:`take`, and what was taken behind it too. Raises as :meth:`commit` does."""
+        """Return messages from ``queue_offset`` on (default: all of ``taken``) unprocessed. The next :meth:`take`
+        hands them out again, and any taken after them. Raises as :meth:`commit` does."""
         self._check_held(member, taken.queue_id, taken.claim)
         place = taken.queue_offset if queue_offset is None else queue_offset
         if not taken.queue_offset <= place <= taken.end:
@@ -272,9 +272,9 @@ class ConsumerGroup:
             raise QueueLostError(f"{self._said(queue_id)}: it was given away or sought to another place since")
 
     def seek(self, places: StartOffset | Mapping[int, StartOffset], bounds: Bounds) -> dict[int, int]:
-        """Go on somewhere else, in all queues or in those named; all queue offsets that are now committed.
+        """Move all queues, or those named, to other offsets. Return the offsets that are now committed.
 
-        Raises :class:`QueueRangeError` for a queue that there is not, and for a place outside what a queue holds.
+        Raises :class:`QueueRangeError` for a queue that does not exist, and for an offset outside a queue.
         """
         wanted = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
         found = {}
@@ -292,13 +292,13 @@ class ConsumerGroup:
         return found
 
     def lag(self, bounds: Bounds) -> dict[int, int]:
-        """By queue: messages that are there and not finished; all of them where nothing is committed."""
+        """Return uncommitted messages by queue_id; all existing ones if nothing is committed."""
         return {queue_id: lag_of(self.committed.get(queue_id, 0), *bounds(queue_id)) for queue_id in range(self.queues)}
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where owners, places or claims contradict one another."""
+        """Raise ``RuntimeError`` if owners, offsets or claims contradict one another."""
         owned = [queue_id for state in self._members.values() for queue_id in state.queues]
         if owned != (list(range(self.queues)) if self._members else []):
             raise RuntimeError(f"{self.group}: the members' queues are {owned}, of {self.queues}")

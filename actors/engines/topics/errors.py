@@ -10,7 +10,7 @@ from warren.storage.errors import InvalidValueError, WarrenError
 
 
 class TopicError(WarrenError):
-    """What was asked of a topic or of a group cannot be had. One of those below."""
+    """Base class: a request to a topic or a group was refused."""
 
 
 class TopicNameError(TopicError, InvalidValueError):
@@ -22,7 +22,7 @@ class QueueRangeError(TopicError, InvalidValueError):
 
 
 class MemberError(TopicError):
-    """Nobody in the group has that name, or somebody has it already."""
+    """The group has no member of that name, or already has one."""
 
 
 class QueueLostError(TopicError):

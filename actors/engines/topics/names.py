@@ -82,7 +82,7 @@ def check_user_topic(topic: str) -> None:
 
 
 def has_topic_characters(topic: str) -> bool:
-    """Whether a topic's name has none but the characters that RocketMQ allows in one."""
+    """Return whether a topic's name has only characters that RocketMQ allows."""
     return _ALLOWED.fullmatch(topic) is not None
 
 

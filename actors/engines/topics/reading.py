@@ -1,7 +1,7 @@
 """Reading messages by their ConsumeQueue entries: neighbours in the CommitLog come with one read.
 
 So do those between which there is not much of other topics and queues. A body is compared with its checksum. Safe from
-any thread. Messages whose CommitLog file has expired meanwhile are left out; whoever asked sees the gap in the queue
+any thread. Messages whose CommitLog file has expired meanwhile are left out; the caller sees the gap in the queue
 offsets.
 """
 
@@ -20,13 +20,13 @@ from warren.storage.errors import DataError, StorageError
 
 _READ_BYTES: Final = 1 << 20
 _MOST_BETWEEN_BYTES: Final = 4096
-"""To read so much more costs less than to read once more."""
+"""Reading up to this many more bytes costs less than another read."""
 
 _Longs = npt.NDArray[np.int64]
 
 
 def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
-    """The messages of these entries, in their order. Raises :class:`DataError` for one that is damaged."""
+    """Yield the entries' messages, in order. Raises :class:`DataError` for a damaged one."""
     return (packed.unpack(row) for packed in read_packed(log, entries) for row in range(len(packed)))
 
 
@@ -43,7 +43,7 @@ def read_packed(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[PackedRec
 
 
 def read_sound_records(log: CommitLog, entries: npt.NDArray[Any]) -> tuple[list[Record], list[DataError]]:
-    """The messages of these entries that are not damaged, and what is wrong with those that are."""
+    """Return the entries' undamaged messages, and an error for each damaged one."""
     try:
         return list(read_records(log, entries)), []
     except DataError:

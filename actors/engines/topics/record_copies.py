@@ -2,7 +2,7 @@
 
 Retries, delayed messages and transactions all work so: a message waits in a topic of the store's own, and its
 properties say where it belongs. Body, flag, born time and both hosts go with it. Properties keep their bytes and their
-order, for nobody could make RocketMQ's anew; a property that is set goes to the end, and an older one of its name goes.
+order, because RocketMQ's could not be rebuilt; a property that is set goes to the end and replaces one of its name.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def copy_of(record: Record, *, topic: str, queue_id: int, properties: bytes, sys
 
 
 def real_place(record: Record, properties: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """Topic and queue that a waiting message belongs to; raises :class:`RecordError` where it does not say."""
+    """Return the topic and queue_id of a waiting message. Raises :class:`RecordError` if it does not name them."""
     said = decode_properties(record.properties) if properties is None else properties
     topic, queue_id = said.get(REAL_TOPIC), said.get(REAL_QUEUE_ID, "")
     if topic is None or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _MOST_DIGITS):

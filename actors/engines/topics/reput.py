@@ -3,11 +3,11 @@
 It keeps two places. The *buffer* moves over what it reads, record by record. The *mark* is where it says it has come,
 and where the next pass begins; a pass reads what there is of one file from the mark on. They move together, but for:
 
-* a record whose fields do not add up to its size: the buffer goes on behind the fields, the mark by the size that the
+* a record whose fields do not add up to its size: the buffer goes on after the fields, the mark by the size that the
   record claims;
 * another failure, or the buffer's end before the pass has counted as many bytes as it began with: the mark goes on by
   what is not counted, and the pass is over;
-* a blank record: the mark goes to the file behind the one in which *it* lies, and the pass is over.
+* a blank record: the mark goes to the file after the one in which *it* lies, and the pass is over.
 
 So after a wrong size the mark can stand in the middle of a record, and a whole file stays without entries.
 """

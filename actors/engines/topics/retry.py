@@ -6,7 +6,7 @@ names one. After ``max_reconsume_times`` attempts, or where the consumer names a
 ``%DLQ%group`` and stays there. Either topic has one queue.
 
 The properties are those that RocketMQ's broker adds: where the message came from at first, the id that it had there,
-its level, and that nobody waits for it to be stored.
+its level, and that no producer waits for it to be stored.
 
 A message is sent back before its place is committed; a crash between the two makes it come twice.
 """

@@ -22,7 +22,7 @@ from warren.actors.engines.topics.errors import QueueRangeError
 from warren.storage.java_hash import hash_many, java_hash
 
 TURN_MESSAGES: Final = 1024
-"""So many messages of a batch go to one queue before the next one has its turn."""
+"""How many messages of a batch go to one queue before the next queue's turn."""
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class Part:
 
 
 def queue_of_key(key: str, queues: int) -> int:
-    """The queue of a key, of so many."""
+    """Return the queue_id of a key, for a topic with ``queues`` queues."""
     return abs(java_hash(key)) % queues
 
 

@@ -64,8 +64,8 @@ def to_scheduled(batch: Batch, level: int, settings: TopicSettings) -> Batch:
 
 
 def from_scheduled(record: Record) -> Batch:
-    """A delayed message that is due, as it is appended to its real topic. Raises :class:`RecordError` where it does not
-    say which that is, or names the one of half messages, which nothing may come into by this way."""
+    """Return a due delayed message as it is appended to its real topic. Raises :class:`RecordError` if it names no
+    topic, or names that of half messages, which must not be filled this way."""
     topic, queue_id = real_place(record)
     if topic == HALF_TOPIC:
         raise RecordError(f"the delayed record at physical offset {record.physical_offset} is a half message")
@@ -94,7 +94,7 @@ class _Seen:
 
     queue_offset: int
     due_ms: int | None
-    """``None``: there is none."""
+    """``None`` if there is no message."""
 
 
 @attrs.define
@@ -106,7 +106,7 @@ class DelaySchedule:
     offsets: dict[int, int] = attrs.field(factory=dict, converter=_copy)
     """By level: the queue offset of the first message that is not delivered; what ``delayOffset.json`` holds."""
     is_dirty: bool = attrs.field(default=False, init=False)
-    """The offsets changed; whoever writes them down says that they did not."""
+    """Whether the offsets changed; the code that saves them resets this."""
     _seen: dict[int, _Seen] = attrs.field(factory=dict, init=False)
 
     @property
@@ -117,10 +117,10 @@ class DelaySchedule:
         return self.offsets.get(level, 0)
 
     def correct(self, level: int, minimum: int, maximum: int) -> int:
-        """The level's queue holds these queue offsets; how many messages expired before they were delivered.
+        """Set the range of queue offsets in the level's queue. Return how many messages expired undelivered.
 
-        To be asked before the level is looked at, once what the CommitLog holds is dispatched. A level of which nothing
-        was delivered begins at the minimum. An offset behind the maximum is taken back to it: the store lost its tail.
+        Call this before :meth:`look`, once the CommitLog is dispatched. A level without deliveries begins at the
+        minimum. An offset after the maximum is reset to the maximum, because the store lost its tail.
         """
         before = self.offset(level)
         place = min(max(before, minimum), maximum)
@@ -129,7 +129,7 @@ class DelaySchedule:
         return max(place - before, 0)
 
     def wanting(self, now_ms: int) -> list[int]:
-        """The levels to be looked at: something is due, or nobody has looked yet."""
+        """Return the levels that have due messages or were not looked at yet."""
         return [level for level in self.levels if self._is_wanting(level, now_ms)]
 
     def _is_wanting(self, level: int, now_ms: int) -> bool:
@@ -141,9 +141,9 @@ class DelaySchedule:
         return min((due for level in self.levels if (due := self._due_ms(level)) is not None), default=None)
 
     def look(self, level: int, tags_codes: npt.NDArray[np.int64], now_ms: int) -> int:
-        """How many messages are due, of which the first is that at the level's offset.
+        """Return how many messages are due, beginning with the one at the level's offset.
 
-        ``tags_codes``: those of its neighbouring ConsumeQueue entries, from there on; empty: there is none.
+        ``tags_codes``: those of consecutive ConsumeQueue entries from that offset on; empty if there is no entry.
         """
         horizon = now_ms + self.delays_ms[level - 1]
         waiting = (tags_codes > now_ms) & (tags_codes <= horizon)
@@ -152,7 +152,7 @@ class DelaySchedule:
             self._seen[level] = _Seen(self.offset(level) + count, int(tags_codes[count]))
         elif not count:
             self._seen[level] = _Seen(self.offset(level), None)
-        else:  # what comes behind them is not known
+        else:  # what follows them is not known
             self._seen.pop(level, None)
         return count
 
@@ -163,7 +163,7 @@ class DelaySchedule:
             self._seen[level] = attrs.evolve(seen, due_ms=due_ms)
 
     def delivered(self, level: int, count: int) -> None:
-        """So many messages from the level's offset on are appended to their topics, or cannot ever be."""
+        """Skip ``count`` messages at the level's offset, which were appended to their topics or never can be."""
         if count:
             self.offsets[level] = self.offset(level) + count
             self.is_dirty = True
@@ -173,7 +173,7 @@ class DelaySchedule:
         return seen.due_ms if seen is not None and seen.queue_offset == self.offset(level) else 0
 
     def check_invariants(self, maxima: Mapping[int, int] | None = None) -> None:
-        """Raise ``RuntimeError`` where offsets are negative, or (``maxima`` by level) behind the queue's end."""
+        """Raise ``RuntimeError`` if offsets are negative, or (``maxima`` by level) after the queue's end."""
         for level, queue_offset in self.offsets.items():
             if queue_offset < 0 or (maxima is not None and queue_offset > maxima.get(level, queue_offset)):
                 raise RuntimeError(f"delay level {level} is delivered up to {queue_offset}")

@@ -25,7 +25,7 @@ def check_index_sizes(files: FileSystem, directory: str, settings: TopicSettings
 
 
 def strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
-    """What lies among mapped files and is none. RocketMQ would not load the store."""
+    """Yield files among the mapped files that are not mapped files. RocketMQ would not load the store."""
     for name in files.list(directory):
         if parse_file_name(name) is None:
             yield Cut(f"{directory}/{name}", None, "no file of the store's; RocketMQ would refuse to start; left out")
@@ -46,7 +46,7 @@ def load_queue(
     writable: bool,
     lengthen: bool = False,
 ) -> ConsumeQueue:
-    """The ConsumeQueue of a topic and a queue's number; one without files where there is none."""
+    """Load the ConsumeQueue of a topic and queue_id; it has no files if none exist."""
     topic, queue_id = key
     return ConsumeQueue.load(
         files,

@@ -5,17 +5,17 @@ In RocketMQ's order, for RocketMQ's directories have to be answered for as it wo
 1. Each ConsumeQueue finds its own end (:meth:`~warren.queue_index.topics.consume_queue.ConsumeQueue.recover`).
 2. After a clean stop the CommitLog is read from its third last file on. After a dirty one, from the last file whose
    first message is older than the checkpoint (none: the first file), and what is read is dispatched. The end is the
-   first bytes that are no good record, or a blank one that has no file behind it.
-3. CommitLog files that begin behind the end are deleted.
+   first bytes that are no good record, or a blank one without a following file.
+3. CommitLog files that begin after the end are deleted.
 4. ConsumeQueues are cut to the end, if one of them reached it before any dispatching.
 5. Without any CommitLog file, ConsumeQueues are deleted; with ``rebuild_after_crash`` entries without a CommitLog are
    an error, for it may lie elsewhere.
 
 With ``rebuild_after_crash`` (set for stores that will be written to), step 2 and those after it differ after a dirty
 stop. The CommitLog is only read. A record that was not written to its end (no CRC tells that) is not good, nor is one
-whose physical offset is not its position. Old bytes behind the log's end are deleted permanently. ConsumeQueues are cut
+whose physical offset is not its position. Old bytes after the log's end are deleted permanently. ConsumeQueues are cut
 back to where the reading began, the index to what its files surely hold
-(:mod:`warren.queue_index.topics.index_recovery`), and both are dispatched anew from there. In RocketMQ's way, entries
+(:mod:`warren.queue_index.topics.index_recovery`), and both are dispatched again from there. In RocketMQ's way, entries
 of messages that are gone can stay, and keys are lost.
 """
 
@@ -82,7 +82,7 @@ class Cut:
 def reading_start(
     read: Read, bases: Sequence[int], settings: TopicSettings, checkpoint: Checkpoint, *, was_clean: bool
 ) -> int:
-    """The file from which on recovery reads a CommitLog: one of ``bases``, of which there is at least one."""
+    """Return the base of the file from which recovery reads a CommitLog. ``bases`` must not be empty."""
     if was_clean:
         return bases[max(len(bases) - _CLEAN_FILES, 0)]
     bound = checkpoint.min_timestamp
@@ -122,9 +122,9 @@ class Recovery:
     store: TopicStore
     sync_failed: bool = attrs.field(default=False, kw_only=True)
     _last_stops: dict[QueueKey, int] = attrs.field(init=False, factory=dict)
-    """Behind the last message of each queue that was read after a clean stop."""
+    """The queue offset after the last message read of each queue, after a clean stop."""
     good_until: int = attrs.field(default=0, kw_only=True)
-    """Where a record begins up to which every one is known to be good: reading begins there, if not behind it."""
+    """The start of a record before which all are known to be good: reading begins there or later."""
 
     @property
     def _is_own(self) -> bool:
@@ -283,7 +283,7 @@ class Recovery:
     # ── warren's own ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_back(self, start: int) -> None:
-        """Let queues and index end where they are surely whole, to be dispatched anew from there."""
+        """Cut queues and index back to where they are surely whole, to be dispatched again from there."""
         store, log = self.store, self.store.commit_log
         store.dispatched = min(start, log.end)
         if self.sync_failed:

@@ -1,7 +1,7 @@
 """What streams keep of the CommitLog: by whole files, as RabbitMQ's go by whole segments.
 
 A stream (:mod:`warren.actors.engines.declared.stream_arguments`) is a topic with one queue. It *lets a file go* when
-its last message there is older than ``max_age_ms``, or when its messages behind that file have ``max_length_bytes`` or
+its last message there is older than ``max_age_ms``, or when its messages after that file have ``max_length_bytes`` or
 more; without limits never, and never the file that is written. From then on its messages there are not shown any more,
 and nothing of it keeps the file from being deleted. A file in which only streams have messages goes when all have let
 it go; one with other topics' messages, when it is its time as well
@@ -37,7 +37,7 @@ class Share:
     first: int
     """The queue offset of its first message there."""
     stop: int
-    """And behind the last one."""
+    """The queue offset after its last message there."""
     size_bytes: int
     last_stored_ms: int
 

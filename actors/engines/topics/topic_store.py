@@ -6,16 +6,16 @@ closed. The layout and the bytes are RocketMQ's.
 
 *How a message moves.* :meth:`append` writes it to the CommitLog, at the number that its queue has next.
 :meth:`dispatch` walks on in the CommitLog and makes entries and index items of what it finds there; so building is
-resumable, and the same for a message of just now, one before a crash, and one that somebody else wrote.
+resumable, and is the same for a new message, one from before a crash, and one that another program wrote.
 
 *Invariant.* Every queued message before ``dispatched`` has its entry, every key before ``indexed`` is in the index;
 neither is beyond the CommitLog's end. They differ only after a dirty stop (below).
 
 *What a crash leaves.* Loading follows RocketMQ's recovery step by step: index files that were not full and safe are
-deleted, the end of the CommitLog is found by reading it from where the checkpoint says, what is read is dispatched
-anew, ConsumeQueues are cut to that end. RocketMQ leaves it at that, and has lost the keys of the messages before those
-that it read. With ``rebuild_after_crash`` the index is taken back, as the queues are, to what the checkpoint says is
-safe, or further to where its files end; from there it goes on, while the store serves already. And old bytes behind an
+deleted, the end of the CommitLog is found by reading it from the checkpoint's position, the messages read are
+dispatched again, and ConsumeQueues are cut to that end. RocketMQ stops there, and loses the keys of messages before
+those that it read. With ``rebuild_after_crash`` the index, like the queues, is cut back to what the checkpoint says is
+safe, or further to where its files end, and is rebuilt from there while the store already serves. Old bytes after an
 end are cut off, so that no later recovery takes them for messages.
 """
 
@@ -57,7 +57,7 @@ FOR_EVER_MS: Final = (1 << 63) - 1
 
 
 def commit_log_directory(directory: str, settings: TopicSettings) -> str:
-    """Where the CommitLog of the store in ``directory`` lies."""
+    """Return the directory of the CommitLog of the store in ``directory``."""
     return settings.store_path_commit_log or f"{directory}/{COMMIT_LOG}"
 
 
@@ -74,16 +74,16 @@ class TopicStore:
     checkpoint: Checkpoint
     was_clean: bool
     cuts: list[Cut] = attrs.Factory(list)
-    """What recovery cut off, and what dispatch could not read, for people."""
+    """What recovery cut off and what dispatch could not read, for display."""
     dispatched: int = 0
     """Physical offset up to which queues have their entries."""
     indexed: int = 0
     """Physical offset up to which keys are in the index."""
     writable: bool = True
     next_offsets: dict[QueueKey, int] = attrs.Factory(dict)
-    """Numbers that the next messages of the queues get; those that are missing have their queue's ``max_offset``."""
+    """Queue offsets that the queues' next messages get; a missing queue's is its ``max_offset``."""
     skip_keys: int = 0
-    """Of the message at ``indexed``, so many keys are in the index."""
+    """How many keys of the message at ``indexed`` are in the index."""
     last_stored_ms: int = 0
     """The latest store timestamp known."""
     _touched: set[str] = attrs.Factory(set)
@@ -105,15 +105,15 @@ class TopicStore:
         sync_failed: bool = False,
         good_until: int = 0,
     ) -> TopicStore:
-        """The store in ``directory``, recovered; an empty directory is an empty store.
+        """Load and recover the store in ``directory``; an empty directory is an empty store.
 
-        ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: in this process; of others a
-        file beside the CommitLog tells. What is read may not be on the disk then, nor would a sync bring it there; it
-        is written anew.
-        ``good_until``: where a record begins up to which somebody has read the CommitLog as recovery does, and found
-        it good; after a dirty stop only for whoever does not ask for what is built from it.
-        Raises :class:`DataError` where RocketMQ would refuse the whole store: a mapped file of another length than the
-        settings say.
+        ``new_index_name``: returns the current local time as 17 digits. ``sync_failed``: whether a sync failed in this
+        process (a file beside the CommitLog records failures of others). What is read may then not be on the disk, and
+        a sync would not write it, so it is rewritten.
+        ``good_until``: the start of a record before which the CommitLog was already read and found good as in recovery;
+        after a dirty stop only for callers that do not use what is built from it.
+        Raises :class:`DataError` if RocketMQ would refuse the whole store: a mapped file whose length differs from the
+        settings.
         """
         lengthen = settings.rebuild_after_crash and writable
         was_clean = not files.exists(f"{directory}/{ABORT}")
@@ -153,7 +153,7 @@ class TopicStore:
         return store
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue; made where it is missing. Raises :class:`DataError` for a topic that can be no directory."""
+        """Return a queue, creating it if missing. Raises :class:`DataError` for a topic that cannot be a directory."""
         key = (topic, queue_id)
         queue = self.queues.get(key)
         if queue is None:
@@ -165,7 +165,7 @@ class TopicStore:
         return queue
 
     def bounds(self, topic: str) -> Bounds:
-        """Of a topic's queues: the number of the first message that there is, and the next one's."""
+        """Return a function that gives, for a queue_id of the topic, its minimum and maximum queue offset."""
         queues = self.queues
 
         def bounds(queue_id: int) -> tuple[int, int]:
@@ -175,7 +175,7 @@ class TopicStore:
         return bounds
 
     def start(self) -> None:
-        """Begin to write: dispatch what was left behind, and mark the store as open."""
+        """Start writing: dispatch what is not dispatched yet, and mark the store as open."""
         if self.settings.rebuild_after_crash:
             self.files.make_directories(f"{self.directory}/{CONFIG}")
             self._touch(ABORT, b"")
@@ -204,10 +204,10 @@ class TopicStore:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, batch: Batch, now_ms: int) -> Appended:
-        """Write messages, at the next numbers of their queue. Stored no earlier than those before them.
+        """Append messages at the next offsets of their queue. Store timestamps never decrease.
 
-        Raises as :meth:`CommitLog.append` does. After a :class:`StorageError` that is no :class:`NoRoomError` the store
-        has to be opened anew: some of the messages may be there, and have taken their numbers.
+        Raises as :meth:`CommitLog.append` does. After a :class:`StorageError` other than :class:`NoRoomError` the store
+        must be reopened: some of the messages may have been written and have used their offsets.
         """
         if self._is_torn:
             raise StorageError(f"{self.directory}: a write has failed; the store has to be opened anew")
@@ -229,14 +229,14 @@ class TopicStore:
         return appended
 
     def check(self, batch: Batch) -> None:
-        """Raise :class:`MessageIllegalError` where :meth:`append` would refuse a message, or not store it."""
+        """Raise :class:`MessageIllegalError` if :meth:`append` would reject a message or not store it."""
         measured = measure(batch, self.settings.max_message_size)
         largest = measured.total if batch.as_one else int(measured.sizes.max(initial=0))
         if largest > self.settings.mapped_file_size_commit_log - BLANK_HEADER_BYTES:
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The number that the next message of a queue gets."""
+        """Return the queue offset that a queue's next message gets."""
         number = self.next_offsets.get((topic, queue_id))
         if number is None:
             queue = self.queues.get((topic, queue_id))
@@ -251,10 +251,10 @@ class TopicStore:
         return self.commit_log.end - min(self.dispatched, self.indexed)
 
     def dispatch(self) -> bool:
-        """Build entries and items of one more part of the CommitLog; whether there was any.
+        """Build entries and items for the next part of the CommitLog. Return whether there was one.
 
-        New messages come first; an index that is behind them (after a dirty stop) is caught up with in between. Raises
-        :class:`NoRoomError` where the disk is full: what could not be built is built by a later call.
+        New messages come first; an index that lags (after a dirty stop) catches up in between. Raises
+        :class:`NoRoomError` if the disk is full; a later call then builds what is missing.
         """
         try:
             return self._dispatch_part()
@@ -282,12 +282,12 @@ class TopicStore:
         return False
 
     def drain_touched(self) -> set[str]:
-        """Topics that have got entries since the last call."""
+        """Return the topics that got entries since the last call."""
         touched, self._touched = self._touched, set()
         return touched
 
     def _walk(self, start: int, end: int, *, to_queues: bool, to_index: bool) -> int:
-        """Dispatch the next part from ``start``; where the one behind it begins."""
+        """Dispatch the next part from ``start``. Return where the part after it begins."""
         for item in self.commit_log.columns(start, end, delay_levels_ms=self.settings.delay_levels_ms()):
             match item:
                 case RecordColumns():
@@ -313,7 +313,7 @@ class TopicStore:
         return end if following is None else following
 
     def dispatch_columns(self, columns: RecordColumns, *, to_queues: bool = True, to_index: bool = True) -> None:
-        """Make entries and index items of these records."""
+        """Build queue entries and index items from ``columns``."""
         transaction = columns.sys_flags & TRANSACTION_MASK
         if to_queues:
             for key, rows in rows_of_queues(columns):
@@ -339,7 +339,7 @@ class TopicStore:
     def put_entries(
         self, key: QueueKey, queue_offsets: Longs, physical_offsets: Longs, sizes: Ints, tags_codes: Longs
     ) -> None:
-        """Make entries of a queue's next messages, at least one. A queue that cannot be is noted in ``cuts``."""
+        """Add entries for a queue's next messages, at least one. An impossible queue is noted in ``cuts``."""
         try:
             queue = self.queue(*key)
         except DataError as error:
@@ -367,7 +367,7 @@ class TopicStore:
         *,
         damage: list[DataError] | None = None,
     ) -> list[int]:
-        """Physical offsets of messages with this key, or with another one of the same hash, the newest first.
+        """Return physical offsets of messages with this key, or another of the same hash, newest first.
 
         At most ``max_msgs_num_batch``; a message may come twice. Times are those of the index: to the second.
         ``damage``: see :meth:`warren.queue_index.topics.key_index.KeyIndex.query`.
@@ -386,11 +386,12 @@ class TopicStore:
     # ── making safe ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def flush_commit_log(self) -> int:
-        """Sync the CommitLog; the physical offset up to which it is safe. The checkpoint is not written."""
+        """Sync the CommitLog without writing the checkpoint. Return the physical offset up to which it is safe."""
         return self.commit_log.flush()
 
     def flush_queues(self, least_bytes: int = 0) -> None:
-        """Sync ConsumeQueues with at least so many new bytes; or all, and the index, and then write the checkpoint."""
+        """Sync ConsumeQueues with at least ``least_bytes`` new bytes; if 0, sync all and the index, and write the
+        checkpoint."""
         # A recovery trusts in what is older than this, in the index too.
         dispatched_ms = self._last_dispatched_ms if self.indexed == self.dispatched else 0
         index_ms = 0 if least_bytes else self.index.flush_full()
@@ -417,7 +418,7 @@ class TopicStore:
             self.checkpoint = noted
 
     def close(self) -> None:
-        """A clean stop: everything is dispatched, written and safe, and ``abort`` goes."""
+        """Stop cleanly: dispatch, write and sync everything, and delete ``abort``."""
         while self.dispatch():
             pass
         self.flush_commit_log()
@@ -430,7 +431,7 @@ class TopicStore:
         self.abandon()
 
     def fail(self) -> None:
-        """Leave the files, for the disk has refused something: what is read of them may be in memory alone."""
+        """Abandon the files after a disk error: what is read from them may exist only in memory."""
         self.abandon()
         note_failed_sync(self.files, self.commit_log.mapped.directory)
 
@@ -446,9 +447,9 @@ class TopicStore:
     def expire_commit_log(
         self, now_ms: int, hour: int, disk_used_percent: float, hold: Callable[[int], Hold] = lambda _: "not held"
     ) -> bool:
-        """Delete CommitLog files that are old enough, or in the way; whether there were any. ``hour``: local.
+        """Delete CommitLog files that are old enough, or if the disk is full; return whether any were. ``hour``: local.
 
-        None before all that could go have their entries: what comes behind them would get the numbers of theirs.
+        None is deleted before all candidates are dispatched, or later messages would get their queue offsets.
         """
         bases = self.commit_log.mapped.bases
         if not bases or self.dispatched < bases[-1]:
@@ -456,14 +457,14 @@ class TopicStore:
         return bool(self.commit_log.expire(now_ms, hour, disk_used_percent, hold))
 
     def expire_queues(self) -> None:
-        """Delete what stands before the CommitLog's first file: entries and index items of deleted messages."""
+        """Delete the entries and index items of messages before the CommitLog's first file."""
         first = self.commit_log.min_offset
         for queue in self.queues.values():
             queue.expire(first)
         self.index.expire(first)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete what was built of a topic; its messages go with their CommitLog files. For whoever dispatches."""
+        """Delete a topic's ConsumeQueues; messages go with their CommitLog files. Only the dispatcher calls this."""
         doomed = [key for key in self.queues if key[0] == topic]
         gone = [self.queues[key] for key in doomed]
         self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
@@ -473,7 +474,7 @@ class TopicStore:
             self.files.delete_tree(f"{self.directory}/{CONSUME_QUEUES}/{topic}")
 
     def check_built(self) -> None:
-        """Raise ``RuntimeError`` where what was built contradicts itself or the CommitLog; for whoever dispatches."""
+        """Raise ``RuntimeError`` if queues or index contradict the CommitLog. Only the dispatcher calls this."""
         for key, queue in self.queues.items():
             queue.check_invariants()
             if queue.max_offset > self.next_offsets.get(key, queue.max_offset):
@@ -483,7 +484,7 @@ class TopicStore:
             raise RuntimeError(f"indexed {self.indexed}, dispatched {self.dispatched}, end {self.commit_log.end}")
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the parts contradict themselves or each other."""
+        """Raise ``RuntimeError`` if the parts contradict themselves or each other."""
         self.commit_log.check_invariants()
         self.check_built()
 

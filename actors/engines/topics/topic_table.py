@@ -32,7 +32,7 @@ class TopicTable:
 
     @classmethod
     def load(cls, files: FileSystem, directory: str) -> TopicTable:
-        """What the file in ``directory`` says; raises :class:`DataError` where it cannot be read."""
+        """Load the file in ``directory``. Raises :class:`DataError` if it cannot be read."""
         path = f"{directory}/{FILE_NAME}"
         table = cls(files, directory)
         if not files.exists(path):
@@ -57,7 +57,7 @@ class TopicTable:
         return None if found is None else found["writeQueueNums"]
 
     def declare(self, topic: str, queues: int) -> bool:
-        """See that a topic has at least so many queues; whether that is news. Raises :class:`QueueRangeError`."""
+        """Give a topic at least ``queues`` queues; return whether this changed it. Raises :class:`QueueRangeError`."""
         if not 1 <= queues <= MOST_QUEUES:
             raise QueueRangeError(f"a topic has 1 to {MOST_QUEUES} queues, not {queues}")
         before = self._topics.get(topic)
@@ -77,7 +77,7 @@ class TopicTable:
         return True
 
     def take_back(self, topic: str, queues: int | None) -> None:
-        """Let a topic have so many queues again; ``None``: let it go."""
+        """Set a topic's number of queues back to ``queues``; ``None`` removes the topic."""
         if queues is None:
             self._topics.pop(topic, None)
         else:

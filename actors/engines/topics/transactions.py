@@ -1,4 +1,4 @@
-"""Messages that nobody sees until their producer says so.
+"""Transactional messages: invisible until their producer commits them.
 
 *Prepared*, a message is a *half message*: it lies in ``RMQ_SYS_TRANS_HALF_TOPIC``, and its properties say where it
 belongs and which producer group may decide it. *Committed*, it is appended once more, to its real topic; the copy names
@@ -85,8 +85,8 @@ def prepare(batch: Batch, producer_group: str) -> Batch:
 
 
 def committed(half: Record, producer_group: str | None = None) -> Batch:
-    """A half message as it is appended to its real topic. Raises :class:`TransactionError` where it is none (of the
-    group), and :class:`RecordError` where it does not say where it belongs."""
+    """Return a half message as it is appended to its real topic. Raises :class:`TransactionError` if it is not a half
+    message (of the group), and :class:`RecordError` if it does not name its topic."""
     _check_half(half, producer_group)
     topic, queue_id = real_place(half)
     flags = half.sys_flag & ~TRANSACTION_MASK | COMMIT
@@ -137,7 +137,7 @@ class Half:
 
     @classmethod
     def of(cls, record: Record) -> Half:
-        """Raises :class:`RecordError` where it does not say where it belongs."""
+        """Raise :class:`RecordError` if the record does not name its topic."""
         said = decode_properties(record.properties)
         topic, queue_id = real_place(record, said)
         return cls(
@@ -164,7 +164,7 @@ def _identity(half: Half) -> tuple[str, int, str | None, int]:
 
 
 def named_by(op: Record) -> int | None:
-    """The queue offset of the half message that an op message decides; ``None``: it is none that means anything."""
+    """Return the queue offset of the half message that an op message decides, ``None`` for a meaningless op message."""
     if decode_properties(op.properties).get(TAGS) != DECIDED_TAG:
         return None
     return _number(op.body.decode("utf-8", "replace"))
@@ -233,7 +233,7 @@ class PendingTransactions:
         self._advance()
 
     def passed_over(self, queue_offset: int) -> None:
-        """What lies there in the queue of half messages is none; so it is not waited for."""
+        """Skip an entry in the queue of half messages that is not a half message."""
         self._next_half = max(self._next_half, queue_offset + 1)
         self._advance()
 
