@@ -1,6 +1,6 @@
 """Fuzz one target with atheris: ``python -m tests.fuzz TARGET --seconds N``; without a target, tell which there are.
 
-Several with commas between them are fuzzed one after the other, so long each.
+Several targets, separated by commas, are fuzzed one after the other, for N seconds each.
 
 What stops the fuzzer (an exception that is none of warren's, 20 seconds for one input, a gigabyte of memory) ends the
 run with a code other than 0; the input is kept in ``--crashes`` (by default ./fuzz-crashes). Give such a file behind
