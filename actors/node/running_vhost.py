@@ -376,7 +376,7 @@ class RunningVhost:
 
     def delayed(self) -> VhostDelays:
         """Return the delayed messages, creating their object on first use. From any thread."""
-        from warren.actors.delays.vhost_delays import VhostDelays  # noqa: PLC0415 - most vhosts have none
+        from warren.actors.delays.vhost_delays import VhostDelays  # noqa: PLC0415 - used by few vhosts
 
         with _DELAYS:
             if self.delays is None:

@@ -43,13 +43,13 @@ async def import_definitions(call: Call) -> Any:
     if not isinstance(document, dict):
         raise bad_request("failed_to_parse_json")
     vhost = call.parts.get("vhost")
-    if vhost is not None and vhost not in call.vhosts:
-        raise not_found("vhost_not_found")
+    vhosts = call.vhosts
     if vhost is None:
-        vhosts = call.vhosts
         unknown = await bridge.in_thread(lambda: _unknown_vhost(document, vhosts))
         if unknown is not None:
             raise bad_request(["no_such_vhost", unknown])
+    elif vhost not in vhosts:
+        raise not_found("vhost_not_found")
     try:
         await call.managed.run(NodeVerbs(call.managed.node).import_definitions(document, vhost))
     except RefusedError as error:

@@ -1,6 +1,6 @@
 """Counts: what has happened to a queue since it is counted, in messages.
 
-Kept only where somebody asks for them: where a node is recorded (:mod:`warren.actors.node.recorder_actor`), or managed.
+Kept only for a node that is recorded (:mod:`warren.actors.node.recorder_actor`) or managed.
 Each call of a queue adds once, whatever the number of its messages. A recorder takes what has come since it last did.
 """
 

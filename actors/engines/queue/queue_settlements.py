@@ -311,7 +311,7 @@ class QueueSettlements:
     def _limit_time(self, channel: str, first: int, count: int, timeout_ms: int) -> None:
         """Limit how long a channel may hold the messages it just got."""
         if self._deadlines is None:
-            from warren.actors.engines.queue.ack_deadlines import AckDeadlines  # noqa: PLC0415 - most have none
+            from warren.actors.engines.queue.ack_deadlines import AckDeadlines  # noqa: PLC0415 - used by few queues
 
             self._deadlines = AckDeadlines()
         self._deadlines.given(channel, first, count, timeout_ms, self._wall_clock())

@@ -35,7 +35,7 @@ class QuorumNode:
     @cached_property
     def wal(self) -> WalIndex:
         """Where the entries of its queues stand in the write-ahead logs."""
-        from warren.salvage.quorum.ra.log import WalIndex  # noqa: PLC0415  # only where there is one
+        from warren.salvage.quorum.ra.log import WalIndex  # noqa: PLC0415 - only nodes with quorum queues need it
 
         return WalIndex.scan(self.files, self._wal_paths, set(map(_uid, self._directories)))
 
