@@ -103,8 +103,8 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 183, 152, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 189, 157, UNPUBLISHED),
+        (PUBLISH, "new", 184, 153, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 190, 158, UNPUBLISHED),
         (
             INSPECT,
             "data",
@@ -112,7 +112,7 @@ SERVE = "import warren.cli, warren.commands.serve"
             58,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
-        (SERVE, "data", 238, 181, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (SERVE, "data", 239, 182, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )

@@ -18,7 +18,7 @@ from warren.errors import ArgumentsError, NotFoundError, NotMovedError, QueueDow
 from warren.queue_index.message.message_format import Envelope
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
-from warren.verbs.mending import IDS
+from warren.verbs.selecting import IDS
 from warren.verbs.steps import run
 
 LARGE = b"L" * 5000

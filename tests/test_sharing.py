@@ -33,7 +33,7 @@ from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
 from warren.client import link as link_module
 from warren.client import shared_directory
-from warren.client.calls import NotFromOutsideError
+from warren.client.errors import NotFromOutsideError
 from warren.client.link import Link
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (

@@ -27,6 +27,7 @@ from warren.actors.engines.topics.errors import (
 )
 from warren.actors.node.node_context import BlockedError
 from warren.actors.node.node_errors import (
+    ClosedError,
     DelaysDownError,
     ForeignDirectoryError,
     TopicsDownError,
@@ -35,10 +36,8 @@ from warren.actors.node.node_errors import (
 )
 from warren.actors.queue.intake import PublishRefusedError, QueueDownError
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
-from warren.client.calls import NotFromOutsideError
-from warren.client.errors import HostUnresponsiveError
+from warren.client.errors import HostUnresponsiveError, NotFromOutsideError
 from warren.hosting.running_broker import BrokerRunningError
-from warren.hosting.running_node import ClosedError
 from warren.storage.data_version import VersionError
 from warren.storage.errors import (
     DataError,
@@ -52,7 +51,7 @@ from warren.storage.errors import (
     WarrenError,
 )
 from warren.verbs.exchange_verbs import UnroutableError
-from warren.verbs.mending import NotMovedError
+from warren.verbs.selecting import NotMovedError
 from warren.where import WhereError
 
 __all__ = [

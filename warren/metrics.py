@@ -13,11 +13,10 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import attrs
 
-from warren.handles.node import Node
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -87,11 +86,17 @@ class MissingLibraryError(WarrenError, ImportError):
     """prometheus_client is not installed."""
 
 
+class HasStats(Protocol):
+    """A node (:class:`warren.Node`)."""
+
+    def stats(self) -> dict[str, Any]: ...
+
+
 @attrs.define(eq=False, repr=False)
 class NodeCollector:
     """A collector of one node, as prometheus_client has them. Made by :func:`register`."""
 
-    _node: Node
+    _node: HasStats
     _registry: CollectorRegistry | None = None
 
     def describe(self) -> list[Metric]:
@@ -122,7 +127,7 @@ class NodeCollector:
         self.unregister()
 
 
-def register(node: Node, registry: CollectorRegistry | None = None) -> NodeCollector:
+def register(node: HasStats, registry: CollectorRegistry | None = None) -> NodeCollector:
     """Let a registry, or the usual one, have the numbers of a node, until the collector is unregistered.
 
     Two nodes need a registry each, because their series would have the same names. Raises

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from warren.actors.runtime.pool import ActorStoppedError
 from warren.storage.errors import WarrenError
+
+
+class ClosedError(WarrenError):
+    """The node was closed."""
+
+
+class ClosedMeanwhileError(ClosedError, ActorStoppedError):
+    """The node was closed before a request was done."""
 
 
 class ForeignDirectoryError(WarrenError):

@@ -19,8 +19,8 @@ from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import checked
 from warren.values.messages import QueuePublishArguments, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
-from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.verbs.queue_verbs import Got, QueueHandle, QueueVerbs
+from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
 
 
 def _deliveries(got: Got) -> DeliveryBatch[Delivery]:

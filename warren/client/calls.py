@@ -26,10 +26,6 @@ from warren.storage.errors import DataError, MessageError, WarrenError
 from warren.verbs.steps import Steps
 
 
-class NotFromOutsideError(WarrenError):
-    """Only the process that hosts the node of a shared directory can do this."""
-
-
 class Asker(Protocol):
     """Sends a method and waits for the answer."""
 

@@ -27,12 +27,10 @@ from warren.client.calls import call, packed
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
-from warren.client.received import RemoteDelivered, got_of
+from warren.client.received import RemoteDelivered, browsed_of, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.handles.channel import DeliveredMessage
 from warren.queue_index.message.amqp_tables import LongInteger
-from warren.queue_index.queue.browsing import Browsed
-from warren.queue_index.queue.fetching import MessageProperties
 from warren.storage.errors import WarrenError
 from warren.values.messages import (
     KEY_ARGUMENTS,
@@ -44,14 +42,14 @@ from warren.values.messages import (
     columns_of,
 )
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
-from warren.verbs.mending_verbs import Place, Selected, Where
 from warren.verbs.publishing import AsTheyWere, settled_confirm
 from warren.verbs.queue_verbs import Got, QueueVerbs
+from warren.verbs.selecting import Place, Selected, Where
 from warren.verbs.steps import Steps
 
 if TYPE_CHECKING:
     from warren.values.scheduling import Scheduled
-    from warren.verbs.mending import Done, Target
+    from warren.verbs.selecting import Done, Target
     from warren.verbs.tail_verbs import TailVerbs
 
 T = TypeVar("T")
@@ -307,7 +305,7 @@ class RemoteQueueVerbs(QueueVerbs):
     def tail(self) -> TailVerbs:
         from warren.client.tail_verbs import RemoteTailVerbs  # noqa: PLC0415 - few look
 
-        return RemoteTailVerbs(self)
+        return RemoteTailVerbs(self.remote, self.name)
 
     def ends(self) -> Steps[dict[int, int]]:
         found: dict[int, int] = yield from self._call("queue.ends")
@@ -378,17 +376,6 @@ class RemoteQueueVerbs(QueueVerbs):
             method_of(c.Queue.Delete, queue=self.name, if_unused=if_unused, if_empty=if_empty)
         )
         return int(found.message_count or 0)
-
-
-def browsed_of(found: list[dict[str, Any]]) -> list[BrowsedMessage]:
-    """Decode browsed messages from an answer (:func:`warren.server.tails.browsed_to_send`)."""
-    return [
-        BrowsedMessage(
-            one.pop("level"),
-            Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
-        )
-        for one in found
-    ]
 
 
 class Subscription(DeliverySlot):

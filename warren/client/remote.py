@@ -11,16 +11,15 @@ import attrs
 from pamqp.base import Frame as Method
 
 from warren.actors.node.node_context import BlockedError
+from warren.actors.node.node_errors import ClosedError
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm, Future
 from warren.client.appending import KeptCalls
-from warren.client.calls import NotFromOutsideError
 from warren.client.channels import ClientChannel
-from warren.client.errors import LinkLostError
+from warren.client.errors import LinkLostError, NotFromOutsideError
 from warren.client.kept import KeptChannel, Window
 from warren.client.link import Link
 from warren.client.publishing import PublishChannel
-from warren.hosting.running_node import ClosedError
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import Steps, Within, bounded, run
 

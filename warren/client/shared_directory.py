@@ -26,20 +26,20 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from warren.actors.node.node_errors import ClosedError
 from warren.actors.node.node_socket import SOCKET_NAME, short_path
 from warren.actors.runtime.interrupts import Closing, uninterrupted
 from warren.actors.runtime.leader_follower import new_lock
 from warren.actors.runtime.pool import WrongProcessError
-from warren.client.calls import NotFromOutsideError
-from warren.client.errors import HostUnresponsiveError, LinkLostError
+from warren.client.errors import HostUnresponsiveError, LinkLostError, NotFromOutsideError
 from warren.client.handshake import Login
 from warren.client.link import Link
 from warren.client.remote import RemoteVhost
 from warren.config import Config
 from warren.hosting import open_nodes
-from warren.hosting.running_node import ClosedError, RunningNode
+from warren.hosting.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, DirectoryLostError, WarrenError
 from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, identity_of, lock_holder
 from warren.storage.real_file import refused
@@ -69,8 +69,6 @@ class SharedDirectory:
     def __init__(self, path: str, config: Config, host: Callable[[], RunningNode] | None) -> None:
         """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` if another process does.
         ``None``: another process has the directory for itself, and this process is its guest until it closes it."""
-        import warren.server  # noqa: F401, PLC0415 - now: nobody waits for it when this process becomes host
-
         self.path = path
         self._lock_path = os.path.join(path, LOCK_FILE)
         self._identity = identity_of(path)
@@ -94,8 +92,6 @@ class SharedDirectory:
     def meet_host(self) -> None:
         """Connect to the host, unless this process hosts. Raises why it cannot."""
         if self.local is None:
-            import warren.server.own_calls  # noqa: F401, PLC0415 - it may be the next host
-
             try:
                 run(self.node.publisher())
             except BaseException:
@@ -146,12 +142,6 @@ class SharedDirectory:
         if self._running is None:
             raise NotFromOutsideError(f"another process hosts the node of {self.path}")
         return self._running
-
-    def verbs(self) -> Any:
-        """The verbs for a handle on the node."""
-        from warren.client.shared_verbs import SharedNodeVerbs  # noqa: PLC0415 - which stands on this
-
-        return SharedNodeVerbs(self)
 
     def new_remote(self, vhost: str) -> RemoteVhost:
         """Return a connection, which is made on first use."""

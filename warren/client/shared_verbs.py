@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from warren.client.queue_verbs import RemoteQueueVerbs
 from warren.client.remote import RemoteVhost
@@ -108,6 +108,11 @@ class SharedNodeVerbs(SharedVhostVerbs):
     def pending_transactions(self) -> Steps[list[Any]]:
         found = yield from self.now().pending_transactions()
         return [_transaction(self._directory, one) for one in found]
+
+
+def node_verbs(directory: SharedDirectory) -> NodeVerbs:
+    """Return the verbs for a handle on the node."""
+    return cast("NodeVerbs", SharedNodeVerbs(directory))
 
 
 class SharedTopicVerbs(Switch):

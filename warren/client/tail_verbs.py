@@ -7,25 +7,23 @@ what came in between.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from warren.actors.queue.inspecting import BrowsedMessage
 from warren.amqp.own_methods import Call
 from warren.client.errors import LinkLostError
 from warren.client.reader_verbs import ReaderChannel
+from warren.client.received import browsed_of
+from warren.client.remote import RemoteVhost
 from warren.verbs.steps import Steps, Within
 from warren.verbs.tail_verbs import PAGE, TailVerbs
-
-if TYPE_CHECKING:
-    from warren.client.queue_verbs import RemoteQueueVerbs
 
 
 class RemoteTailVerbs(TailVerbs):
     """The verbs of one tail."""
 
-    def __init__(self, queue: RemoteQueueVerbs) -> None:
-        self._remote = queue.remote
-        self._name_of_queue = queue.name
+    def __init__(self, remote: RemoteVhost, queue: str) -> None:
+        self._remote = remote
+        self._queue = queue
         self._last = 0
         self._channel: ReaderChannel | None = None
 
@@ -40,7 +38,7 @@ class RemoteTailVerbs(TailVerbs):
             try:
                 yield self._remote.link.ready()
                 yield channel.open()
-                yield channel.ask(Call("tail.join", {"name": self._name_of_queue, "last": self._last}))
+                yield channel.ask(Call("tail.join", {"name": self._queue, "last": self._last}))
             except LinkLostError:
                 continue
             except BaseException:
@@ -53,8 +51,6 @@ class RemoteTailVerbs(TailVerbs):
         return self._remote.within(timeout, self._next_page(timeout))
 
     def _next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
-        from warren.client.queue_verbs import browsed_of  # noqa: PLC0415 - which imports this
-
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             try:

@@ -2,7 +2,7 @@
 mending.
 
 ``browse`` shows the *id* of a message, which names it. ``move``, ``remove`` and ``requeue`` walk through the queue page
-by page (:mod:`warren.verbs.mending`), and report how far they came if they are interrupted.
+by page (:mod:`warren.verbs.selecting`), and report how far they came if they are interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from warren.commands.output import print_json, report_error
 from warren.handles.queue import Queue
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.progress import counting_bar
-from warren.verbs.mending import Walk, target_of
+from warren.verbs.selecting import Walk, target_of
 from warren.verbs.steps import run
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE")]

@@ -14,7 +14,7 @@ from warren.commands.message_output import MANY, MessageOutput, Stop
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, FollowOption, NodePath, VhostOption, WhereOption
 from warren.handles.node import Node
-from warren.verbs.mending_verbs import test_of
+from warren.verbs.selecting import test_of
 
 Test = Callable[[Any], bool]
 _NAME: Final = "QUEUE|TOPIC"

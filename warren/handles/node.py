@@ -9,6 +9,7 @@ The verbs are those of :mod:`warren.verbs.vhost_verbs`; :class:`~warren.hosting.
 from __future__ import annotations
 
 import os
+import socket
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
@@ -17,6 +18,7 @@ import attrs
 from warren.actors.clock import SystemClock
 from warren.actors.engines.memory_readings import keep_one_heap
 from warren.actors.node.node_context import shared_files
+from warren.actors.node.status_server import Session, StatusServer
 from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config, check_names
 from warren.handles.exchange import Exchange
@@ -100,6 +102,14 @@ def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
     return [Transaction(verbs) for verbs in found]
 
 
+def _verbs_of(opened: RunningNode | SharedDirectory) -> NodeVerbs:
+    if isinstance(opened, RunningNode):
+        return NodeVerbs(opened)
+    from warren.client.shared_verbs import node_verbs  # noqa: PLC0415 - most programs share nothing
+
+    return node_verbs(opened)
+
+
 _delete_queue = blocking(NodeVerbs.delete_queue)
 
 
@@ -114,7 +124,7 @@ class Node(NodeUsers, Vhost):
             raise InvalidValueError(f"a Node is not made from {shown(running)}: call warren.open(path)")
         self._opened = running
         self._process = os.getpid()
-        super().__init__(NodeVerbs(running) if isinstance(running, RunningNode) else running.verbs())
+        super().__init__(_verbs_of(running))
 
     @property
     def _running(self) -> RunningNode:
@@ -218,11 +228,7 @@ def open(
     make_data_directory(where)
     keep_one_heap()  # before threads are started
     if share:
-        from warren.client.shared_directory import open_shared  # noqa: PLC0415 - most programs share nothing
-
-        return Node(
-            open_shared(opening, where, chosen, lambda: _serve_directory(_start(where, chosen, adopt, shared=True)))
-        )
+        return Node(_open_shared(opening, where, chosen, adopt))
     try:
         running = opening.start(lambda: _start(where, chosen, adopt))
     except DirectoryLockedError as error:
@@ -233,6 +239,16 @@ def open(
         ) from error
     open_nodes.close_at_exit(running)
     return Node(running)
+
+
+def _open_shared(opening: open_nodes.Opening, path: str, config: Config, adopt: bool) -> SharedDirectory:
+    import warren.server  # noqa: PLC0415 - now, to save time when this process becomes host
+    from warren.client.shared_directory import open_shared  # noqa: PLC0415 - most programs share nothing
+
+    directory = open_shared(opening, path, config, lambda: _serve_directory(_start(path, config, adopt, shared=True)))
+    if not directory.hosts:
+        import warren.server.own_calls  # noqa: F401, PLC0415 - it may be the next host
+    return directory
 
 
 def is_shared(path: str | os.PathLike[str]) -> bool:
@@ -249,9 +265,25 @@ def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> R
         clock=SystemClock(),
         random=os.urandom,
         adopt=adopt,
-        attach=config.node.attach and not shared,
+        start_status=_start_status if config.node.attach and not shared else None,
         shared=shared,
     )
+
+
+def _start_status(running: RunningNode) -> StatusServer | None:
+    """Answer other processes of the directory's user at the node's socket."""
+
+    def new_session() -> Session:
+        from warren.top.snapshots import Snapshots  # noqa: PLC0415 - few are asked
+
+        return Snapshots(running).answer
+
+    def let_in(connection: socket.socket) -> None:
+        from warren.server.guests import let_in  # noqa: PLC0415 - few have guests
+
+        let_in(running, connection)
+
+    return StatusServer.start(running.path, new_session, let_in)
 
 
 def _serve_directory(running: RunningNode) -> RunningNode:

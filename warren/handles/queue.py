@@ -15,8 +15,8 @@ from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import check_flag, check_timeout, check_wait, checked
 from warren.values.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
-from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Where
 from warren.verbs.queue_verbs import Got, QueueHandle, QueueVerbs
+from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
 from warren.verbs.steps import blocking, run
 
 

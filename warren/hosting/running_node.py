@@ -34,14 +34,14 @@ from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.node.gate import Gate
 from warren.actors.node.node_actor import NodeActor, Probes
 from warren.actors.node.node_context import NodeContext
-from warren.actors.node.node_errors import TopicsDownError
+from warren.actors.node.node_errors import ClosedError, ClosedMeanwhileError, TopicsDownError
 from warren.actors.node.running_vhost import RunningVhost
-from warren.actors.node.status_server import Session, StatusServer
+from warren.actors.node.status_server import StatusServer
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import Closing, uninterrupted
-from warren.actors.runtime.pool import ActorStoppedError, Pool, WrongProcessError
+from warren.actors.runtime.pool import Pool, WrongProcessError
 from warren.config import Config
 from warren.hosting import open_nodes
 from warren.storage.errors import WarrenError
@@ -55,14 +55,6 @@ if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
 
 T = TypeVar("T")
-
-
-class ClosedError(WarrenError):
-    """The node was closed."""
-
-
-class ClosedMeanwhileError(ClosedError, ActorStoppedError):
-    """The node was closed before a request was done."""
 
 
 class Hosted(Protocol):
@@ -88,13 +80,14 @@ class RunningNode:
         random: Callable[[int], bytes],
         probes: Probes | None = None,
         adopt: bool = False,
-        attach: bool = False,
+        start_status: Callable[[RunningNode], StatusServer | None] | None = None,
         shared: bool = False,
         check_invariants: bool = False,
         new_queue_turn: Callable[..., QueueTurn] = QueueTurn,
     ) -> None:
-        """``probes``: what measures the machine; ``None``: the default. ``shared``: the lock file says that others
-        are let in; the caller then serves them. ``new_queue_turn``: :class:`NodeContext`."""
+        """``probes``: what measures the machine; ``None``: the default. ``start_status``: starts the server of the
+        node's socket. ``shared``: the lock file says that others are let in; the caller then serves them.
+        ``new_queue_turn``: :class:`NodeContext`."""
         self.path = path
         self.config = config
         self.pool = pool
@@ -143,14 +136,8 @@ class RunningNode:
             raise
         self.opened_s = time.monotonic()
         """When it was opened, in seconds of the monotonic clock."""
-        self._status = StatusServer.start(path, lambda: _session(self), self._let_in) if attach else None
+        self._status = None if start_status is None else start_status(self)
         open_nodes.opened(self)
-
-    def _let_in(self, connection: socket.socket) -> None:
-        """Serve AMQP to another process of the directory's user, at the node's socket."""
-        from warren.server.guests import let_in  # noqa: PLC0415 - nobody may come
-
-        let_in(self, connection)
 
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
         for tell in list(self.on_deleted):
@@ -459,13 +446,6 @@ def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | No
     from warren.recording import RecordFile  # noqa: PLC0415 - few nodes are recorded
 
     return RecordFile(files, os.path.abspath(config.record), clock.wall_us)
-
-
-def _session(node: RunningNode) -> Session:
-    """Return the session that answers one client of the status socket."""
-    from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
-
-    return Snapshots(node).answer
 
 
 def memory_reading(config: Config, rss: MemoryReading) -> Callable[[NodeContext], MemoryReading]:

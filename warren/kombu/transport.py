@@ -7,10 +7,9 @@ from typing import Any, Final
 from amqp import exceptions as amqp
 from kombu.transport import base
 
-from warren.actors.node.node_errors import ForeignDirectoryError, VhostDownError
+from warren.actors.node.node_errors import ClosedError, ForeignDirectoryError, VhostDownError
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.hosting.running_broker import BrokerRunningError
-from warren.hosting.running_node import ClosedError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection

@@ -1,4 +1,4 @@
-"""What RabbitMQ's API lacks: looking at the messages of a queue, and mending (:mod:`warren.verbs.mending`)."""
+"""What RabbitMQ's API lacks: looking at the messages of a queue, and mending (:mod:`warren.verbs.mending_verbs`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from warren.management.queues import find, find_classic
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage
-from warren.verbs.mending import NotMovedError, Walk
-from warren.verbs.mending_verbs import PAGE, BrowsedDelivery, Place
 from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.selecting import PAGE, BrowsedDelivery, NotMovedError, Place, Walk
 from warren.where import WhereError
 
 if TYPE_CHECKING:

@@ -268,7 +268,7 @@ class ChannelConsumers:
 
     async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
         """Take one message by its id, from wherever it stands, in the form of :meth:`get_batch`."""
-        from warren.verbs.mending import take  # noqa: PLC0415 - few clients take messages so
+        from warren.verbs.moving import take  # noqa: PLC0415 - few clients take messages so
 
         refuse_get(self._channel, name)
         through = self._through_for(find_queue(self._channel, name).actor)

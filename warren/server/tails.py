@@ -20,7 +20,7 @@ class ChannelTail:
 
     def __init__(self, channel: ServerChannel, queue: QueueVerbs) -> None:
         self._channel = channel
-        self._verbs = TailVerbs(queue)
+        self._verbs = TailVerbs(queue.actor)
         self._is_left = False
 
     def join(self, last: int) -> Steps[None]:
@@ -51,7 +51,7 @@ class ChannelTail:
 
 
 def browsed_to_send(page: list[BrowsedMessage]) -> list[dict[str, Any]]:
-    """Encode browsed messages for an answer (:func:`warren.client.queue_verbs.browsed_of`)."""
+    """Encode browsed messages for an answer (:func:`warren.client.received.browsed_of`)."""
     return [
         {
             "level": one.level,

@@ -317,7 +317,7 @@ class QueueVerbs(MendingVerbs):
     def take(self, id: str) -> Steps[Got]:
         """Take the message with this ``id`` (see :meth:`browse`) from wherever it stands; ``None`` if it is gone or a
         consumer has it. It is settled like one from :meth:`get`."""
-        from warren.verbs.mending import take  # noqa: PLC0415 - few take messages so
+        from warren.verbs.moving import take  # noqa: PLC0415 - few take messages so
 
         channel = self.own_channel()
         return channel, (yield from take(channel, wanted_of([id])))
@@ -367,7 +367,7 @@ class QueueVerbs(MendingVerbs):
         """Return the verbs of a tail, which has not begun."""
         from warren.verbs.tail_verbs import TailVerbs  # noqa: PLC0415 - few look
 
-        return TailVerbs(self)
+        return TailVerbs(self.actor)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from warren.actors.queue.inspecting import BrowsedMessage
+from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import ControlCall
 from warren.actors.runtime.timer import tell
 from warren.verbs.steps import Steps, Within, call
-
-if TYPE_CHECKING:
-    from warren.verbs.queue_verbs import QueueVerbs
 
 PAGE: Final = 64
 """Messages that are looked at in one go."""
@@ -25,9 +23,8 @@ _numbers = itertools.count(1)
 class TailVerbs:
     """The verbs of one tail."""
 
-    def __init__(self, queue: QueueVerbs) -> None:
-        self._queue = queue
-        self._actor = queue.actor
+    def __init__(self, actor: QueueActor) -> None:
+        self._actor = actor
         self._name = next(_numbers)
 
     def begin(self, last: int) -> Steps[None]:
@@ -36,8 +33,8 @@ class TailVerbs:
 
     def page(self, count: int) -> Steps[list[BrowsedMessage]]:
         """Return the next messages that are there already."""
-        found: list[BrowsedMessage] | None = yield call(self._actor, lambda: self._actor.tails.page(self._name, count))
-        return found or []
+        page: list[BrowsedMessage] | None = yield call(self._actor, lambda: self._actor.tails.page(self._name, count))
+        return page or []
 
     def arrival(self) -> Future:
         """Return a future that is answered when a page is ready or the tail has ended."""
