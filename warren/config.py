@@ -32,16 +32,16 @@ _ENGINE = {field.name for field in attrs.fields(Settings)}
 _TOPICS = {field.name for field in attrs.fields(TopicSettings)}
 
 
-def _among(names: set[str], said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if name in names}
+def _among(names: set[str], settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name in names}
 
 
 def check_names(settings: Mapping[str, Any], others: Collection[str] = ()) -> None:
     """Raise :class:`SettingsError` unless all are names of settings. ``others``: what may have been meant instead."""
-    known = _NODE | _ENGINE | _TOPICS
+    names = _NODE | _ENGINE | _TOPICS
     for name in settings:
-        if name not in known:
-            raise SettingsError(f"no setting {name!r}{did_you_mean(name, (*others, *known))}")
+        if name not in names:
+            raise SettingsError(f"no setting {name!r}{did_you_mean(name, (*others, *names))}")
 
 
 @attrs.frozen(kw_only=True)
@@ -65,12 +65,12 @@ class Config:
         Raises :class:`SettingsError` for a name that is no setting, and for values that cannot work.
         """
         base = config if isinstance(config, Config) else cls() if config is None else cls.from_toml(config)
-        said = dict[str, Any](settings)
-        check_names(said)
+        changes = dict[str, Any](settings)
+        check_names(changes)
         return cls(
-            node=attrs.evolve(base.node, **_among(_NODE, said)),
-            engine=attrs.evolve(base.engine, **_among(_ENGINE, said)),
-            topics=topic_settings(_among(_TOPICS, said), base.topics),
+            node=attrs.evolve(base.node, **_among(_NODE, changes)),
+            engine=attrs.evolve(base.engine, **_among(_ENGINE, changes)),
+            topics=topic_settings(_among(_TOPICS, changes), base.topics),
         )
 
     @classmethod

@@ -126,10 +126,10 @@ class DurableQueue:
 
     def __reduce__(self) -> tuple[Callable[..., DurableQueue], tuple[Any, ...]]:
         """For another process: it opens the directory for itself."""
-        where, name, maxsize, serializer, confirm = self._arguments
-        if isinstance(where, Node):
+        location, name, maxsize, serializer, confirm = self._arguments
+        if isinstance(location, Node):
             raise WrongProcessError("a queue of a node is of its process; one of a path goes to others")
-        return _reopened, (os.path.abspath(where), name, maxsize, serializer, confirm)
+        return _reopened, (os.path.abspath(location), name, maxsize, serializer, confirm)
 
     def _forget(self) -> None:
         """In a forked child: what was got is the parent's, and so are the threads that wait."""
@@ -147,11 +147,11 @@ class DurableQueue:
         return len(self._queue)
 
     def empty(self) -> bool:
-        """Whether none does. That may be otherwise when the caller has read it."""
+        """Whether no item waits. The answer may be out of date when the caller uses it."""
         return not self.qsize()
 
     def full(self) -> bool:
-        """Whether as many wait as may."""
+        """Whether ``maxsize`` items wait."""
         return 0 < self.maxsize <= self.qsize()
 
     @property
@@ -240,7 +240,7 @@ class DurableQueue:
         run(consumer.begin())
         deliveries = consumer.deliveries
         self._getters.add(deliveries)
-        taken = False
+        is_taken = False
         try:
             if self._shut == "no":
                 deliveries.arrival().settled(timeout)
@@ -249,11 +249,11 @@ class DurableQueue:
             # Not earlier: what comes while the time runs out is this getter's all the same.
             delivered = deliveries.take_now()
             delivery = None if delivered is None else next(consumer.spread(Delivery, delivered), None)
-            taken = delivery is not None
+            is_taken = delivery is not None
             return delivery
         finally:
             self._getters.discard(deliveries)
-            if not taken:  # on KeyboardInterrupt, too: this getter does not take what arrives
+            if not is_taken:  # on KeyboardInterrupt, too: this getter does not take what arrives
                 run(consumer.close())
 
     def _take(self, delivery: Delivery) -> Any:
@@ -276,9 +276,9 @@ class DurableQueue:
         self._room.changed()
 
     def _take_oldest(self) -> Delivery | None:
-        gotten = list(self._gotten.items())
-        mine = (number for number, (thread, _) in gotten if thread == this_thread())
-        number = next(mine, gotten[0][0] if gotten else None)
+        deliveries = list(self._gotten.items())
+        own_numbers = (number for number, (thread, _) in deliveries if thread == this_thread())
+        number = next(own_numbers, deliveries[0][0] if deliveries else None)
         return None if number is None else self._gotten.pop(number)[1]
 
     def join(self) -> None:
@@ -303,19 +303,19 @@ class DurableQueue:
             return
         self._closed = True
         self.shutdown(immediate=True)
-        gotten = [delivery for _, delivery in self._gotten.values()]
+        deliveries = [delivery for _, delivery in self._gotten.values()]
         self._gotten.clear()
         with contextlib.suppress(WarrenError):
-            self._queue.nack(gotten)
+            self._queue.nack(deliveries)
             self._queue.release()
         if not self._node.is_foreign:
             self._lease.release()
 
     def join_thread(self) -> None:
-        """Nothing, as items are safe when they are put; for programs that have it from ``multiprocessing``."""
+        """Do nothing: items are safe when they are put. For programs written for ``multiprocessing``."""
 
     def cancel_join_thread(self) -> None:
-        """The same."""
+        """Do nothing, like :meth:`join_thread`."""
 
     def __enter__(self) -> Self:
         return self
@@ -332,8 +332,8 @@ def _reopened(path: str, name: str, maxsize: int, serializer: Serializer | None,
 
 def _forget_all() -> None:
     _ROOMS.clear()
-    for one in list(_QUEUES):
-        one._forget()
+    for durable_queue in list(_QUEUES):
+        durable_queue._forget()
 
 
 os.register_at_fork(after_in_child=_forget_all)

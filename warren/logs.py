@@ -34,17 +34,17 @@ class JsonFormatter(logging.Formatter):
     given as ``extra``, and ``exception``, a traceback, if there is one. Fields without a value are left out."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
         for name, value in vars(record).items():
-            if name not in _STANDARD and name not in said and value is not None:
-                said[name] = value
+            if name not in _STANDARD and name not in fields and value is not None:
+                fields[name] = value
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
-            said["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(said, default=str)
+            fields["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(fields, default=str)

@@ -112,7 +112,7 @@ class NodeCollector:
         yield from metrics_of(stats)
 
     def unregister(self) -> None:
-        """Take it out of its registry; again is fine."""
+        """Remove it from its registry; a second call does nothing."""
         registry, self._registry = self._registry, None
         if registry is not None:
             with contextlib.suppress(KeyError):
@@ -190,8 +190,8 @@ class _Collected:
 def _family(series: Series) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
 
-    made = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    family = made(series.name, series.text, labels=series.labels)
+    family_class = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    family = family_class(series.name, series.text, labels=series.labels)
     for labels, value in series.samples.items():
         family.add_metric(list(labels), value)
     return family
@@ -229,13 +229,13 @@ def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metri
     if not per_object:
         queues = [([], _summed([stats for _, stats in queues]))]
     queue_labels = _QUEUE_LABELS if per_object else ()
-    for families, found, labels in (
+    for families, samples, labels in (
         (_QUEUE_GAUGES, queues, queue_labels),
         (_STORE_GAUGES, stores, _STORE_LABELS),
     ):
         for name, key, text in families:
             gauge = GaugeMetricFamily(name, text, labels=labels)
-            for values, numbers in found:
+            for values, numbers in samples:
                 gauge.add_metric(values, numbers[key])
             yield gauge
     for name, key, text in _QUEUE_COUNTERS:
@@ -246,7 +246,7 @@ def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metri
 
 
 def _summed(stats: list[dict[str, Any]]) -> dict[str, Any]:
-    return {key: sum(one[key] for one in stats) for _, key, _ in (*_QUEUE_GAUGES, *_QUEUE_COUNTERS)}
+    return {key: sum(numbers[key] for numbers in stats) for _, key, _ in (*_QUEUE_GAUGES, *_QUEUE_COUNTERS)}
 
 
 def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:
@@ -258,10 +258,10 @@ def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:
             yield GaugeMetricFamily(name, text, value=stats["commit_log"][key])
     produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages ever appended to the topic", labels=["topic"])
     consumed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages the group has finished", labels=_GROUP_LABELS)
-    behind = GaugeMetricFamily("rocketmq_group_diff", "Messages the group has not finished", labels=_GROUP_LABELS)
+    lag = GaugeMetricFamily("rocketmq_group_diff", "Messages the group has not finished", labels=_GROUP_LABELS)
     for topic, numbers in stats["topics"].items():
         produced.add_metric([topic], sum(queue["max_offset"] for queue in numbers["queues"].values()))
         for group, state in numbers["groups"].items():
             consumed.add_metric([group, topic], sum(state["committed"].values()))
-            behind.add_metric([group, topic], sum(state["lag"].values()))
-    yield from (produced, consumed, behind)
+            lag.add_metric([group, topic], sum(state["lag"].values()))
+    yield from (produced, consumed, lag)

@@ -201,19 +201,19 @@ class _Token:
 def _tokens(text: str) -> Iterator[_Token]:
     at = 0
     while True:
-        found = _TOKEN.match(text, at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
             _refuse(text, at, "a quotation mark that is not closed" if text[at] in "'\"" else "what is this?")
-        kind, said, at = found.lastgroup, found[found.lastgroup], found.end()
-        start = found.start(kind)
+        kind, lexeme, at = match.lastgroup, match[match.lastgroup], match.end()
+        start = match.start(kind)
         if kind == "text":
-            said = said[1:-1].replace("''", "'")
+            lexeme = lexeme[1:-1].replace("''", "'")
         elif kind == "quoted":
-            kind, said = "name", said[1:-1].replace('""', '"')
-        elif kind == "name" and said.upper() in _KEYWORDS:
-            kind, said = "word", said.upper()
-        yield _Token(kind, said, start)
+            kind, lexeme = "name", lexeme[1:-1].replace('""', '"')
+        elif kind == "name" and lexeme.upper() in _KEYWORDS:
+            kind, lexeme = "word", lexeme.upper()
+        yield _Token(kind, lexeme, start)
         if kind == "end":
             return
 
@@ -259,7 +259,7 @@ class _Parser:
         return self._joined("OR", lambda: self._joined("AND", self._negated))
 
     def _joined(self, word: str, part: Callable[[], Test[Any]]) -> Test[Any]:
-        """Parts with ``word`` between them. One that decides ends it; else it is unknown if one is."""
+        """Parse parts with ``word`` between them. The first that decides is the result; else NULL if a part is NULL."""
         tests = [part()]
         while self._take("word", word):
             tests.append(part())
@@ -270,10 +270,10 @@ class _Parser:
         def joined(message: Any) -> bool | None:
             truth: bool | None = not decides
             for test in tests:
-                found = test(message)
-                if found is decides:
+                outcome = test(message)
+                if outcome is decides:
                     return decides
-                if found is None:
+                if outcome is None:
                     truth = None
             return truth
 
@@ -312,7 +312,7 @@ class _Parser:
             if is_negated:
                 self._refuse(self._left[-1], "expected LIKE, IN or BETWEEN")
             get = value.get
-            return lambda message: found if isinstance(found := get(message), bool) else None
+            return lambda message: flag if isinstance(flag := get(message), bool) else None
         return (lambda message: negated(test(message))) if is_negated else test
 
     def _word_test(self, value: _Value) -> Test[Any] | None:
@@ -326,8 +326,8 @@ class _Parser:
             above, below = self._compared(value, operator.ge, low), self._compared(value, operator.le, high)
 
             def between(message: Any) -> bool | None:
-                found = above(message), below(message)
-                return False if False in found else None if None in found else True
+                outcomes = above(message), below(message)
+                return False if False in outcomes else None if None in outcomes else True
 
             return between
         if self._take("word", "IN"):
@@ -338,8 +338,8 @@ class _Parser:
             self._expect("sign", ")")
 
             def one_of(message: Any) -> bool | None:
-                found = [test(message) for test in tests]
-                return True if True in found else None if None in found else False
+                outcomes = [test(message) for test in tests]
+                return True if True in outcomes else None if None in outcomes else False
 
             return one_of
         return None
@@ -405,15 +405,15 @@ class _Parser:
             self._expect("sign", "]")
         return get
 
-    def _take(self, kind: str, said: str) -> _Token | None:
-        """The next token, if it is this one."""
+    def _take(self, kind: str, lexeme: str) -> _Token | None:
+        """Take the next token if it is this one."""
         token = self._left[-1]
-        return self._left.pop() if (token.kind, token.said) == (kind, said) else None
+        return self._left.pop() if (token.kind, token.said) == (kind, lexeme) else None
 
-    def _expect(self, kind: str, said: str | None = None) -> _Token:
+    def _expect(self, kind: str, lexeme: str | None = None) -> _Token:
         token = self._left[-1]
-        if token.kind != kind or said not in (None, token.said):
-            self._refuse(token, f"expected {said or 'a text in quotation marks'}")
+        if token.kind != kind or lexeme not in (None, token.said):
+            self._refuse(token, f"expected {lexeme or 'a text in quotation marks'}")
         return self._left.pop()
 
     def _refuse(self, token: _Token, reason: str) -> NoReturn:
@@ -425,9 +425,9 @@ def _within(get: Getter[Any], key: str | int) -> Getter[Any]:
 
 
 def _like(pattern: str, escape: str | None, any_case: bool) -> Callable[[str], bool]:
-    """What tells whether a text is like ``pattern``. Raises ``ValueError`` if that is too large.
+    """Return a test whether a text is like ``pattern``. Raises ``ValueError`` if the pattern is too large.
 
-    A stranger may have written both. RE2 matches without backtracking, and lets other threads run meanwhile.
+    Neither is trusted: RE2 matches without backtracking, and lets other threads run meanwhile.
     """
     import re2  # noqa: PLC0415 - few conditions have LIKE
 

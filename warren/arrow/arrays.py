@@ -53,12 +53,12 @@ def as_array(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def chosen(values: Sequence[str | None], which: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """Of a few texts the ones that numbers say."""
+    """Return the texts at the indexes ``which``."""
     return pa.array(values, pa.string()).take(pa.array(which))
 
 
 def known(values: pa.Array, are_known: npt.NDArray[np.bool_]) -> pa.Array:
-    """The values that are known, nulls in place of the others."""
+    """Return the values, with nulls in place of those that are not known."""
     return values if are_known.all() else pc.if_else(pa.array(are_known), values, pa.scalar(None, values.type))
 
 
@@ -69,8 +69,8 @@ def slices(data: bytes | memoryview, starts: npt.NDArray[np.int64], sizes: npt.N
     edges[0:-1:2] = starts
     edges[1::2] = starts + sizes
     edges[-1] = edges[-2] if count else 0
-    every = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
-    return every.take(pa.array(np.arange(0, 2 * count, 2)))
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
 def rows_of(matrix: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:

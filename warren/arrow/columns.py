@@ -22,7 +22,7 @@ class Rows(Protocol):
 
 @attrs.frozen
 class Columns:
-    """Rows as columns by their names; one that is not there is null."""
+    """Rows as columns by their names; a missing column is null."""
 
     count: int
     columns: Mapping[str, Any]

@@ -26,7 +26,7 @@ from warren.salvage.names import as_text, to_json, to_text
 from warren.salvage.rocketmq.message_lines import record_fields
 
 GROUP_BYTES: Final = 32 << 20
-"""Of messages, about, in a row group; they are held in memory together."""
+"""About the bytes of messages in a row group, which are held in memory together."""
 
 GROUP_ROWS: Final = 1 << 16
 
@@ -103,12 +103,12 @@ class ParquetRows:
         self._record_bytes = 0
 
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
-        """Messages of a queue."""
+        """Write messages of a queue."""
         names = {"node": self._node, "vhost": as_text(to_text(vhost)), "queue": as_text(to_text(queue))}
         self._file.add(Columns(len(batch), {**names, **message_arrays(batch)}), batch.payload_bytes)
 
     def orphan(self, orphan: Orphan) -> None:
-        """A stored message that no entry of a queue tells of."""
+        """Write a stored message that no queue's entry refers to."""
         (vhost, queue), envelope, body = orphan.names, orphan.envelope, orphan.body
         fields = {
             "node": self._node,
@@ -129,14 +129,14 @@ class ParquetRows:
         self._file.add(Columns(1, fields), len(body))
 
     def record(self, position: int, record: Record) -> None:
-        """A record of a topic."""
+        """Write a record of a topic."""
         fields = record_fields(record)
-        said = {
+        texts = {
             "properties": to_json(fields["properties"]),
             "tags": as_text(fields["tags"]),
             "keys": as_text(fields["keys"]),
         }
-        self._records.append({**fields, **said, "position": position})
+        self._records.append({**fields, **texts, "position": position})
         self._record_bytes += len(record.body) + ROW_BYTES
         if self._record_bytes >= GROUP_BYTES or len(self._records) >= GROUP_ROWS:
             self.flush()
@@ -165,9 +165,11 @@ def parquet_rows(
     end is not written, so that no reader takes the file for complete.
     """
     sink = Sink(write)
-    more = [*([ACKED] if include_acked else ()), *([ORPHAN] if orphans else ())]
+    extra_columns = [*([ACKED] if include_acked else ()), *([ORPHAN] if orphans else ())]
     try:
-        file = ParquetFile(pa.PythonFile(sink, mode="w"), RECORDS if records else pa.schema([*MESSAGES, *more]))
+        file = ParquetFile(
+            pa.PythonFile(sink, mode="w"), RECORDS if records else pa.schema([*MESSAGES, *extra_columns])
+        )
         rows = ParquetRows(file, node)
         yield rows
         rows.flush()
@@ -178,7 +180,7 @@ def parquet_rows(
 
 @attrs.define(slots=False)
 class Sink(io.RawIOBase):
-    """A file, as pyarrow wants one, that can only be written."""
+    """A write-only file object for pyarrow."""
 
     _write: Callable[[bytes], object] | None
 

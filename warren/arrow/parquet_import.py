@@ -16,7 +16,7 @@ from warren.shovel.exported_rows import Row, check_types
 from warren.storage.errors import MessageError, StorageError, WarrenError
 
 ROWS: Final = 256
-"""That are Python's objects at a time."""
+"""Rows that are Python objects at a time."""
 _NEEDED: Final = ("vhost", "queue", "exchange", "routing_keys", "properties", "headers", "body")
 _MORE: Final = ("expiry_us", "encoded_properties")
 
@@ -53,19 +53,19 @@ class ParquetFile:
                         number += 1
 
     def extent(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         with _reading(self.path):
             return int(pq.read_metadata(self.path).num_rows)
 
     def digest(self) -> str:
-        """What tells this content from any other."""
+        """Return a hash of the content."""
         with open(self.path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """What pyarrow and the system say becomes an error of ours; pyarrow's is any, a UnicodeDecodeError for one."""
+    """Turn errors of pyarrow and the system into ours; pyarrow may raise anything, such as UnicodeDecodeError."""
     try:
         yield
     except WarrenError:
@@ -75,8 +75,8 @@ def _reading(path: str) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or ' '.join(str(error).split())}") from error
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ShovelError(f"{path}: no Parquet that can be read: {' '.join(said.split())}") from error
+        text = f"{type(error).__name__}: {error}"
+        raise ShovelError(f"{path}: no Parquet that can be read: {' '.join(text.split())}") from error
 
 
 def _checked(number: int, row: dict[str, Any]) -> Row | MessageError:

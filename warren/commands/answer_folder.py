@@ -34,10 +34,10 @@ class Kind:
         """Whether a folder has an answer of this kind."""
         try:
             with open(os.path.join(folder, self.mark), encoding="utf-8") as file:
-                said = json.load(file)
+                document = json.load(file)
         except (OSError, ValueError):
             return False
-        return isinstance(said, dict) and self.keys <= said.keys()
+        return isinstance(document, dict) and self.keys <= document.keys()
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def answer_folder(out: str, kind: Kind) -> Iterator[str]:
     _check(out, kind)
     target = os.path.abspath(out)
     partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
-    made = _missing_above(target)
+    new_directories = _missing_above(target)
     try:
         with writing(out):
             os.makedirs(partial)
@@ -58,7 +58,7 @@ def answer_folder(out: str, kind: Kind) -> Iterator[str]:
             _move(partial, target, kind)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        for directory in made:
+        for directory in new_directories:
             with suppress(OSError):  # there is something in it
                 os.rmdir(directory)
 

@@ -1,7 +1,7 @@
 """The command ``warren consume``: messages out of a queue onto stdout.
 
-A message is acked once it is written out and, into a pipe, read there: what a kill interrupts, or a reader leaves in
-the pipe as it goes away, comes again. How a message is written says :mod:`warren.commands.message_lines`.
+A message is acked once it is written out and, into a pipe, read there. If the command is killed, or the reader of the
+pipe goes away, the others are redelivered. :mod:`warren.commands.message_lines` says how a message is written.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def consume(
 
 
 def _unreadable(*, ack: bool) -> Callable[[Delivery, MessageError], str]:
-    what = "taken off the queue" if ack else "left where it is"
-    return lambda delivery, error: f"seq_id {delivery.stored.seq_id}: {error}; {what}"
+    outcome = "taken off the queue" if ack else "left where it is"
+    return lambda delivery, error: f"seq_id {delivery.stored.seq_id}: {error}; {outcome}"
 
 
 class _Writer:
@@ -92,11 +92,11 @@ class _Writer:
 
     def drain(self, count: int | None) -> None:
         """What is there now, and no more."""
-        left, batch, stop = len(self._queue) if count is None else count, self.output.batch, self.output.stop
-        while left and not stop and (deliveries := self._queue.get_many(min(left, batch))):
+        remaining, batch, stop = len(self._queue) if count is None else count, self.output.batch, self.output.stop
+        while remaining and not stop and (deliveries := self._queue.get_many(min(remaining, batch))):
             if not self._write(deliveries):
                 return
-            left -= len(deliveries)
+            remaining -= len(deliveries)
             batch = min(2 * batch, MANY)
 
     def wait_for(self, count: int | None, timeout: float | None) -> None:

@@ -78,7 +78,7 @@ def ctl(
 
 @contextlib.contextmanager
 def _exits() -> Iterator[None]:
-    """Tell what is wrong, and exit as rabbitmqctl does."""
+    """Report what is wrong, and exit as rabbitmqctl does."""
     try:
         yield
     except WarrenError as error:
@@ -97,24 +97,24 @@ class _RefusedError(WarrenError):
 
 
 def _do(
-    path: str, verb: str, arguments: list[str], options: dict[str, Any], *, quiet: bool, as_json: bool, headers: bool
+    path: str, name: str, words: list[str], options: dict[str, Any], *, quiet: bool, as_json: bool, headers: bool
 ) -> None:
-    known = VERBS.get(verb)
-    if known is None:
-        raise UsageError(f"no verb {verb!r}{did_you_mean(verb, VERBS)}")
-    said = _arguments(verb, known, arguments, options)
-    if not (quiet or as_json or said.get("file") == "-"):
-        print(printable(_sentence(known, said)), flush=True)
-    with _with_file(verb, said) as sent, looking_at(path) as node:
+    verb = VERBS.get(name)
+    if verb is None:
+        raise UsageError(f"no verb {name!r}{did_you_mean(name, VERBS)}")
+    arguments = _arguments(name, verb, words, options)
+    if not (quiet or as_json or arguments.get("file") == "-"):
+        print(printable(_sentence(verb, arguments)), flush=True)
+    with _with_file(name, arguments) as sent, looking_at(path) as node:
         if isinstance(node, Node):
-            told = answer(node._running, {"verb": verb, "arguments": sent})
+            reply = answer(node._running, {"verb": name, "arguments": sent})
         else:
-            told = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=verb, arguments=sent)
-    if "refused" in told:
-        raise _RefusedError(told["refused"], told["exit_code"])
-    if "warning" in told:
-        report_error(told["warning"])
-    _show(known, said, told["answer"], headers=headers, as_json=as_json)
+            reply = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=name, arguments=sent)
+    if "refused" in reply:
+        raise _RefusedError(reply["refused"], reply["exit_code"])
+    if "warning" in reply:
+        report_error(reply["warning"])
+    _show(verb, arguments, reply["answer"], headers=headers, as_json=as_json)
 
 
 # ── values given ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,37 +123,37 @@ def _do(
 def _arguments(name: str, verb: Verb, words: list[str], options: dict[str, Any]) -> dict[str, Any]:
     """By name, options that mean something to the verb included. Raises :class:`UsageError`."""
     usage = f"usage: warren ctl PATH {name} {verb.usage}".rstrip()
-    said = _positional(verb, words, usage)
+    arguments = _positional(verb, words, usage)
     for option, value in options.items():
         if option in verb.options:
             default = verb.defaults.get(option, DEFAULT_VHOST if option == "vhost" else None)
-            said[option] = default if value is None else value
+            arguments[option] = default if value is None else value
         elif value is not None:
             raise UsageError(f"--{option.replace('_', '-')} means nothing to {name}; {usage}")
-    if "columns" in said:
-        said["columns"] = said["columns"] or list(verb.columns)
-        if unknown := [column for column in said["columns"] if column not in verb.all_columns]:
+    if "columns" in arguments:
+        arguments["columns"] = arguments["columns"] or list(verb.columns)
+        if unknown := [column for column in arguments["columns"] if column not in verb.all_columns]:
             raise UsageError(f"columns of {name} are {', '.join(verb.all_columns)}; not {', '.join(unknown)}")
-    if said.get("password", "") is None:
-        said["password"] = sys.stdin.readline().removesuffix("\n")
-    return said
+    if arguments.get("password", "") is None:
+        arguments["password"] = sys.stdin.readline().removesuffix("\n")
+    return arguments
 
 
 def _positional(verb: Verb, words: list[str], usage: str) -> dict[str, Any]:
     waiting = list(words)
-    said: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for mark, parameter in zip(verb.takes, verb.names, strict=True):
         if mark.endswith("*"):
-            said[parameter], waiting = waiting, []
+            arguments[parameter], waiting = waiting, []
         elif waiting:
-            said[parameter] = waiting.pop(0)
+            arguments[parameter] = waiting.pop(0)
         elif mark.endswith("?"):
-            said[parameter] = None
+            arguments[parameter] = None
         else:
             raise UsageError(f"not enough arguments; {usage}")
     if waiting:
         raise UsageError(f"too many arguments; {usage}")
-    return said | {name: _parsed(said[name]) for name in verb.json_names}
+    return arguments | {name: _parsed(arguments[name]) for name in verb.json_names}
 
 
 def _parsed(text: str) -> Any:
@@ -163,9 +163,9 @@ def _parsed(text: str) -> Any:
         raise _RefusedError(f"no JSON: {text:.100}: {error}", EX_UNAVAILABLE) from error
 
 
-def _sentence(verb: Verb, said: dict[str, Any]) -> str:
-    words = dict(said)
-    for name, value in said.items():
+def _sentence(verb: Verb, arguments: dict[str, Any]) -> str:
+    words = dict(arguments)
+    for name, value in arguments.items():
         if name in verb.json_names:
             words[name] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         elif isinstance(value, list):
@@ -174,27 +174,27 @@ def _sentence(verb: Verb, said: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _with_file(verb: str, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _with_file(name: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The arguments as the node gets them: a file by its whole path, stdin as a file."""
-    if verb != "import_definitions":
-        yield said
-    elif said["file"] != "-":
-        yield said | {"file": os.path.abspath(said["file"])}
+    if name != "import_definitions":
+        yield arguments
+    elif arguments["file"] != "-":
+        yield arguments | {"file": os.path.abspath(arguments["file"])}
     else:
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             file.write(sys.stdin.buffer.read())
             file.flush()
-            yield said | {"file": file.name}
+            yield arguments | {"file": file.name}
 
 
 # ── what was answered ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _show(verb: Verb, said: dict[str, Any], answer: Any, *, headers: bool, as_json: bool) -> None:
-    if "file" in said and verb is VERBS["export_definitions"]:
-        _write(said["file"], answer)
+def _show(verb: Verb, arguments: dict[str, Any], answer: Any, *, headers: bool, as_json: bool) -> None:
+    if "file" in arguments and verb is VERBS["export_definitions"]:
+        _write(arguments["file"], answer)
     elif verb.shown == "rows" and isinstance(answer, list):
-        columns = tuple(said.get("columns") or verb.columns)
+        columns = tuple(arguments.get("columns") or verb.columns)
         rows = [{name: row.get(name) for name in columns} for row in answer]
         if as_json:
             print_json([{name: "" if value is None else value for name, value in row.items()} for row in rows])
@@ -220,11 +220,12 @@ def _print_tree(document: dict[str, Any], indent: str = "") -> None:
         if isinstance(value, dict) and value:
             print(f"{indent}{printable(name)}:")
             _print_tree(value, indent + "  ")
-        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
             print(f"{indent}{printable(name)}:")
-            for one in value:
+            for entry in value:
                 print(
-                    f"{indent}  " + ", ".join(f"{printable(key)} {printable(plain(said))}" for key, said in one.items())
+                    f"{indent}  "
+                    + ", ".join(f"{printable(key)} {printable(plain(field))}" for key, field in entry.items())
                 )
         else:
             print(f"{indent}{printable(name)}: {printable(plain(value))}")

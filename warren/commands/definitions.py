@@ -50,10 +50,10 @@ def definitions(
             if isinstance(node, Node):
                 if vhost is not None:
                     vhost_of(node, vhost)
-                found = node.definitions(vhost)
+                exported = node.definitions(vhost)
             else:
-                found = node.ask(want="definitions", vhost=vhost)
-        _write(json.dumps(found, indent=2) + "\n", export)
+                exported = node.ask(want="definitions", vhost=vhost)
+        _write(json.dumps(exported, indent=2) + "\n", export)
         return
     document = _read(import_from)
     with opened_node(path, adopt=adopt, make=True) as node:
@@ -93,8 +93,8 @@ def _read(source: str) -> dict[str, Any]:
 def _say(imported: Imported, *, as_json: bool) -> None:
     counts = {name: len(getattr(imported, name)) for name in (*_ALWAYS, *_SOMETIMES)}
     if as_json:
-        kept, ignored = dict(imported.kept), dict(imported.ignored)
-        print_json({**counts, "skipped": list(imported.skipped), "kept": kept, "ignored": ignored})
+        retained, ignored = dict(imported.kept), dict(imported.ignored)
+        print_json({**counts, "skipped": list(imported.skipped), "kept": retained, "ignored": ignored})
         return
     print("new: " + _listed({name: count for name, count in counts.items() if count or name in _ALWAYS}))
     for sentence in imported.skipped:

@@ -33,20 +33,20 @@ def delayed(
     Exit code 1 where nothing waits under an id that is called back.
     """
     with opened_node(path, adopt=adopt) as node:
-        of = vhost_of(node, vhost)
-        handle = None if queue is None else of.queue(queue, passive=True)
-        source = of if handle is None else handle
+        vhost_handle = vhost_of(node, vhost)
+        queue_handle = None if queue is None else vhost_handle.queue(queue, passive=True)
+        source = vhost_handle if queue_handle is None else queue_handle
         if cancel:
             cancelled = {message_id: source.cancel_delayed(message_id) for message_id in cancel}
         else:
-            found = [_to_json(message) for message in source.delayed(limit)]
+            rows = [_to_json(message) for message in source.delayed(limit)]
     if cancel:
         _say_cancelled(cancelled, as_json=as_json)
     elif as_json:
-        print_json({"delayed": found})
-    elif found:
+        print_json({"delayed": rows})
+    elif rows:
         table = plain_table("due", "exchange", "routing key", "message_id", numbers=("bytes",))
-        for row in found:
+        for row in rows:
             words = (row["due"], row["exchange"], row["routing_key"], row["message_id"] or "")
             table.add_row(*(Text(printable(word)) for word in words), f"{row['bytes']:,}")
         print_text([table])
@@ -65,12 +65,12 @@ def _say_cancelled(cancelled: dict[str, int], *, as_json: bool) -> None:
 
 
 def _to_json(message: DelayedMessage) -> dict[str, Any]:
-    found = message.message_id
+    message_id = message.message_id
     return {
         "due": message.due.isoformat(timespec="milliseconds"),
         "due_ms": message.due_ms,
         "exchange": message.exchange,
         "routing_key": message.routing_key,
-        "message_id": found.decode(errors="replace") if isinstance(found, bytes) else found,
+        "message_id": message_id.decode(errors="replace") if isinstance(message_id, bytes) else message_id,
         "bytes": len(message.body),
     }

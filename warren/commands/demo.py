@@ -148,27 +148,31 @@ class Oracle:
         """
         differing, marked_otherwise = [], []
         for name in sorted({*found, *self.delivered}):
-            queue, said, expected = shown(from_text(name)), QueueSaid.of(found.get(name, [])), self.delivered.get(name)
-            if expected is None or (said.messages, said.sha256) != (expected.messages, expected.sha256):
-                differing.append(f"{queue}: {said.messages:,} messages, not those that were delivered")
+            queue, exported, expected = (
+                shown(from_text(name)),
+                QueueSaid.of(found.get(name, [])),
+                self.delivered.get(name),
+            )
+            if expected is None or (exported.messages, exported.sha256) != (expected.messages, expected.sha256):
+                differing.append(f"{queue}: {exported.messages:,} messages, not those that were delivered")
                 continue
-            if said.redelivered != expected.redelivered:
+            if exported.redelivered != expected.redelivered:
                 marked_otherwise.append(f"{queue}: others are marked as redelivered")
-            if said.delivery_counts != expected.delivery_counts:
+            if exported.delivery_counts != expected.delivery_counts:
                 marked_otherwise.append(f"{queue}: other delivery counts")
         return differing, marked_otherwise
 
 
 def load_oracle() -> Oracle:
     """What the broker delivered of the directory that ships."""
-    said = json.loads(_ORACLE.read_text(encoding="utf-8"))
-    return Oracle(said["broker"], {name: QueueSaid(**queue) for name, queue in said["delivered"].items()})
+    document = json.loads(_ORACLE.read_text(encoding="utf-8"))
+    return Oracle(document["broker"], {name: QueueSaid(**queue) for name, queue in document["delivered"].items()})
 
 
 def read_lines(path: str) -> dict[str, list[dict[str, Any]]]:
     """The messages of an export, by queue."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    messages: dict[str, list[dict[str, Any]]] = {}
     with open(path, "rb") as lines:
         for line in map(json.loads, lines):
-            found.setdefault(line["queue"], []).append(line)
-    return found
+            messages.setdefault(line["queue"], []).append(line)
+    return messages

@@ -71,18 +71,18 @@ def export(
         limit=limit,
     )
     selection.condition()  # says what is wrong with it before anything is opened
-    wanted = () if orphans else tuple(map(from_text, selection.queues))
+    queue_names = () if orphans else tuple(map(from_text, selection.queues))
     findings, exported = FindingReporter(), Exported()
     with ExitStack() as opened:
         nodes = opened.enter_context(opened_nodes(path, node)).require_chosen()
-        sources = {name: opened.enter_context(closing(place.queues(wanted))) for name, place in nodes.items()}
+        sources = {name: opened.enter_context(closing(place.queues(queue_names))) for name, place in nodes.items()}
         parts = by_node(path, sources, selection)
         output = opened.enter_context(
             opened_writer(out, path, output_format, with_text=with_text, include_acked=include_acked, orphans=orphans)
         )
         if len(sources) > 1 and output.format is not Format.JSONL:
             raise UsageError(f"--format {output.format}: holds one node's messages; choose it with --node NAME")
-        passed = opened.enter_context(
+        advance_to = opened.enter_context(
             counting_bar(
                 "Exporting",
                 lambda: sum(count_chosen(sources[name], part) for name, part in parts.items()),
@@ -91,8 +91,8 @@ def export(
         )
         for name, part in parts.items():
             writer = output.writer if len(sources) == 1 else output.of_node(name)
-            left = None if limit is None else limit - exported.messages
-            exported.add(export_to(sources[name], attrs.evolve(part, limit=left), writer, findings, passed))
+            remaining = None if limit is None else limit - exported.messages
+            exported.add(export_to(sources[name], attrs.evolve(part, limit=remaining), writer, findings, advance_to))
     findings.rest()
     if output.out is not None and as_json:
         counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}

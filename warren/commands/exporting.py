@@ -65,10 +65,10 @@ class RecordLines:
 def opened_records(
     out: str | None, source: str, said: str | None, *, with_text: bool = False
 ) -> Iterator[RecordOutput]:
-    """What writes a topic's records to ``out``: in a format of an export, or as a template says."""
+    """Open a writer of a topic's records to ``out``, in a format of an export or as a template says."""
     if said in (None, JSON) or said in {*Format}:
-        known = None if said is None else Format.JSONL if said == JSON else Format(said)
-        with opened_writer(out, source, known, with_text=with_text, records=True) as output:
+        record_format = None if said is None else Format.JSONL if said == JSON else Format(said)
+        with opened_writer(out, source, record_format, with_text=with_text, records=True) as output:
             yield output
         return
     if with_text:
@@ -90,7 +90,7 @@ def opened_writer(
     orphans: bool = False,
     records: bool = False,
 ) -> Iterator[Output]:
-    """What writes messages of ``source`` to ``out``; what is there becomes whole, or nothing of it is left."""
+    """Open a writer of the messages of ``source`` to ``out``, which is written completely or not at all."""
     out = None if out == STDOUT else out
     output_format = output_format or format_of(out)
     form = Form(

@@ -56,15 +56,15 @@ def inspect(
 
 
 def _list(nodes: Nodes, *, as_json: bool) -> None:
-    found = nodes.summaries()
+    summaries = nodes.summaries()
     if as_json:
-        print_json({"nodes": [node.report() for node in found]})
+        print_json({"nodes": [node.report() for node in summaries]})
         return
     table = plain_table("node", "last written", numbers=["messages"])
-    for node in found:
+    for node in summaries:
         table.add_row(printable(node.name), node.last_written, "–" if node.messages is None else f"{node.messages:,}")
-    print_text([table, f"\n{len(found)} nodes: --node NAME says what is in one, --node {ALL} what is in each."])
-    for node in found:
+    print_text([table, f"\n{len(summaries)} nodes: --node NAME says what is in one, --node {ALL} what is in each."])
+    for node in summaries:
         if node.problem is not None:
             report_error(node.problem)
 
@@ -82,7 +82,9 @@ def _inspect(place: Place, changes: dict[str, str], *, start: bool, problems: li
     if source is not None:
         with closing(source):
             report = inspect_source(source)
-            problems += [one for vhost in source.vhosts for one in vhost.problems if one.severity != "leftover"]
+            problems += [
+                problem for vhost in source.vhosts for problem in vhost.problems if problem.severity != "leftover"
+            ]
     if store is not None:
         try:
             topics = _inspect_topics(place, store, changes, start=start, report=problems.append)
@@ -98,7 +100,7 @@ def _inspect(place: Place, changes: dict[str, str], *, start: bool, problems: li
 def _inspect_topics(
     place: Place, directory: str, changes: dict[str, str], *, start: bool, report: Callable[[object], object]
 ) -> Report:
-    from warren.salvage.rocketmq.inspecting import inspect_store  # noqa: PLC0415  # a queue's directory needs none of it
+    from warren.salvage.rocketmq.inspecting import inspect_store  # noqa: PLC0415  # queues need none of it
     from warren.salvage.rocketmq.progress import reading_bar  # noqa: PLC0415
     from warren.salvage.rocketmq.store import opened_store  # noqa: PLC0415
 

@@ -48,12 +48,12 @@ class _Text:
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Typer's: the value of a parameter."""
-        is_list, wanted = param.multiple or param.nargs == -1, param.type_descriptor.annotation
+        is_list, annotation = param.multiple or param.nargs == -1, param.type_descriptor.annotation
         if value is None:
             return () if is_list else None
-        if is_list and wanted == list[str] and all(isinstance(one, str) for one in value):
+        if is_list and annotation == list[str] and all(isinstance(text, str) for text in value):
             return list(value)
-        if wanted is str and isinstance(value, str):
+        if annotation is str and isinstance(value, str):
             return value
         return self._typers().coerce(value, param=param, ctx=ctx)
 
@@ -103,9 +103,9 @@ class ListedCommand(Command):
 
 def as_command(name: str, function: Callable[..., None]) -> Any:
     """Typer's command for a function."""
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, cls=Command)(guarded(function))
-    return typer.main.get_command(alone)
+    app = typer.Typer(add_completion=False)
+    app.command(name, cls=Command)(guarded(function))
+    return typer.main.get_command(app)
 
 
 def new_group(
@@ -113,5 +113,9 @@ def new_group(
 ) -> Group:
     """Return a group of the commands, which shows its help if no command is named."""
     return cls(
-        name=name, help=summary, commands={str(one.name): one for one in commands}, no_args_is_help=True, **options
+        name=name,
+        help=summary,
+        commands={str(command.name): command for command in commands},
+        no_args_is_help=True,
+        **options,
     )

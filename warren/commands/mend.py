@@ -55,8 +55,8 @@ def browse(
 
     Those that consumers have are shown, too.
     """
-    said = chosen_format(format, as_json=as_json)
-    lines = queue_lines(_BROWSED if format is None and not as_json else said, vhost, queue)
+    line_format = chosen_format(format, as_json=as_json)
+    lines = queue_lines(_BROWSED if format is None and not as_json else line_format, vhost, queue)
     with opened_node(path, adopt=adopt) as node, Stop(watches=False) as stop:
         output = MessageOutput(lines, stop)
         batch: list[Any] = []
@@ -96,13 +96,13 @@ def take(
     with opened_node(path, adopt=adopt) as node, Stop(watches=False) as stop:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         output = MessageOutput(lines, stop)
-        for one in distinct(ids):
+        for browse_id in distinct(ids):
             if stop:
                 break
-            delivery = handle.take(one)
+            delivery = handle.take(browse_id)
             if delivery is None:
                 missing = True
-                report_error(f"no message {one} in {queue}, or a consumer has it")
+                report_error(f"no message {browse_id} in {queue}, or a consumer has it")
                 continue
             if output.write([delivery]).taken:
                 delivery.ack()
@@ -166,9 +166,9 @@ def remove(
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         if not (yes or dry_run):
-            found = handle._verbs.counting(where, id or None, limit)
-            _walked(handle, found, "found")
-            typer.confirm(f"Delete {_messages(found.done)} of {printable(queue)}?", abort=True, err=True)
+            matching = handle._verbs.counting(where, id or None, limit)
+            _walked(handle, matching, "found")
+            typer.confirm(f"Delete {_messages(matching.done)} of {printable(queue)}?", abort=True, err=True)
         verbs = handle._verbs
         walk = (verbs.counting if dry_run else verbs.removing)(where, id or None, limit)
         _walked(handle, walk, "deleted")
@@ -199,24 +199,26 @@ def requeue(
     _say("requeued", walk, dry_run=dry_run, as_json=as_json)
 
 
-def _walked(handle: Queue, walk: Walk, did: str) -> None:
+def _walked(handle: Queue, walk: Walk, action: str) -> None:
     """Walk to the end; after an interrupt, report how far it came."""
     with counting_bar(printable(handle.name), lambda: handle.stats()["messages_ready"]) as advance_to:
         try:
             while run(walk.step()):
                 advance_to(walk.looked)
         except KeyboardInterrupt:
-            report_error(f"interrupted; {_messages(walk.done)} {did} before that")
+            report_error(f"interrupted; {_messages(walk.done)} {action} before that")
             raise
     handle.sync()
 
 
-def _say(did: str, walk: Walk, *, dry_run: bool, as_json: bool) -> None:
+def _say(action: str, walk: Walk, *, dry_run: bool, as_json: bool) -> None:
     stayed = 0 if dry_run else walk.chosen - walk.done
     if as_json:
-        print_json({f"would_be_{did}": walk.done} if dry_run else {did: walk.done, "stayed": stayed})
+        print_json({f"would_be_{action}": walk.done} if dry_run else {action: walk.done, "stayed": stayed})
         return
-    print(f"{_messages(walk.done)} {'would be ' if dry_run else ''}{did}" + (f"; {stayed:,} stayed" if stayed else ""))
+    print(
+        f"{_messages(walk.done)} {'would be ' if dry_run else ''}{action}" + (f"; {stayed:,} stayed" if stayed else "")
+    )
 
 
 def _messages(count: int) -> str:

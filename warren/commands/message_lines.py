@@ -64,16 +64,16 @@ def template_lines(said: str, letters: Mapping[str, Letter]) -> Lines:
 def _parsed(template: str, letters: Mapping[str, Letter]) -> list[bytes | Letter]:
     parts: list[bytes | Letter] = []
     end = 0
-    for found in _PART.finditer(template):
-        parts.append(_encoded(template[end : found.start()]))
-        end = found.end()
-        letter, escape = found.groups()
+    for match in _PART.finditer(template):
+        parts.append(_encoded(template[end : match.start()]))
+        end = match.end()
+        letter, escape = match.groups()
         if letter == "%":
             parts.append(b"%")
         elif letter is not None:
             if letter not in letters or not letter:
-                known = ", ".join(f"%{one}" for one in _LETTERS)
-                raise UsageError(f"--format {template}: no %{letter}; there are {known} and %%")
+                listed = ", ".join(f"%{character}" for character in _LETTERS)
+                raise UsageError(f"--format {template}: no %{letter}; there are {listed} and %%")
             parts.append(letters[letter])
         elif len(escape) > 1:
             parts.append(bytes.fromhex(escape[1:]))
@@ -88,13 +88,13 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _pairs(found: Mapping[str, Any]) -> bytes:
+def _pairs(pairs: Mapping[str, Any]) -> bytes:
     def shown(value: Any) -> bytes:
         if isinstance(value, bytes | bytearray):
             return bytes(value)
         return _encoded(value) if isinstance(value, str) else str(value).encode()
 
-    return b",".join(b"%b=%b" % (_encoded(name), shown(value)) for name, value in found.items())
+    return b",".join(b"%b=%b" % (_encoded(name), shown(value)) for name, value in pairs.items())
 
 
 # ── messages of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,22 +141,22 @@ def _queue_json(vhost: str, queue: str) -> Lines:
     head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(vhost), to_json(queue))
 
     def lines(message: Any) -> Iterable[bytes]:
-        known = _stored(message)
+        stored = _stored(message)
         flags = FLAGS[message.persistent, getattr(message, "redelivered", False)]
-        if known is message:
+        if stored is message:
             flags = flags.replace(b'"redelivered": false', b'"redelivered": null')
         start = (
             head,
-            b"%d" % known.seq_id,
+            b"%d" % stored.seq_id,
             b', "msg_id": "',
-            hexlify(known.msg_id),
+            hexlify(stored.msg_id),
             flags,
-            b"%d" % known.expiry_us if known.expiry_us else b"null",
+            b"%d" % stored.expiry_us if stored.expiry_us else b"null",
         )
         end = b'"}\n'
-        if known is message:
+        if stored is message:
             end = b'", "id": "%b"%b}\n' % (message.id.encode(), b', "unacked": true' if message.unacked else b"")
-        return json_line(start, *envelopes.split(known.encoded), end)
+        return json_line(start, *envelopes.split(stored.encoded), end)
 
     return lines
 

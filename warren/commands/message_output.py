@@ -138,8 +138,8 @@ class MessageOutput:
                 unreadable.append(message)
             else:
                 readable.append(message)
-        left = self.stop.output.write(b"".join(pieces), self.stop.__bool__)
-        taken = 0
-        while taken < len(pieces) and (left := left - len(pieces[taken])) >= 0:
-            taken += 1
-        return Written(readable[:taken], readable[taken:], unreadable)
+        remaining_bytes = self.stop.output.write(b"".join(pieces), self.stop.__bool__)
+        taken_count = 0
+        while taken_count < len(pieces) and (remaining_bytes := remaining_bytes - len(pieces[taken_count])) >= 0:
+            taken_count += 1
+        return Written(readable[:taken_count], readable[taken_count:], unreadable)

@@ -44,9 +44,9 @@ def update_topic(
     as_json: JsonOption = False,
 ) -> None:
     """Declare a topic, or give one more queues."""
-    wanted = [number for number in (read_queues, write_queues) if number is not None]
+    queue_counts = [number for number in (read_queues, write_queues) if number is not None]
     with opened_node(path) as node:
-        node.topic(topic, queues=max(wanted, default=None))
+        node.topic(topic, queues=max(queue_counts, default=None))
     topic_groups.stats(path, topic, as_json=as_json)
 
 

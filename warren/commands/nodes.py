@@ -66,10 +66,10 @@ def opened_nodes(path: str, names: list[str] | None) -> Iterator[Nodes]:
         nodes = place.nodes()
         paths = [place.below(node.directory) for node in nodes]
         counts = Counter(map(posixpath.basename, paths))
-        called = [base if counts[base := posixpath.basename(inner)] == 1 else inner for inner in paths]
-        found, wanted = dict(zip(called, nodes, strict=True)), distinct(names)
-        for name in wanted:
-            if name != ALL and name not in found:
-                raise UsageError(f"{path}: no node {name!r}; there are {', '.join(found)}")
-        takes_all = ALL in wanted or (not wanted and len(found) == 1)
-        yield Nodes(path, found, found if takes_all else {name: found[name] for name in wanted})
+        node_names = [base if counts[base := posixpath.basename(inner)] == 1 else inner for inner in paths]
+        by_name, requested = dict(zip(node_names, nodes, strict=True)), distinct(names)
+        for name in requested:
+            if name != ALL and name not in by_name:
+                raise UsageError(f"{path}: no node {name!r}; there are {', '.join(by_name)}")
+        takes_all = ALL in requested or (not requested and len(by_name) == 1)
+        yield Nodes(path, by_name, by_name if takes_all else {name: by_name[name] for name in requested})

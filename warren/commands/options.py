@@ -136,13 +136,13 @@ def pairs(
 
     ``may_be_empty``: whether the value may be. Raises what ``error`` makes of a sentence.
     """
-    found = {}
-    for each in said or ():
-        name, equals, value = each.partition("=")
+    parsed = {}
+    for assignment in said or ():
+        name, equals, value = assignment.partition("=")
         if not (name and equals and (value or may_be_empty)):
-            raise error(f"{option} {each}: wants {form}")
-        found[name] = value
-    return found
+            raise error(f"{option} {assignment}: wants {form}")
+        parsed[name] = value
+    return parsed
 
 
 def parse_settings(said: list[str] | None) -> dict[str, str]:

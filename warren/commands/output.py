@@ -57,10 +57,10 @@ def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
 
 @contextlib.contextmanager
 def opened(out: str | None, source: str | None) -> Iterator[Callable[[bytes | bytearray], None]]:
-    """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
+    """Yield a function that writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
 
-    The file may not lie in ``source`` (``None``: that was seen to), which is only read. It has its name, and replaces
-    one of that name, when all of it is there; of what ends with an exception nothing is left.
+    The file may not lie in ``source`` (``None``: the caller has checked that), which is only read. It gets its name,
+    and replaces a file of that name, when it is complete; after an exception nothing of it is left.
     """
     if out is None:
         with _buffered(sys.stdout.buffer.write) as write:
@@ -77,7 +77,7 @@ def opened(out: str | None, source: str | None) -> Iterator[Callable[[bytes | by
 
 
 def check_outside(out: str, source: str) -> None:
-    """Raise :class:`StorageError` where the file ``out`` would lie in the directory ``source``."""
+    """Raise :class:`StorageError` if the file ``out`` would lie in the directory ``source``."""
     if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
         raise StorageError(f"{out}: lies in {source}, which is not to be changed")
 
@@ -86,7 +86,7 @@ def check_outside(out: str, source: str) -> None:
 def opened_folder(out: str, source: str) -> Iterator[str]:
     """A folder to write files to, which becomes ``out`` (a new one, or an empty one) when all is there.
 
-    Raises :class:`StorageError`; of what ends with an exception nothing is left.
+    Raises :class:`StorageError`; after an exception nothing of it is left.
     """
     check_outside(out, source)
     target = os.path.realpath(out)
@@ -105,7 +105,7 @@ def opened_folder(out: str, source: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _whole(out: str) -> Iterator[str]:
-    """What to write to in place of ``out``, which it becomes in the end; a device or a pipe is written to itself."""
+    """Yield the path of a file that becomes ``out`` in the end; a device or a pipe is written to directly."""
     target = os.path.realpath(out)
     if os.path.exists(target) and not os.path.isfile(target):
         yield out
@@ -123,7 +123,7 @@ def _whole(out: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _buffered(write: Callable[[bytes | bytearray], object]) -> Iterator[Callable[[bytes | bytearray], None]]:
-    """Collects small pieces."""
+    """Yield a function that collects small pieces before they are written."""
     pending = bytearray()
 
     def add(data: bytes | bytearray) -> None:

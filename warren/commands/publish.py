@@ -96,7 +96,7 @@ def publish(
 
 
 def _when(delay: float | None, at: str | None) -> PublishArguments:
-    """What says when they come."""
+    """Return the arguments that say when the messages are delivered."""
     if delay is not None and at is not None:
         raise UsageError("either --delay or --at")
     if delay is not None:
@@ -113,17 +113,17 @@ def _when(delay: float | None, at: str | None) -> PublishArguments:
         raise UsageError(f"--at {at}: wants a time as 2030-01-31T08:00, or seconds since 1970") from None
 
 
-def _properties(said: list[str] | None) -> dict[str, Any]:
-    """As a publish takes them. Raises :class:`UsageError`."""
-    found: dict[str, Any] = dict(pairs("--property", said, "NAME=TEXT", may_be_empty=True))
-    if unknown := found.keys() - set(PROPERTIES):
+def _properties(assignments: list[str] | None) -> dict[str, Any]:
+    """Return the properties as a publish takes them. Raises :class:`UsageError`."""
+    properties: dict[str, Any] = dict(pairs("--property", assignments, "NAME=TEXT", may_be_empty=True))
+    if unknown := properties.keys() - set(PROPERTIES):
         raise UsageError(f"--property {', '.join(sorted(unknown))}: there are {', '.join(PROPERTIES)}")
-    if "timestamp" in found:
+    if "timestamp" in properties:
         try:
-            found["timestamp"] = int(found["timestamp"])
+            properties["timestamp"] = int(properties["timestamp"])
         except ValueError:
-            raise UsageError(f"--property timestamp={found['timestamp']}: wants seconds since 1970") from None
-    return found
+            raise UsageError(f"--property timestamp={properties['timestamp']}: wants seconds since 1970") from None
+    return properties
 
 
 def _sender(

@@ -39,8 +39,8 @@ def queues(
     down: dict[str, str] = snapshot["down_vhosts"]
     topics: dict[str, Any] = snapshot.get("topics") or {"down": None, "rows": []}
     if as_json:
-        said: dict[str, Any] = {"queues": [_to_json(row) for row in rows], "down_vhosts": down}
-        print_json(said | {"topics": topics["rows"], "topics_down": topics["down"]})
+        report: dict[str, Any] = {"queues": [_to_json(row) for row in rows], "down_vhosts": down}
+        print_json(report | {"topics": topics["rows"], "topics_down": topics["down"]})
     else:
         if rows:
             print_text([_table(rows)])
@@ -52,8 +52,8 @@ def queues(
             print_text([_topic_table(topics["rows"])])
         if topics["down"]:
             print_text([Text(f"the topics are down: {printable(topics['down'])}", "red")])
-        for name, why in down.items():
-            print_text([Text(f"vhost {printable(name)} is down: {printable(why)}", "red")])
+        for name, reason in down.items():
+            print_text([Text(f"vhost {printable(name)} is down: {printable(reason)}", "red")])
 
 
 def _to_json(row: Row) -> dict[str, Any]:

@@ -34,8 +34,8 @@ class ScenarioGroup(Group):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Typer's: what the help shows. The group itself is given none of them."""
-        ours = self._of_scenarios.command.params
-        options = prepared([one for one in ours if one.param_type_name == "option"])
+        scenario_params = self._of_scenarios.command.params
+        options = prepared([param for param in scenario_params if param.param_type_name == "option"])
         return [*options, *super().get_params(ctx)]
 
     @property
@@ -46,5 +46,5 @@ class ScenarioGroup(Group):
         """The command or built-in scenario that was mistyped, if the word looks like one."""
         if word.startswith("-") or os.path.splitext(word)[1] or os.path.exists(word) or word in SCENARIO_NAMES:
             return None
-        known = [*SCENARIO_NAMES, *(name for name in self.commands if name != SCENARIO)]
-        return next(iter(difflib.get_close_matches(word, known)), None)
+        names = [*SCENARIO_NAMES, *(name for name in self.commands if name != SCENARIO)]
+        return next(iter(difflib.get_close_matches(word, names)), None)

@@ -75,8 +75,8 @@ class Bodies:
             return
         delimiter = os.fsencode(self.key_delimiter)
         for line in bodies_of(self.said, self.file, lines=True):
-            key, found, body = line.partition(delimiter)
-            yield (os.fsdecode(key), body) if found else (None, line)
+            key, separator, body = line.partition(delimiter)
+            yield (os.fsdecode(key), body) if separator else (None, line)
 
 
 def bodies_of(said: list[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
@@ -112,7 +112,7 @@ class Published:
     _open: deque[Confirm] = attrs.Factory(deque)
 
     def add(self, confirm: Confirm, size: int) -> None:
-        """One more; raises what became of an earlier one."""
+        """Add a confirm; raises the error of an earlier one."""
         self.messages += 1
         self.payload_bytes += size
         if self.message_ids is not None:
@@ -131,8 +131,8 @@ class Published:
         self, bodies: Bodies, send: Callable[[str | None, bytes], Confirm], count: int, *, shows: bool
     ) -> None:
         """Send each ``count`` times, and wait until all are safe. ``shows``: show a bar if that takes long."""
-        known = None if bodies.count is None else bodies.count * count
-        with SendingProgress(known if shows else None) as step:
+        total = None if bodies.count is None else bodies.count * count
+        with SendingProgress(total if shows else None) as step:
             for key, body in bodies.each():
                 for _ in range(count):
                     self.add(send(key, body), len(body))
@@ -142,8 +142,8 @@ class Published:
     def say(self, done: str, *, as_json: bool) -> None:
         """Say on stdout how much was sent."""
         if as_json:
-            said: dict[str, Any] = {done: self.messages, "bytes": self.payload_bytes}
-            print_json(said if self.message_ids is None else said | {"message_ids": self.message_ids})
+            report: dict[str, Any] = {done: self.messages, "bytes": self.payload_bytes}
+            print_json(report if self.message_ids is None else report | {"message_ids": self.message_ids})
         else:
             noun = "message" if self.messages == 1 else "messages"
             print(f"{self.messages:,} {noun} {done}, {self.payload_bytes:,} bytes")

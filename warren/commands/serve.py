@@ -83,9 +83,9 @@ def serve(
             server = node.serve(settings)
             managed = {} if server.management is None else {"management": server.management.url}
             if as_json:
-                print_json({"path": node.path, "addresses": [list(one) for one in server.addresses], **managed})
+                print_json({"path": node.path, "addresses": [list(address) for address in server.addresses], **managed})
             else:
-                shown = ", ".join(f"{one[0]}:{one[1]}" for one in server.addresses)
+                shown = ", ".join(f"{address[0]}:{address[1]}" for address in server.addresses)
                 print(f"{printable(node.path)} listens on {shown}", *managed.values(), sep=", ", flush=True)
             gc.freeze()  # collections of garbage, which hold all clients up, pass over what is there by now
             signal.sigwait(ends)

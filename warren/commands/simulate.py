@@ -61,13 +61,13 @@ class MissingSimulationError(WarrenError):
 
 
 def part(name: str) -> Any:
-    """A module of the simulation; raises :class:`MissingSimulationError` where what it needs is not there."""
+    """A module of the simulation; raises :class:`MissingSimulationError` if a package that it needs is missing."""
     for needed in _NEEDED:
         try:
-            found = importlib.util.find_spec(needed)
+            spec = importlib.util.find_spec(needed)
         except ModuleNotFoundError:
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             raise MissingSimulationError(needed)
     return importlib.import_module(f"warren.simulation.{name}")
 
@@ -125,8 +125,8 @@ def whatif(
     Those that the scenario has too are as it says, with the directory's messages; its publishers and consumers may name
     all of them. What cannot be read is left out, and stderr says what.
     """
-    read = part("whatif").queues_of_directory
-    queues = read(path, vhost=vhost, queues=distinct(queue), definitions=definitions, note=report_error)
+    read_queues = part("whatif").queues_of_directory
+    queues = read_queues(path, vhost=vhost, queues=distinct(queue), definitions=definitions, note=report_error)
     _answer(_loaded(scenario, seed, queues=queues), out, as_json=as_json)
 
 
@@ -177,15 +177,15 @@ def _work_and_tell(
     """Do ``work``, which writes its answer to the folder that it is given; say it as JSON or as ``tell`` does."""
     files: list[str] = []
     if out is None:
-        said = work(None)
+        answer = work(None)
     else:
         with answer_folder(out, kind) as folder:
-            said = work(folder)
+            answer = work(folder)
             files = sorted(os.listdir(folder))
     if as_json:
-        print_json(to_json(said))
+        print_json(to_json(answer))
     else:
-        print_text(tell(said, files, out))
+        print_text(tell(answer, files, out))
 
 
 # ── two ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,12 +207,12 @@ def compare(
     def work(folder: str | None) -> Comparison:
         results = [_result_of(path, seed) for path in (first, second)]
         with writing(out or "."):
-            found: Comparison = part("compare").compare(*results, folder)
+            comparison: Comparison = part("compare").compare(*results, folder)
             if folder is not None:
-                part("result").write_json(os.path.join(folder, COMPARISON.mark), found.to_json())
-        return found
+                part("result").write_json(os.path.join(folder, COMPARISON.mark), comparison.to_json())
+        return comparison
 
-    _work_and_tell(work, COMPARISON, out, told_of_two, as_json=as_json, to_json=lambda found: found.to_json())
+    _work_and_tell(work, COMPARISON, out, told_of_two, as_json=as_json, to_json=lambda comparison: comparison.to_json())
 
 
 def _result_of(path: str, seed: int | None) -> Result:
@@ -267,8 +267,8 @@ def sweep(
                 keys = [axis.key for axis in axes]
                 title = f"{printable(swept.name)}: {' and '.join(keys)}"
                 part("heatmap").draw_sweep(swept.frame, keys, folder, title=title)
-        said: Summary = swept.to_json()
-        return said
+        summary: Summary = swept.to_json()
+        return summary
 
     _work_and_tell(work, SWEEP, out, told_of_sweep, as_json=as_json)
     for problem in failed:

@@ -41,7 +41,7 @@ _SHOWN_QUEUES: Final = 15
 _SHOWN_POINTS: Final = 40
 _WIDTH_WITHOUT_TERMINAL: Final = 160
 _BETWEEN: Final = 3
-"""Signs between two columns."""
+"""Characters between two columns."""
 _AFTER_S: Final = 1.0
 _ROUNDED_UP: Final = 0.9995
 """What three digits show as 1."""
@@ -58,7 +58,7 @@ def time_text(period_s: float | None) -> str:
     if period_s >= _MINUTE_S - 0.05:
         whole = round(period_s)
         units = ((_DAY_S, "d", _HOUR_S, "h"), (_HOUR_S, "h", _MINUTE_S, "min"), (_MINUTE_S, "min", 1, "s"))
-        unit_s, unit, part_s, smaller = next(each for each in units if whole >= each[0])
+        unit_s, unit, part_s, smaller = next(entry for entry in units if whole >= entry[0])
         rest = whole % unit_s // part_s
         return f"{whole // unit_s} {unit}" + (f" {rest} {smaller}" if rest else "")
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -71,8 +71,8 @@ def moment_text(at_s: float, start_s: float) -> str:
     """Return a moment as text: since the start, or by the clock if the scenario begins at a time of day."""
     if not start_s:
         return f"after {time_text(at_s)}" if at_s else "at once"
-    of_day = round(start_s + at_s) % _DAY_S
-    return f"at {of_day // _HOUR_S:02}:{of_day // _MINUTE_S % 60:02}:{of_day % 60:02}"
+    time_of_day_s = round(start_s + at_s) % _DAY_S
+    return f"at {time_of_day_s // _HOUR_S:02}:{time_of_day_s // _MINUTE_S % 60:02}:{time_of_day_s % 60:02}"
 
 
 def _share(share: float | None) -> str:
@@ -92,8 +92,8 @@ def told(summary: Summary, files: Sequence[str] = (), folder: str | None = None)
         (printable(str(summary["name"])), "bold"), f"   {time_text(summary['length_s'])}, seed {summary['seed']}"
     )
     yield Text()
-    for what, said in answers(summary):
-        yield _line(what, said)
+    for label, text in answers(summary):
+        yield _line(label, text)
     yield from _files(files, folder)
     yield Text()
     yield from _queues(summary["queues"])
@@ -104,8 +104,8 @@ def _files(files: Sequence[str], folder: str | None) -> Iterator[RenderableType]
         yield _line("files", f"{printable(folder)}: {', '.join(files)}")
 
 
-def _line(what: str, said: str) -> Text:
-    return Text.assemble((f"{what:<9}", "dim"), said)
+def _line(label: str, text: str) -> Text:
+    return Text.assemble((f"{label:<9}", "dim"), text)
 
 
 def answers(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -136,31 +136,31 @@ def _paging(summary: Summary, start_s: float) -> str:
 
 
 def _alarms(summary: Summary, start_s: float) -> str:
-    said = []
-    open_ones = 0
+    parts = []
+    open_count = 0
     for resource in ("memory", "disk"):
         begins = [mark["at_s"] for mark in summary["marks"] if mark["kind"] == f"{resource}-alarm"]
         ends = sum(mark["kind"] == f"{resource}-alarm-ends" for mark in summary["marks"])
-        open_ones += len(begins) - ends
+        open_count += len(begins) - ends
         if begins:
             often = "" if len(begins) == 1 else f", {len(begins):,} times"
-            said.append(f"{resource} {moment_text(begins[0], start_s)}{often}")
-    if not said:
+            parts.append(f"{resource} {moment_text(begins[0], start_s)}{often}")
+    if not parts:
         return "none"
     blocked_s = summary["node"]["alarm_s"]
     share = _share(blocked_s / summary["length_s"])
-    still = ", still at the end" if open_ones else ""
-    return f"{'; '.join(said)}; publishers blocked for {time_text(blocked_s)} ({share}){still}"
+    still = ", still at the end" if open_count else ""
+    return f"{'; '.join(parts)}; publishers blocked for {time_text(blocked_s)} ({share}){still}"
 
 
 def _latency(queues: Mapping[str, Summary]) -> str:
-    known = {name: queue for name, queue in queues.items() if queue["latency_p99_s"] is not None}
-    if not known:
+    measured = {name: queue for name, queue in queues.items() if queue["latency_p99_s"] is not None}
+    if not measured:
         return "nothing was delivered"
-    name, worst = max(known.items(), key=lambda item: item[1]["latency_max_s"])
-    of = f" of {printable(name)}" if len(queues) > 1 else ""
+    name, worst = max(measured.items(), key=lambda item: item[1]["latency_max_s"])
+    suffix = f" of {printable(name)}" if len(queues) > 1 else ""
     quantiles = f"p50 {time_text(worst['latency_p50_s'])}, p99 {time_text(worst['latency_p99_s'])}"
-    return f"at worst {time_text(worst['latency_max_s'])}{of} ({quantiles})"
+    return f"at worst {time_text(worst['latency_max_s'])}{suffix} ({quantiles})"
 
 
 def _queues(queues: Mapping[str, Summary]) -> Iterator[RenderableType]:
@@ -197,12 +197,12 @@ def _table(
             break
         left_out.add(title)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    kept = [number for number, title in enumerate(titles) if title not in left_out]
-    for number in kept:
+    columns = [number for number, title in enumerate(titles) if title not in left_out]
+    for number in columns:
         side: Literal["left", "right"] = first if not number else "right"
         table.add_column(Text(titles[number]), style=None if number else "bold", justify=side, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(row[number]) for number in kept))
+        table.add_row(*(Text(row[number]) for number in columns))
     return table
 
 
@@ -233,8 +233,8 @@ def told_of_sweep(said: Summary, files: Sequence[str] = (), folder: str | None =
     numbers = ("paging from", "blocked", "memory", "most ready", "ready at end", "p99", "worst")
     rows = []
     for point in points[:_SHOWN_POINTS]:
-        said_of = list(_numbers(point))
-        rows.append([*(_value(point["values"][key]) for key in keys), *said_of, *[""] * (len(numbers) - len(said_of))])
+        cells = list(_numbers(point))
+        rows.append([*(_value(point["values"][key]) for key in keys), *cells, *[""] * (len(numbers) - len(cells))])
     titles = [*map(printable, keys), *numbers]
     yield _table(titles, rows, first="right", dispensable=("ready at end", "p99", "most ready", "worst"))
     if len(points) > _SHOWN_POINTS:

@@ -100,8 +100,8 @@ def sql(
     from warren.sql.directories import Directories  # noqa: PLC0415 - DuckDB and pyarrow, which may not be there
     from warren.sql.statements import Statements  # noqa: PLC0415
 
-    is_asked_for = text is None and file is None and sys.stdin.isatty()
-    if text is None and not is_asked_for:
+    is_interactive = text is None and file is None and sys.stdin.isatty()
+    if text is None and not is_interactive:
         text = _read_stdin()
     directories = Directories.at(*paths, failfast=failfast, settings=parse_settings(setting))
     for node in directories.nodes if out is not None else ():
@@ -113,10 +113,10 @@ def sql(
             _answer(statements, text, form, out, rows)
 
 
-def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
+def _given(arguments: list[str], file: str | None) -> tuple[list[str], str | None]:
     """The paths and the SQL; ``None``: the SQL is on stdin."""
-    if file is None and len(given) > 1 and _is_sql(given[-1]):
-        *given, text = given
+    if file is None and len(arguments) > 1 and _is_sql(arguments[-1]):
+        *arguments, text = arguments
     elif file is None or file == _STDIN:
         text = None
     else:
@@ -125,9 +125,9 @@ def _given(given: list[str], file: str | None) -> tuple[list[str], str | None]:
                 text = opened_file.read()
         except (OSError, ValueError) as error:
             raise StorageError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
-    if not given:
+    if not arguments:
         raise UsageError("wants a broker's directory, and SQL")
-    return given, text
+    return arguments, text
 
 
 def _is_sql(argument: str) -> bool:
@@ -157,8 +157,8 @@ def _prompt(statements: Statements, form: Format, rows: int) -> None:
                 continue
             text += line + "\n"
             if text.rstrip().endswith(";"):
-                asked, text = text, ""
-                _answer(statements, asked, form, None, rows)
+                statement, text = text, ""
+                _answer(statements, statement, form, None, rows)
             elif not text.strip():
                 text = ""
         except EOFError:
@@ -242,7 +242,7 @@ def _table(answer: Answer, rows: list[tuple[Any, ...]], *, is_cut: bool) -> Iter
 
 
 def _cell(value: Any) -> str:
-    """The begin of a value."""
+    """The beginning of a value, as text."""
     from warren.sql.answers import for_people  # noqa: PLC0415 - see sql()
 
     text = printable(for_people(value)[: _CELL + 1])
@@ -264,7 +264,9 @@ def _print_tables(*, as_json: bool) -> None:
             {
                 name: {
                     "row": said(schema),
-                    "columns": [{"name": one.name, "type": _sql_type(one.type), "says": said(one)} for one in schema],
+                    "columns": [
+                        {"name": field.name, "type": _sql_type(field.type), "says": said(field)} for field in schema
+                    ],
                 }
                 for name, schema in SCHEMAS.items()
             }
@@ -275,8 +277,8 @@ def _print_tables(*, as_json: bool) -> None:
         for name, schema in SCHEMAS.items():
             yield Text.assemble((name, "bold"), f": a row for {said(schema)}")
             shape = plain_table("column", "type", "says")
-            for one in schema:
-                shape.add_row(one.name, _sql_type(one.type), Text(said(one)))
+            for field in schema:
+                shape.add_row(field.name, _sql_type(field.type), Text(said(field)))
             yield from (shape, "")
 
     print_text(parts())

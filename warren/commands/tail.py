@@ -36,10 +36,11 @@ def tail(
 
     Of a queue, those that consumers have too. Ctrl-C ends it with 130.
     """
-    said = chosen_format(format, as_json=as_json)
-    topic_lines(said), queue_lines(said, vhost, name)  # raise what is wrong with it, before anything is opened
+    line_format = chosen_format(format, as_json=as_json)
+    # Raise what is wrong with the format before anything is opened.
+    topic_lines(line_format), queue_lines(line_format, vhost, name)
     with opened_node(path, adopt=adopt, share=follow) as node:
-        messages, test, lines = _found(node, vhost, name, count, said, where, follow=follow)
+        messages, test, lines = _found(node, vhost, name, count, line_format, where, follow=follow)
         with Stop(watches=follow) as stop:
             output = MessageOutput(lines, stop)
             try:
@@ -50,7 +51,7 @@ def tail(
 
 
 def _found(  # noqa: PLR0917
-    node: Node, vhost: str, name: str, count: int, said: str, where: str | None, *, follow: bool
+    node: Node, vhost: str, name: str, count: int, line_format: str, where: str | None, *, follow: bool
 ) -> tuple[Any, Test, Lines]:
     """The messages, as an iterator that waits for more or does not; which of them are meant; how they are written."""
     timeout = None if follow else 0.0
@@ -59,8 +60,8 @@ def _found(  # noqa: PLR0917
     except NotFoundError as error:
         if name not in node.topics():
             raise NotFoundError(f"{error}, and no topic") from error
-        return node.topic(name).tail(count, timeout=timeout), _test_of_topic(where), topic_lines(said)
-    return queue.tail(count, timeout=timeout), test_of(where), queue_lines(said, vhost, name)
+        return node.topic(name).tail(count, timeout=timeout), _test_of_topic(where), topic_lines(line_format)
+    return queue.tail(count, timeout=timeout), test_of(where), queue_lines(line_format, vhost, name)
 
 
 def _test_of_topic(where: str | None) -> Test:
@@ -74,8 +75,8 @@ def _test_of_topic(where: str | None) -> Test:
 def _write(messages: Iterator[Any], output: MessageOutput, at_once: int) -> None:
     stop = output.stop
     while not stop:
-        found: list[Any] = []
+        batch: list[Any] = []
         with stop.waiting():
-            found = list(itertools.islice(messages, at_once))
-        if not found or stop or not output.write(found).goes_on:
+            batch = list(itertools.islice(messages, at_once))
+        if not batch or stop or not output.write(batch).goes_on:
             return

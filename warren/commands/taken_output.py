@@ -79,6 +79,6 @@ def _pipe_of_stdout() -> int | None:
 
 
 def _waiting_bytes(descriptor: int) -> int:
-    found = array.array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, found)
-    return found[0]
+    buffer = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, buffer)
+    return buffer[0]

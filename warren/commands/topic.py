@@ -80,8 +80,8 @@ class _Findings:
         """If recovery ended the log early, report how to read what comes after."""
         if (cut := store.log_cut) is None:
             return
-        goes_on = "--set checkCRCOnRecover=false goes on there, and " if WRONG_CRC in cut.what else ""
-        report_error(f"messages behind that are left out: {goes_on}`warren topic scan --salvage` reads what is whole")
+        hint = "--set checkCRCOnRecover=false goes on there, and " if WRONG_CRC in cut.what else ""
+        report_error(f"messages behind that are left out: {hint}`warren topic scan --salvage` reads what is whole")
         self.count += 1
 
     def exit(self) -> None:
@@ -109,7 +109,7 @@ def read(
     A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
     and all the others are there.
     """
-    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    findings, selection = _Findings(), WantedRecords.of(where, limit)
     with (
         opened_source(path, setting, start=start) as source,
         opened_records(out, path, format, with_text=with_text) as output,
@@ -121,16 +121,16 @@ def read(
         first, end = source.bounds(topic).get(queue_id, (0, 0))
         if offset is not None and offset < first:
             report_error(f"the queue begins at {first}")
-        left = max(end - max(offset or 0, first), 0)
-        count = left if at_most is None else min(left, at_most)
-        with counting_bar("Reading", lambda: count, is_shown=output.may_show) as passed:
+        remaining = max(end - max(offset or 0, first), 0)
+        count = remaining if at_most is None else min(remaining, at_most)
+        with counting_bar("Reading", lambda: count, is_shown=output.may_show) as advance_to:
             for number, item in enumerate(items, 1):
-                _write_item(item, output, wanted, findings)
-                passed(number)
-                if wanted.is_done:
+                _write_item(item, output, selection, findings)
+                advance_to(number)
+                if selection.is_done:
                     break
         output.writer.flush()
-    _say_written(output, wanted)
+    _say_written(output, selection)
     findings.exit()
 
 
@@ -163,7 +163,7 @@ def scan(
     Exit code 1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage
     at the next record, and without fillers.
     """
-    findings, wanted = _Findings(), WantedRecords.of(where, limit)
+    findings, selection = _Findings(), WantedRecords.of(where, limit)
     with ExitStack() as closing:
         items: Iterator[Record | Blank | Finding]
         if salvage:
@@ -178,41 +178,43 @@ def scan(
             items = scan_records(store)
             bar = partial(reading_bar, store.store.commit_log, "Reading the CommitLog")
         output = closing.enter_context(opened_records(out, path, format, with_text=with_text))
-        passed = closing.enter_context(bar(is_shown=output.may_show))
+        advance_to = closing.enter_context(bar(is_shown=output.may_show))
         for number, item in enumerate(items, 1):
-            _write_item(item, output, wanted, findings, blanks=blanks)
+            _write_item(item, output, selection, findings, blanks=blanks)
             if salvage:
-                passed(number)
+                advance_to(number)
             elif not isinstance(item, Finding):
-                passed(item.physical_offset)
-            if wanted.is_done:
+                advance_to(item.physical_offset)
+            if selection.is_done:
                 break
         output.writer.flush()
-    _say_written(output, wanted)
+    _say_written(output, selection)
     findings.exit()
 
 
 def _write_item(
     item: Record | Blank | Finding,
     output: RecordOutput,
-    wanted: WantedRecords,
+    selection: WantedRecords,
     findings: _Findings,
     *,
     blanks: bool = False,
 ) -> None:
     match item:
-        case Record() if wanted.takes(item):
-            output.writer.record(wanted.records - 1, item)
-        case Blank() if blanks and isinstance(output.writer, JsonLines) and wanted.where is None and not wanted.is_done:
+        case Record() if selection.takes(item):
+            output.writer.record(selection.records - 1, item)
+        case Blank() if (
+            blanks and isinstance(output.writer, JsonLines) and selection.where is None and not selection.is_done
+        ):
             output.writer.line(blank_line(item))
         case Finding():
             findings.add(item)
 
 
-def _say_written(output: RecordOutput, wanted: WantedRecords) -> None:
+def _say_written(output: RecordOutput, selection: WantedRecords) -> None:
     if output.out is not None:
-        size = f"{wanted.payload_bytes:,} bytes of payload"
-        print(f"{wanted.records:,} messages, {size}, in {printable(output.out)}")
+        size = f"{selection.payload_bytes:,} bytes of payload"
+        print(f"{selection.records:,} messages, {size}, in {printable(output.out)}")
 
 
 def entries(
@@ -273,29 +275,29 @@ def query(
     if format is not None and (offsets or as_json):
         raise UsageError("--format: is for messages; leave --offsets and --json away")
     findings = _Findings()
-    asked = topic, key, limit, begin, end
+    arguments = topic, key, limit, begin, end
     lines = None if offsets or as_json else topic_lines(format or JSON)
-    found: list[int] = []
+    physical_offsets: list[int] = []
     with opened_source(path, setting, start=start) as source, opened(None, path) as write:
         answers: Iterator[Record | int | Finding]
-        answers = source.query(*asked) if is_exact or lines is not None else source.index_answers(*asked)
+        answers = source.query(*arguments) if is_exact or lines is not None else source.index_answers(*arguments)
         first = next(answers, None)
         if first is None and source.topics():  # without any ConsumeQueue the names of the topics are unknown
             source.bounds(topic)  # refuses a topic that does not exist
-        for one in () if first is None else chain((first,), answers):
-            if isinstance(one, Finding):
-                findings.add(one)
-            elif lines is not None and isinstance(one, Record):
-                write(b"".join(lines(one)))
+        for answer in () if first is None else chain((first,), answers):
+            if isinstance(answer, Finding):
+                findings.add(answer)
+            elif lines is not None and isinstance(answer, Record):
+                write(b"".join(lines(answer)))
             else:
-                found.append(one.physical_offset if isinstance(one, Record) else one)
+                physical_offsets.append(answer.physical_offset if isinstance(answer, Record) else answer)
     if lines is not None:
         findings.exit()
         return
     if as_json:
-        print_json({"physical_offsets": found})
+        print_json({"physical_offsets": physical_offsets})
     else:
-        for physical_offset in found:
+        for physical_offset in physical_offsets:
             print(physical_offset)
     findings.exit()
 
@@ -330,11 +332,11 @@ def offset_at(
     """Say which message of a queue was stored at a time: of files as the original answers, by their modification times;
     of a node that runs the first one that was stored then or later."""
     with opened_source(path, setting, start=start) as source:
-        found = source.offset_at(topic, queue_id, timestamp)
+        queue_offset = source.offset_at(topic, queue_id, timestamp)
     if as_json:
-        print_json({"offset": found})
+        print_json({"offset": queue_offset})
     else:
-        print(found)
+        print(queue_offset)
 
 
 def hash_key(key: Annotated[str, typer.Argument(metavar="KEY")], *, as_json: JsonOption = False) -> None:
@@ -366,16 +368,16 @@ def rebuild_command(
                 compared = list(compare(store, rebuilt))
         finally:
             rebuilt.close()
-    differing = [one for one in compared if not one.is_good]
+    differing = [file for file in compared if not file.is_good]
     if check:
-        report["check"] = {"equal": not differing, "files": [one.to_json() for one in compared]}
+        report["check"] = {"equal": not differing, "files": [file.to_json() for file in compared]}
     if as_json:
         print_json(report)
     else:
         print(f"{rebuilt.records:,} records: {len(rebuilt.files):,} files in {printable(out)}")
-        for one in differing:
-            where = "" if one.file_offset is None else f" from offset {one.file_offset:,} on"
-            print(f"{printable(one.name)}: {one.outcome}{where}")
+        for file in differing:
+            place = "" if file.file_offset is None else f" from offset {file.file_offset:,} on"
+            print(f"{printable(file.name)}: {file.outcome}{place}")
         if check and not differing:
             print(f"{len(compared):,} files are as they were")
     if differing:

@@ -83,22 +83,22 @@ def groups(
 ) -> None:
     """List the groups: which topics each reads, with how many members, and how far behind it is."""
     with opened_source(path, setting) as source:
-        found = _rows(source, topic)
+        group_rows = _rows(source, topic)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in found:
+    for row in group_rows:
         key = row["group"], row["topic"]
-        one = rows.setdefault(key, {"group": key[0], "topic": key[1], "lag": 0, "members": set()})
-        one["lag"] += row["lag"]
-        one["members"] |= {row["member"]} - {None}
-    listed = [{**one, "members": sorted(one["members"])} for _, one in sorted(rows.items())]
+        entry = rows.setdefault(key, {"group": key[0], "topic": key[1], "lag": 0, "members": set()})
+        entry["lag"] += row["lag"]
+        entry["members"] |= {row["member"]} - {None}
+    entries = [{**entry, "members": sorted(entry["members"])} for _, entry in sorted(rows.items())]
     if as_json:
-        print_json(listed)
-    elif not listed:
+        print_json(entries)
+    elif not entries:
         print("No groups.")
     else:
         table = plain_table("group", "topic", numbers=("members", "lag"))
-        for one in listed:
-            table.add_row(*_names(one["group"], one["topic"]), f"{len(one['members']):,}", f"{one['lag']:,}")
+        for entry in entries:
+            table.add_row(*_names(entry["group"], entry["topic"]), f"{len(entry['members']):,}", f"{entry['lag']:,}")
         print_text([table])
 
 
@@ -112,10 +112,10 @@ def lag(
 ) -> None:
     """Say of a group, queue by queue, where the queue ends, where the group is, and how many messages are between."""
     with opened_source(path, setting) as source:
-        everybody = _rows(source, topic)
-        rows = [row for row in everybody if row["group"] == group]
+        group_rows = _rows(source, topic)
+        rows = [row for row in group_rows if row["group"] == group]
         if not rows:
-            raise _no_group(group, topic, [row["group"] for row in everybody])
+            raise _no_group(group, topic, [row["group"] for row in group_rows])
         for row in rows:
             row["max_offset"] = source.bounds(row["topic"]).get(row["queue_id"], (0, 0))[1]
     if as_json:
@@ -154,7 +154,7 @@ def reset_offset(
     as_json: JsonOption = False,
 ) -> None:
     """Let a group go on somewhere else in a topic. Its members may be at work: what they have read counts no more."""
-    if sum(said is not None for said in (to, timestamp, offset)) != 1:
+    if sum(option is not None for option in (to, timestamp, offset)) != 1:
         raise UsageError("where to? Say one of --to, --timestamp and --offset")
     place: StartOffset | Moment = 0
     if to is not None:
@@ -164,26 +164,29 @@ def reset_offset(
     elif offset is not None:
         place = offset
     with opened_node(path) as node:
-        found = topic_of(node, topic)
-        known = [row["group"] for row in NodeTopics(node).groups(topic)]
-        if group not in known and not new:
-            raise _no_group(group, topic, known)
+        topic_handle = topic_of(node, topic)
+        group_names = [row["group"] for row in NodeTopics(node).groups(topic)]
+        if group not in group_names and not new:
+            raise _no_group(group, topic, group_names)
         if queue_id is not None:
-            if queue_id not in found.offsets():
+            if queue_id not in topic_handle.offsets():
                 raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}")
             if isinstance(place, float | datetime):
-                place = found.offset_at(place)[queue_id]
-            sought = found.seek(group, {queue_id: place})
+                place = topic_handle.offset_at(place)[queue_id]
+            new_offsets = topic_handle.seek(group, {queue_id: place})
         else:
-            sought = found.seek(group, place)
-        behind = found.lag(group)
+            new_offsets = topic_handle.seek(group, place)
+        lags = topic_handle.lag(group)
     if as_json:
-        rows = [{"queue_id": one, "offset": at, "lag": behind.get(one, 0)} for one, at in sorted(sought.items())]
+        rows = [
+            {"queue_id": number, "offset": queue_offset, "lag": lags.get(number, 0)}
+            for number, queue_offset in sorted(new_offsets.items())
+        ]
         print_json({"topic": topic, "group": group, "queues": rows})
         return
     table = plain_table(numbers=("queue", "offset", "lag"))
-    for one, at in sorted(sought.items()):
-        table.add_row(str(one), str(at), f"{behind.get(one, 0):,}")
+    for number, queue_offset in sorted(new_offsets.items()):
+        table.add_row(str(number), str(queue_offset), f"{lags.get(number, 0):,}")
     print_text([table])
 
 
@@ -194,8 +197,8 @@ def place_of(said: str) -> StartOffset | Moment:
     if said.lower() in _LAST:
         return "last"
     try:
-        if found := _MQADMINS.fullmatch(said):
-            return datetime.fromisoformat("{}T{}.{}".format(*found.groups()))
+        if match := _MQADMINS.fullmatch(said):
+            return datetime.fromisoformat("{}T{}.{}".format(*match.groups()))
         if said.isdigit() and len(said) > len("20260131"):
             return int(said) / 1000
         return datetime.fromisoformat(said)
@@ -205,12 +208,12 @@ def place_of(said: str) -> StartOffset | Moment:
 
 def _rows(source: TopicSource, topic: str | None) -> list[Row]:
     topics = source.topics() if topic is None else [topic]
-    return [row for one in topics for row in source.groups(one)]
+    return [row for name in topics for row in source.groups(name)]
 
 
-def _no_group(group: str, topic: str | None, known: list[str]) -> NoTopicError:
-    there = ", ".join(sorted(set(known))) or "there is none"
-    return NoTopicError(f"no group {group!r}{'' if topic is None else f' of the topic {topic!r}'}; groups: {there}")
+def _no_group(group: str, topic: str | None, names: list[str]) -> NoTopicError:
+    listed = ", ".join(sorted(set(names))) or "there is none"
+    return NoTopicError(f"no group {group!r}{'' if topic is None else f' of the topic {topic!r}'}; groups: {listed}")
 
 
 def _names(*names: str) -> list[Text]:

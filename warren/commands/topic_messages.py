@@ -65,15 +65,15 @@ def append(
     properties = pairs("--property", property, "NAME=TEXT", may_be_empty=True) or None
     with opened_node(path, make=declare) as node:
         try:
-            found = node.topic(topic, queues=queues) if declare else topic_of(node, topic)
+            topic_handle = node.topic(topic, queues=queues) if declare else topic_of(node, topic)
         except NoTopicError as error:
             raise NoTopicError(f"{error}; --declare makes it") from error
         published = Published()
         published.send_all(
             bodies,
-            lambda own, body: found.append(
+            lambda body_key, body: topic_handle.append(
                 body,
-                key=key or own,
+                key=key or body_key,
                 tag=tag,
                 properties=properties,
                 queue=queue_id,
@@ -118,8 +118,8 @@ def consume(
     arguments: ReaderArguments = {"tags": tag, "auto_commit": False, "consume_from": place_of(begin)}
     waits = follow or timeout is not None
     with opened_node(path, share=follow) as node:
-        found = topic_of(node, topic)
-        with found.reader(group, **arguments) as reader, Stop(watches=waits) as stop:
+        topic_handle = topic_of(node, topic)
+        with topic_handle.reader(group, **arguments) as reader, Stop(watches=waits) as stop:
             output = MessageOutput(lines, stop)
             _write_all(reader, output, count, None if follow else timeout or 0.0)
         stop.end(has_unreadable=output.has_unreadable)
@@ -127,17 +127,18 @@ def consume(
 
 def _write_all(reader: Reader, output: MessageOutput, count: int | None, timeout: float | None) -> None:
     stop, batch = output.stop, output.batch
-    left = count
-    while not stop and left != 0:
+    remaining = count
+    while not stop and remaining != 0:
         records: Sequence[TopicRecord] = []
         with stop.waiting():
-            records = reader.read(batch if left is None else min(batch, left), timeout)
+            records = reader.read(batch if remaining is None else min(batch, remaining), timeout)
         if not records or stop:
             return
         written = output.write(records)
-        for one in {(one.record.topic, one.queue_id): one for one in written.taken}.values():  # of each queue the last
-            one.commit()
+        # Of each queue the last one is committed.
+        for message in {(message.record.topic, message.queue_id): message for message in written.taken}.values():
+            message.commit()
         if not written.goes_on:
             return
-        left = None if left is None else left - len(records)
+        remaining = None if remaining is None else remaining - len(records)
         batch = min(2 * batch, MANY)

@@ -68,8 +68,8 @@ def opened_source(path: str, said: list[str] | None = None, *, start: bool = Fal
     """Open the source of the topics of ``path``; ``said`` and ``start`` apply to files only."""
     if (live := is_live(path)) or _has_no_files(path):
         if said or start:
-            where = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
-            raise UsageError(f"--set and --start are for files; {where}")
+            reason = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
+            raise UsageError(f"--set and --start are for files; {reason}")
         from warren.commands.opening import opened_node  # noqa: PLC0415 - files need no node
 
         with opened_node(path) as node:
@@ -101,8 +101,8 @@ def _has_no_files(path: str) -> bool:
 
 def topic_of(node: Node, name: str) -> Topic:
     """A topic that is there; to ask for it makes none. Raises :class:`NoTopicError`."""
-    if name not in (known := node.topics()):
-        raise NoTopicError(f"no topic {name!r} in {node.path}{did_you_mean(name, known)}")
+    if name not in (topics := node.topics()):
+        raise NoTopicError(f"no topic {name!r} in {node.path}{did_you_mean(name, topics)}")
     return node.topic(name)
 
 
@@ -120,43 +120,43 @@ class NodeTopics:
 
     def groups(self, topic: str) -> list[Row]:
         rows = []
-        for group, found in sorted(topic_of(self._node, topic).groups().items()):
-            owners = {queue_id: member for member, of in found["members"].items() for queue_id in of}
+        for group, state in sorted(topic_of(self._node, topic).groups().items()):
+            owners = {queue_id: member for member, queue_ids in state["members"].items() for queue_id in queue_ids}
             rows += [
                 {
                     "topic": topic,
                     "group": group,
                     "queue_id": queue_id,
                     "offset": offset,
-                    "lag": found["lag"].get(queue_id, 0),
+                    "lag": state["lag"].get(queue_id, 0),
                     "member": owners.get(queue_id),
                 }
-                for queue_id, offset in sorted(found["committed"].items())
+                for queue_id, offset in sorted(state["committed"].items())
             ]
         return rows
 
     def messages(
         self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
     ) -> Iterator[Record | Finding]:
-        found = topic_of(self._node, topic)
-        bounds = found.offsets()
+        handle = topic_of(self._node, topic)
+        bounds = handle.offsets()
         if queue_id not in bounds:
             raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}; its queues are 0 to {len(bounds) - 1}")
         first, end = bounds[queue_id]
-        at = first if queue_offset is None else max(queue_offset, first)
-        stop = end if limit is None else min(end, at + limit)
-        while at < stop:
+        next_offset = first if queue_offset is None else max(queue_offset, first)
+        stop = end if limit is None else min(end, next_offset + limit)
+        while next_offset < stop:
             try:
-                records = found.pull(queue_id, at, min(stop - at, 256))
+                records = handle.pull(queue_id, next_offset, min(stop - next_offset, 256))
             except DataError:
                 finding = None
                 try:
-                    records = found.pull(queue_id, at, 1)
+                    records = handle.pull(queue_id, next_offset, 1)
                 except DataError as error:
                     records, finding = [], Finding("no message", "damage", error.path, error.offset, error.reason)
                 if finding is not None:
                     yield finding
-                    at += 1
+                    next_offset += 1
                     continue
             if not records:
                 return
@@ -164,22 +164,22 @@ class NodeTopics:
                 if record.queue_offset >= stop:
                     return
                 yield record.record
-            at = records[-1].queue_offset + 1
+            next_offset = records[-1].queue_offset + 1
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
-        found = topic_of(self._node, topic).find(key, begin=begin_ms / 1000, end=end_ms / 1000, limit=limit)
-        return iter([one.record for one in found])
+        records = topic_of(self._node, topic).find(key, begin=begin_ms / 1000, end=end_ms / 1000, limit=limit)
+        return iter([record.record for record in records])
 
     def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
         times = {"begin": begin_ms / 1000, "end": end_ms / 1000}
-        found = topic_of(self._node, topic).find(key, **times, limit=limit, exact=False)
-        return iter([one.physical_offset for one in found])
+        records = topic_of(self._node, topic).find(key, **times, limit=limit, exact=False)
+        return iter([record.physical_offset for record in records])
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        found = topic_of(self._node, topic).offset_at(timestamp_ms / 1000)
-        if queue_id not in found:
-            raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}; its queues are 0 to {len(found) - 1}")
-        return found[queue_id]
+        offsets = topic_of(self._node, topic).offset_at(timestamp_ms / 1000)
+        if queue_id not in offsets:
+            raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}; its queues are 0 to {len(offsets) - 1}")
+        return offsets[queue_id]
 
     def message(self, message_id: str) -> Record:
         missing: LookupError | None = None
@@ -206,11 +206,13 @@ class StoredTopics:
         return dict(sorted(table_of(self.opened.store).topics.items()))
 
     def bounds(self, topic: str) -> Bounds:
-        known, queues = self.topics(), self.opened.store.queues
-        if topic not in known:
-            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{did_you_mean(topic, known)}")
-        found = {queue_id: queues.get((topic, queue_id)) for queue_id in range(known[topic])}
-        return {number: (0, 0) if one is None else (one.min_offset, one.max_offset) for number, one in found.items()}
+        topics, queues = self.topics(), self.opened.store.queues
+        if topic not in topics:
+            raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{did_you_mean(topic, topics)}")
+        by_id = {queue_id: queues.get((topic, queue_id)) for queue_id in range(topics[topic])}
+        return {
+            number: (0, 0) if queue is None else (queue.min_offset, queue.max_offset) for number, queue in by_id.items()
+        }
 
     def groups(self, topic: str) -> list[Row]:
         from warren.salvage.rocketmq.inspecting import group_rows  # noqa: PLC0415 - it draws tables, too
@@ -229,19 +231,19 @@ class StoredTopics:
         from warren.salvage.rocketmq.reading import exact  # noqa: PLC0415 - as above
 
         offsets: list[int] = []
-        for one in self.index_answers(topic, key, limit, begin_ms, end_ms):
-            if isinstance(one, Finding):
-                yield one
+        for answer in self.index_answers(topic, key, limit, begin_ms, end_ms):
+            if isinstance(answer, Finding):
+                yield answer
             else:
-                offsets.append(one)
+                offsets.append(answer)
         yield from exact(self.opened, topic, key, offsets)
 
     def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
         damage: list[DataError] = []
-        found = self.opened.store.query(topic, key, limit, begin_ms, end_ms, damage=damage)
+        offsets = self.opened.store.query(topic, key, limit, begin_ms, end_ms, damage=damage)
         for error in damage:
             yield Finding("damaged index", "damage", error.path, error.offset, error.reason)
-        yield from found
+        yield from offsets
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         self.opened.queue(topic, queue_id)

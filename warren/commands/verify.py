@@ -28,11 +28,11 @@ def verify(path: AnyPath, *, node: NodeOption = None, setting: SetOption = None,
     account = Account()
     changes = parse_settings(setting)
     with opened_nodes(path, node) as nodes:
-        read = [(place, *place.both()) for place in nodes.require_chosen().values()]
-        findings = chain.from_iterable(_findings(*one, changes) for one in read)
+        contents = [(place, *place.both()) for place in nodes.require_chosen().values()]
+        findings = chain.from_iterable(_findings(*content, changes) for content in contents)
         if as_json:
             with opened(None, path) as write:
-                kinds = {KIND if source is None else source.kind for _, source, _ in read}
+                kinds = {KIND if source is None else source.kind for _, source, _ in contents}
                 write(b'{"kind": %b, "findings": [' % to_json(kinds.pop() if len(kinds) == 1 else MIXED_KIND))
                 for finding in findings:
                     write((b", " if account.total else b"") + to_json(to_report(finding)))
@@ -47,7 +47,7 @@ def verify(path: AnyPath, *, node: NodeOption = None, setting: SetOption = None,
 
 
 def _findings(place: Place, source: Source | None, store: str | None, changes: dict[str, str]) -> Iterator[Finding]:
-    """Of a broker's queues, of its topics, or of both."""
+    """The findings of a broker's queues, of its topics, or of both."""
     topics: Iterator[Finding] = iter(())
     if store is not None:
         settings, _, guesses = infer(place.files, store, changes)

@@ -1,4 +1,4 @@
-"""What verbs do with users, permissions, vhosts, parameters and policies."""
+"""The verbs for users, permissions, vhosts, parameters and policies."""
 
 from __future__ import annotations
 
@@ -17,104 +17,108 @@ Rows = list[dict[str, Any]]
 # ── users ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add_user(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).add_user(said["user"], said["password"]))
+def add_user(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).add_user(arguments["user"], arguments["password"]))
 
 
-def authenticate_user(node: RunningNode, said: Arguments) -> Any:
-    return run(NodeVerbs(node).authenticate(said["user"], said["password"]))
+def authenticate_user(node: RunningNode, arguments: Arguments) -> Any:
+    return run(NodeVerbs(node).authenticate(arguments["user"], arguments["password"]))
 
 
-def change_password(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).change_password(said["user"], said["password"]))
+def change_password(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).change_password(arguments["user"], arguments["password"]))
 
 
-def clear_password(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).change_password(said["user"], None))
+def clear_password(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).change_password(arguments["user"], None))
 
 
-def delete_user(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).delete_user(said["user"]))
+def delete_user(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).delete_user(arguments["user"]))
 
 
 def list_users(node: RunningNode, _: Arguments) -> Rows:
     return [{"user": user["name"], "tags": user["tags"]} for user in run(NodeVerbs(node).users())]
 
 
-def set_user_tags(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_user_tags(said["user"], said["tags"]))
+def set_user_tags(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).set_user_tags(arguments["user"], arguments["tags"]))
 
 
-def set_user_limits(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_user_limits(said["user"], _object(said["limits"])))
+def set_user_limits(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).set_user_limits(arguments["user"], _object(arguments["limits"])))
 
 
-def clear_user_limits(node: RunningNode, said: Arguments) -> None:
-    limits = () if said["limit"] == "all" else (said["limit"],)
-    run(NodeVerbs(node).clear_user_limits(said["user"], *limits))
+def clear_user_limits(node: RunningNode, arguments: Arguments) -> None:
+    limits = () if arguments["limit"] == "all" else (arguments["limit"],)
+    run(NodeVerbs(node).clear_user_limits(arguments["user"], *limits))
 
 
-def list_user_limits(node: RunningNode, said: Arguments) -> Any:
+def list_user_limits(node: RunningNode, arguments: Arguments) -> Any:
     users = run(NodeVerbs(node).users())
-    if said["global"]:
+    if arguments["global"]:
         return [{"user": user["name"], "limits": _text(user["limits"])} for user in users if user["limits"]]
-    run(NodeVerbs(node).permissions(said["user"]))  # raises if the user does not exist
-    return {"message": next(_text(user["limits"]) for user in users if user["name"] == said["user"])}
+    run(NodeVerbs(node).permissions(arguments["user"]))  # raises if the user does not exist
+    return {"message": next(_text(user["limits"]) for user in users if user["name"] == arguments["user"])}
 
 
 # ── permissions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def set_permissions(node: RunningNode, said: Arguments) -> None:
-    patterns = said["configure"], said["write"], said["read"]
-    run(NodeVerbs(node).set_permissions(said["user"], *patterns, vhost=said["vhost"]))
+def set_permissions(node: RunningNode, arguments: Arguments) -> None:
+    patterns = arguments["configure"], arguments["write"], arguments["read"]
+    run(NodeVerbs(node).set_permissions(arguments["user"], *patterns, vhost=arguments["vhost"]))
 
 
-def clear_permissions(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).clear_permissions(said["user"], vhost=said["vhost"]))
+def clear_permissions(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).clear_permissions(arguments["user"], vhost=arguments["vhost"]))
 
 
-def list_permissions(node: RunningNode, said: Arguments) -> Rows:
-    return run(NodeVerbs(node).permissions(vhost=said["vhost"]))
+def list_permissions(node: RunningNode, arguments: Arguments) -> Rows:
+    return run(NodeVerbs(node).permissions(vhost=arguments["vhost"]))
 
 
-def list_user_permissions(node: RunningNode, said: Arguments) -> Rows:
-    return run(NodeVerbs(node).permissions(said["user"]))
+def list_user_permissions(node: RunningNode, arguments: Arguments) -> Rows:
+    return run(NodeVerbs(node).permissions(arguments["user"]))
 
 
-def set_topic_permissions(node: RunningNode, said: Arguments) -> None:
-    patterns = said["write"], said["read"]
-    run(NodeVerbs(node).set_topic_permissions(said["user"], said["exchange"], *patterns, vhost=said["vhost"]))
+def set_topic_permissions(node: RunningNode, arguments: Arguments) -> None:
+    patterns = arguments["write"], arguments["read"]
+    run(
+        NodeVerbs(node).set_topic_permissions(
+            arguments["user"], arguments["exchange"], *patterns, vhost=arguments["vhost"]
+        )
+    )
 
 
-def clear_topic_permissions(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).clear_topic_permissions(said["user"], said["exchange"], vhost=said["vhost"]))
+def clear_topic_permissions(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).clear_topic_permissions(arguments["user"], arguments["exchange"], vhost=arguments["vhost"]))
 
 
-def list_topic_permissions(node: RunningNode, said: Arguments) -> Rows:
-    return run(NodeVerbs(node).topic_permissions(vhost=said["vhost"]))
+def list_topic_permissions(node: RunningNode, arguments: Arguments) -> Rows:
+    return run(NodeVerbs(node).topic_permissions(vhost=arguments["vhost"]))
 
 
-def list_user_topic_permissions(node: RunningNode, said: Arguments) -> Rows:
-    return run(NodeVerbs(node).topic_permissions(said["user"]))
+def list_user_topic_permissions(node: RunningNode, arguments: Arguments) -> Rows:
+    return run(NodeVerbs(node).topic_permissions(arguments["user"]))
 
 
 # ── vhosts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add_vhost(node: RunningNode, said: Arguments) -> None:
+def add_vhost(node: RunningNode, arguments: Arguments) -> None:
     verbs = NodeVerbs(node)
-    if said["vhost"] in run(verbs.vhosts()):
+    if arguments["vhost"] in run(verbs.vhosts()):
         return
-    run(verbs.vhost(said["vhost"]))
-    kind, description = said["default_queue_type"], said["description"]
-    tags = None if said["tags"] is None else [tag.strip() for tag in said["tags"].split(",")]
+    run(verbs.vhost(arguments["vhost"]))
+    kind, description = arguments["default_queue_type"], arguments["description"]
+    tags = None if arguments["tags"] is None else [tag.strip() for tag in arguments["tags"].split(",")]
     if (description, tags, kind) != (None, None, None):
-        run(verbs.set_vhost_metadata(said["vhost"], description=description, tags=tags, default_queue_type=kind))
+        run(verbs.set_vhost_metadata(arguments["vhost"], description=description, tags=tags, default_queue_type=kind))
 
 
-def delete_vhost(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).delete_vhost(said["vhost"]))
+def delete_vhost(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).delete_vhost(arguments["vhost"]))
 
 
 def list_vhosts(node: RunningNode, _: Arguments) -> Rows:
@@ -127,97 +131,115 @@ def list_vhosts(node: RunningNode, _: Arguments) -> Rows:
     return rows
 
 
-def set_vhost_tags(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_vhost_metadata(said["vhost"], tags=said["tags"]))
+def set_vhost_tags(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).set_vhost_metadata(arguments["vhost"], tags=arguments["tags"]))
 
 
-def set_vhost_limits(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_vhost_limits(_object(said["limits"]), vhost=said["vhost"]))
+def set_vhost_limits(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).set_vhost_limits(_object(arguments["limits"]), vhost=arguments["vhost"]))
 
 
-def clear_vhost_limits(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).clear_vhost_limits(vhost=said["vhost"]))
+def clear_vhost_limits(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).clear_vhost_limits(vhost=arguments["vhost"]))
 
 
-def list_vhost_limits(node: RunningNode, said: Arguments) -> Any:
+def list_vhost_limits(node: RunningNode, arguments: Arguments) -> Any:
     verbs = NodeVerbs(node)
-    if not said["global"]:
-        limits = run(verbs.vhost_limits(said["vhost"]))
+    if not arguments["global"]:
+        limits = run(verbs.vhost_limits(arguments["vhost"]))
         return {"message": _text(limits) if limits else ""}
-    found = [(name, run(verbs.vhost_limits(name))) for name in run(verbs.vhosts())]
-    return [{"vhost": name, "limits": _text(limits)} for name, limits in found if limits]
+    vhost_limits = [(name, run(verbs.vhost_limits(name))) for name in run(verbs.vhosts())]
+    return [{"vhost": name, "limits": _text(limits)} for name, limits in vhost_limits if limits]
 
 
 # ── parameters ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def set_parameter(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_parameter(said["component"], said["name"], said["value"], vhost=said["vhost"]))
+def set_parameter(node: RunningNode, arguments: Arguments) -> None:
+    run(
+        NodeVerbs(node).set_parameter(
+            arguments["component"], arguments["name"], arguments["value"], vhost=arguments["vhost"]
+        )
+    )
 
 
-def clear_parameter(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).clear_parameter(said["component"], said["name"], vhost=said["vhost"]))
+def clear_parameter(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).clear_parameter(arguments["component"], arguments["name"], vhost=arguments["vhost"]))
 
 
-def list_parameters(node: RunningNode, said: Arguments) -> Rows:
-    node.vhost(said["vhost"])
-    found = run(NodeVerbs(node).parameters(said["vhost"]))
-    return [{"component": one["component"], "name": one["name"], "value": _text(one["value"])} for one in found]
+def list_parameters(node: RunningNode, arguments: Arguments) -> Rows:
+    node.vhost(arguments["vhost"])
+    parameters = run(NodeVerbs(node).parameters(arguments["vhost"]))
+    return [
+        {"component": parameter["component"], "name": parameter["name"], "value": _text(parameter["value"])}
+        for parameter in parameters
+    ]
 
 
-def set_global_parameter(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_global_parameter(said["name"], said["value"]))
+def set_global_parameter(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).set_global_parameter(arguments["name"], arguments["value"]))
 
 
-def clear_global_parameter(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).clear_global_parameter(said["name"]))
+def clear_global_parameter(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).clear_global_parameter(arguments["name"]))
 
 
 def list_global_parameters(node: RunningNode, _: Arguments) -> Rows:
-    return [{"name": one["name"], "value": _text(one["value"])} for one in run(NodeVerbs(node).global_parameters())]
+    return [
+        {"name": parameter["name"], "value": _text(parameter["value"])}
+        for parameter in run(NodeVerbs(node).global_parameters())
+    ]
 
 
 # ── policies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def set_policy(node: RunningNode, said: Arguments) -> None:
-    run(_vhost(node, said).set_policy(*_policy(said), priority=said["priority"], apply_to=said["apply_to"]))
+def set_policy(node: RunningNode, arguments: Arguments) -> None:
+    run(
+        _vhost(node, arguments).set_policy(
+            *_policy(arguments), priority=arguments["priority"], apply_to=arguments["apply_to"]
+        )
+    )
 
 
-def clear_policy(node: RunningNode, said: Arguments) -> None:
-    run(_vhost(node, said).clear_policy(said["name"]))
+def clear_policy(node: RunningNode, arguments: Arguments) -> None:
+    run(_vhost(node, arguments).clear_policy(arguments["name"]))
 
 
-def list_policies(node: RunningNode, said: Arguments) -> Rows:
-    return _policies(run(_vhost(node, said).policies()))
+def list_policies(node: RunningNode, arguments: Arguments) -> Rows:
+    return _policies(run(_vhost(node, arguments).policies()))
 
 
-def set_operator_policy(node: RunningNode, said: Arguments) -> None:
-    run(_vhost(node, said).set_operator_policy(*_policy(said), priority=said["priority"], apply_to=said["apply_to"]))
+def set_operator_policy(node: RunningNode, arguments: Arguments) -> None:
+    run(
+        _vhost(node, arguments).set_operator_policy(
+            *_policy(arguments), priority=arguments["priority"], apply_to=arguments["apply_to"]
+        )
+    )
 
 
-def clear_operator_policy(node: RunningNode, said: Arguments) -> None:
-    run(_vhost(node, said).clear_operator_policy(said["name"]))
+def clear_operator_policy(node: RunningNode, arguments: Arguments) -> None:
+    run(_vhost(node, arguments).clear_operator_policy(arguments["name"]))
 
 
-def list_operator_policies(node: RunningNode, said: Arguments) -> Rows:
-    return _policies(run(_vhost(node, said).operator_policies()))
+def list_operator_policies(node: RunningNode, arguments: Arguments) -> Rows:
+    return _policies(run(_vhost(node, arguments).operator_policies()))
 
 
-def _policy(said: Arguments) -> tuple[str, str, dict[str, Any]]:
-    return said["name"], said["pattern"], _object(said["definition"])
+def _policy(arguments: Arguments) -> tuple[str, str, dict[str, Any]]:
+    return arguments["name"], arguments["pattern"], _object(arguments["definition"])
 
 
-def _policies(found: Rows) -> Rows:
-    return [one | {"definition": _text(one["definition"])} for one in found]
+def _policies(policies: Rows) -> Rows:
+    return [policy | {"definition": _text(policy["definition"])} for policy in policies]
 
 
 # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _vhost(node: RunningNode, said: Arguments) -> VhostVerbs:
-    node.vhost(said["vhost"])
-    return VhostVerbs(node, said["vhost"])
+def _vhost(node: RunningNode, arguments: Arguments) -> VhostVerbs:
+    node.vhost(arguments["vhost"])
+    return VhostVerbs(node, arguments["vhost"])
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What verbs of rabbitmq-diagnostics find out: a sentence, or an error that says what is wrong."""
+"""The verbs of rabbitmq-diagnostics. A check returns a sentence, or raises an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 
 
 class CheckFailedError(WarrenError):
-    """A health check has found something."""
+    """A health check has found a problem."""
 
 
 def listeners(node: RunningNode) -> list[dict[str, Any]]:
     """Where the node listens: ``interface``, ``port``, ``protocol`` and ``purpose``."""
-    found = []
+    rows = []
     for server in list(node.hosted):
         for interface, port in list(getattr(server, "addresses", ())):
             protocol, purpose = ("amqp", "AMQP 0-9-1") if hasattr(server, "connections") else ("http", "HTTP API")
-            found.append({"interface": str(interface), "port": port, "protocol": protocol, "purpose": purpose})
-    return found
+            rows.append({"interface": str(interface), "port": port, "protocol": protocol, "purpose": purpose})
+    return rows
 
 
 def alarms(node: RunningNode) -> list[str]:
-    """Those that are set."""
-    found: list[str] = run(node.memory())["alarms"]
-    return found
+    """The names of the alarms that are set."""
+    names: list[str] = run(node.memory())["alarms"]
+    return names
 
 
 def check_running(node: RunningNode, _: Arguments) -> str:
@@ -44,24 +44,24 @@ def check_running(node: RunningNode, _: Arguments) -> str:
 
 
 def check_alarms(node: RunningNode, _: Arguments) -> str:
-    if found := alarms(node):
-        raise CheckFailedError(f"Node {node.name} reported the following alarms: {', '.join(found)}")
+    if names := alarms(node):
+        raise CheckFailedError(f"Node {node.name} reported the following alarms: {', '.join(names)}")
     return f"Node {node.name} reported no alarms, local or clusterwide"
 
 
-def check_local_alarms(node: RunningNode, said: Arguments) -> str:
-    check_alarms(node, said)
+def check_local_alarms(node: RunningNode, arguments: Arguments) -> str:
+    check_alarms(node, arguments)
     return f"Node {node.name} reported no local alarms"
 
 
-def show_alarms(node: RunningNode, said: Arguments) -> str:
+def show_alarms(node: RunningNode, arguments: Arguments) -> str:
     with contextlib.suppress(CheckFailedError):
-        return check_alarms(node, said)
-    return "\n".join(f"{one.capitalize()} alarm on node {node.name}" for one in alarms(node))
+        return check_alarms(node, arguments)
+    return "\n".join(f"{alarm.capitalize()} alarm on node {node.name}" for alarm in alarms(node))
 
 
 def _within_reach(interface: str) -> str:
-    """The address to connect to: the loopback one of a listener on all."""
+    """The address to connect to: the loopback address if the listener has an unspecified one."""
     try:
         address = ipaddress.ip_address(interface)
     except ValueError:  # a name
@@ -72,19 +72,21 @@ def _within_reach(interface: str) -> str:
 
 
 def check_port_connectivity(node: RunningNode, _: Arguments) -> str:
-    """Connects to each port, on the loopback address where the node listens on all."""
-    for one in listeners(node):
-        host = _within_reach(one["interface"])
+    """Connect to each port, on the loopback address if the node listens on all interfaces."""
+    for listener in listeners(node):
+        host = _within_reach(listener["interface"])
         try:
-            socket.create_connection((host, one["port"]), _CONNECT_TIMEOUT_S).close()
+            socket.create_connection((host, listener["port"]), _CONNECT_TIMEOUT_S).close()
         except OSError as error:
-            raise CheckFailedError(f"Connection to port {one['port']} on node {node.name} failed: {error}") from error
+            raise CheckFailedError(
+                f"Connection to port {listener['port']} on node {node.name} failed: {error}"
+            ) from error
     return f"Successfully connected to ports {_ports(node)} on node {node.name}."
 
 
-def check_port_listener(node: RunningNode, said: Arguments) -> str:
-    port = said["port"]
-    if port not in {str(one["port"]) for one in listeners(node)}:
+def check_port_listener(node: RunningNode, arguments: Arguments) -> str:
+    port = arguments["port"]
+    if port not in {str(listener["port"]) for listener in listeners(node)}:
         raise CheckFailedError(
             f"No listener for port {port} is active on node {node.name}. "
             f"Found listeners that use the following ports: {_ports(node)}"
@@ -93,16 +95,16 @@ def check_port_listener(node: RunningNode, said: Arguments) -> str:
 
 
 def _ports(node: RunningNode) -> str:
-    return ", ".join(str(port) for port in sorted({one["port"] for one in listeners(node)}))
+    return ", ".join(str(port) for port in sorted({listener["port"] for listener in listeners(node)}))
 
 
-def check_protocol_listener(node: RunningNode, said: Arguments) -> str:
-    protocol = said["protocol"]
-    known = sorted({one["protocol"] for one in listeners(node)})
-    if {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp"}.get(protocol, protocol) not in known:
+def check_protocol_listener(node: RunningNode, arguments: Arguments) -> str:
+    protocol = arguments["protocol"]
+    protocols = sorted({listener["protocol"] for listener in listeners(node)})
+    if {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp"}.get(protocol, protocol) not in protocols:
         raise CheckFailedError(
             f"No listener for protocol {protocol} is active on node {node.name}. "
-            f"Found listeners for the following protocols: {', '.join(known)}"
+            f"Found listeners for the following protocols: {', '.join(protocols)}"
         )
     return f"A listener for protocol {protocol} is running on node {node.name}."
 
@@ -113,26 +115,26 @@ def check_virtual_hosts(node: RunningNode, _: Arguments) -> str:
     return f"Node {node.name} reported all vhosts as running"
 
 
-def node_health_check(node: RunningNode, said: Arguments) -> str:
-    check_running(node, said)
-    check_alarms(node, said)
-    check_virtual_hosts(node, said)
+def node_health_check(node: RunningNode, arguments: Arguments) -> str:
+    check_running(node, arguments)
+    check_alarms(node, arguments)
+    check_virtual_hosts(node, arguments)
     return "Health check passed"
 
 
-def restart_vhost(node: RunningNode, said: Arguments) -> str:
-    """One that is down is tried again by itself, so there is nothing to be done here."""
-    node.vhost(said["vhost"])
-    return f"Vhost '{said['vhost']}' is already running on node '{node.name}'"
+def restart_vhost(node: RunningNode, arguments: Arguments) -> str:
+    """There is nothing to do: the node itself tries again to start a vhost that is down."""
+    node.vhost(arguments["vhost"])
+    return f"Vhost '{arguments['vhost']}' is already running on node '{node.name}'"
 
 
-def list_unresponsive_queues(node: RunningNode, said: Arguments) -> list[dict[str, Any]]:
-    found = []
-    for name, entry in list(node.vhost(said["vhost"]).queues.items()):
+def list_unresponsive_queues(node: RunningNode, arguments: Arguments) -> list[dict[str, Any]]:
+    rows = []
+    for name, entry in list(node.vhost(arguments["vhost"]).queues.items()):
         actor = entry.running
         if actor is None or ask_politely(actor.actor_ref, Call(lambda: True), _PATIENCE_S) is None:
-            found.append({"name": name})
-    return found
+            rows.append({"name": name})
+    return rows
 
 
 def memory_breakdown(node: RunningNode, _: Arguments) -> dict[str, int]:
@@ -144,16 +146,16 @@ def memory_breakdown(node: RunningNode, _: Arguments) -> dict[str, int]:
     return {"queue_procs": queues, "other_proc": max(0, used - queues)}
 
 
-def memory_lines(found: dict[str, int]) -> str:
+def memory_lines(sizes: dict[str, int]) -> str:
     """As ``queue_procs: 0.0014 gb (0.97%)``, the largest first."""
-    whole = sum(found.values()) or 1
-    parts = sorted(found.items(), key=lambda item: -item[1])
-    return "\n".join(f"{name}: {round(size / 10**9, 4)} gb ({round(100 * size / whole, 2)}%)" for name, size in parts)
+    total = sum(sizes.values()) or 1
+    parts = sorted(sizes.items(), key=lambda part: -part[1])
+    return "\n".join(f"{name}: {round(size / 10**9, 4)} gb ({round(100 * size / total, 2)}%)" for name, size in parts)
 
 
-def listener_lines(found: list[dict[str, Any]]) -> str:
+def listener_lines(rows: list[dict[str, Any]]) -> str:
     """As ``Interface: 127.0.0.1, port: 5672, protocol: amqp, purpose: AMQP 0-9-1``."""
     return "\n".join(
-        f"Interface: {one['interface']}, port: {one['port']}, protocol: {one['protocol']}, purpose: {one['purpose']}"
-        for one in found
+        f"Interface: {row['interface']}, port: {row['port']}, protocol: {row['protocol']}, purpose: {row['purpose']}"
+        for row in rows
     )

@@ -1,4 +1,4 @@
-"""What verbs say of queues, exchanges, bindings, connections, channels and consumers; and end of them."""
+"""The verbs that list queues, exchanges, bindings, connections, channels and consumers, or that end them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONSUMER_COLUMNS: Final = (
     "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",
 )  # fmt: skip
 _DECLARED: Final = frozenset({"name", "durable", "auto_delete", "arguments", "exclusive", "type"})
-"""What need not be asked of a queue's actor."""
+"""The columns that need no answer of the queue's actor."""
 _PATIENCE_S: Final = 1.0
 """The longest wait for the answer of one queue."""
 
@@ -56,35 +56,35 @@ _PATIENCE_S: Final = 1.0
 # ── what is declared ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def list_queues(node: RunningNode, said: Arguments) -> Rows:
-    wanted, vhost = set(said["columns"]), node.vhost(said["vhost"])
-    queues = [_queue(entry, wanted) for entry in list(vhost.queues.values())]
-    return queues + [_stream(node, stream, wanted) for stream in node.actor.streams.of(vhost.name)]
+def list_queues(node: RunningNode, arguments: Arguments) -> Rows:
+    columns, vhost = set(arguments["columns"]), node.vhost(arguments["vhost"])
+    queues = [_queue(entry, columns) for entry in list(vhost.queues.values())]
+    return queues + [_stream(node, stream, columns) for stream in node.actor.streams.of(vhost.name)]
 
 
-def _queue(entry: QueueEntry, wanted: set[str]) -> dict[str, Any]:
-    actor, found = entry.running, dict[str, Any]()
-    if not wanted <= _DECLARED:
+def _queue(entry: QueueEntry, columns: set[str]) -> dict[str, Any]:
+    actor, fields = entry.running, dict[str, Any]()
+    if not columns <= _DECLARED:
         stats = None if actor is None else ask_politely(actor.actor_ref, Call(actor.stats), _PATIENCE_S)
-        found = {"state": "down" if actor is None else "busy"} if stats is None else stats | {"state": "running"}
-    return _declared(entry.declaration, found)
+        fields = {"state": "down" if actor is None else "busy"} if stats is None else stats | {"state": "running"}
+    return _declared(entry.declaration, fields)
 
 
-def _stream(node: RunningNode, stream: Stream, wanted: set[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if not wanted <= _DECLARED:
+def _stream(node: RunningNode, stream: Stream, columns: set[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if not columns <= _DECLARED:
         try:
-            found = run(node.stream_stats(stream))
+            fields = run(node.stream_stats(stream))
         except WarrenError:  # the topics are down
-            found = {"state": "down"}
-    return _declared(stream.declaration, found)
+            fields = {"state": "down"}
+    return _declared(stream.declaration, fields)
 
 
-def _declared(declaration: QueueDeclaration, found: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, of what a queue says of itself and what it was declared as."""
+def _declared(declaration: QueueDeclaration, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A row: the fields that a queue has given, and its declaration."""
     return {
         **dict.fromkeys(QUEUE_COLUMNS),
-        **found,
+        **fields,
         "name": declaration.name,
         "durable": declaration.durable,
         "auto_delete": declaration.auto_delete,
@@ -94,74 +94,74 @@ def _declared(declaration: QueueDeclaration, found: Mapping[str, Any]) -> dict[s
     }
 
 
-def list_exchanges(node: RunningNode, said: Arguments) -> Rows:
+def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:
     def found(actor: NodeActor) -> Rows:
-        definitions = actor.definitions.vhost(said["vhost"])
+        definitions = actor.definitions.vhost(arguments["vhost"])
         return [
             {
-                "name": one.name,
-                "type": one.type,
-                "durable": one.durable,
-                "auto_delete": one.auto_delete,
-                "internal": one.internal,
-                "arguments": typed_table(one.arguments),
-                "policy": definitions.policies.of("exchange", one.name).to_json()["policy"],
+                "name": exchange.name,
+                "type": exchange.type,
+                "durable": exchange.durable,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": typed_table(exchange.arguments),
+                "policy": definitions.policies.of("exchange", exchange.name).to_json()["policy"],
             }
-            for one in definitions.exchanges()
+            for exchange in definitions.exchanges()
         ]
 
     return run(node.change(found))
 
 
-def list_bindings(node: RunningNode, said: Arguments) -> Rows:
+def list_bindings(node: RunningNode, arguments: Arguments) -> Rows:
     def found(actor: NodeActor) -> Rows:
-        definitions = actor.definitions.vhost(said["vhost"])
+        definitions = actor.definitions.vhost(arguments["vhost"])
         return [
             {
-                "source_name": one.source,
+                "source_name": binding.source,
                 "source_kind": "exchange",
-                "destination_name": one.destination,
-                "destination_kind": one.destination_type,
-                "routing_key": one.routing_key,
-                "arguments": typed_table(one.arguments),
+                "destination_name": binding.destination,
+                "destination_kind": binding.destination_type,
+                "routing_key": binding.routing_key,
+                "arguments": typed_table(binding.arguments),
             }
-            for one in [*definitions.bindings_from(""), *definitions.bindings()]
+            for binding in [*definitions.bindings_from(""), *definitions.bindings()]
         ]
 
     return run(node.change(found))
 
 
-def purge_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
-    if (stream := node.actor.streams.find(said["vhost"], said["queue"])) is not None:
+def purge_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
+    if (stream := node.actor.streams.find(arguments["vhost"], arguments["queue"])) is not None:
         raise ArgumentsError(f"{stream.declaration} is a stream, which cannot be purged")
-    queue = QueueVerbs(node, _entry(node, said))
+    queue = QueueVerbs(node, _entry(node, arguments))
     purged = run(queue.purge())
     run(queue.sync())
     return {"purged": purged}
 
 
-def delete_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
-    if node.actor.streams.find(said["vhost"], said["queue"]) is None:
-        _entry(node, said)
+def delete_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
+    if node.actor.streams.find(arguments["vhost"], arguments["queue"]) is None:
+        _entry(node, arguments)
     ready = run(
         node.change(
             lambda actor: actor.delete_queue(
-                said["vhost"], said["queue"], if_empty=said["if_empty"], if_unused=said["if_unused"]
+                arguments["vhost"], arguments["queue"], if_empty=arguments["if_empty"], if_unused=arguments["if_unused"]
             )
         )
     )
     return {"ready": ready}
 
 
-def _entry(node: RunningNode, said: Arguments) -> QueueEntry:
-    return node.queues(said["vhost"], [said["queue"]])[0]
+def _entry(node: RunningNode, arguments: Arguments) -> QueueEntry:
+    return node.queues(arguments["vhost"], [arguments["queue"]])[0]
 
 
 # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _connections(node: RunningNode) -> Iterator[tuple[Any, Any]]:
-    """Each with its server, as they are at the moment; those that have not come as far as a vhost, too."""
+    """Yield each connection with its server, also those that have not opened a vhost yet."""
     for server in list(node.hosted):
         for connection in list(getattr(server, "connections", {}).values()):
             yield server, connection
@@ -181,16 +181,16 @@ def list_connections(node: RunningNode, _: Arguments) -> Rows:
 
 
 def list_channels(node: RunningNode, _: Arguments) -> Rows:
-    found = [channel.info() for channel in _channels(node)]
-    return [_safe(info | {"pid": info["name"], "connection": info["connection_details"]["name"]}) for info in found]
+    infos = [channel.info() for channel in _channels(node)]
+    return [_safe(info | {"pid": info["name"], "connection": info["connection_details"]["name"]}) for info in infos]
 
 
-def list_consumers(node: RunningNode, said: Arguments) -> Rows:
-    node.vhost(said["vhost"])
+def list_consumers(node: RunningNode, arguments: Arguments) -> Rows:
+    node.vhost(arguments["vhost"])
     rows = []
     for channel in _channels(node):
-        where = channel.info()
-        if where["vhost"] != said["vhost"]:
+        channel_info = channel.info()
+        if channel_info["vhost"] != arguments["vhost"]:
             continue
         for consumer in list(channel.consumers.by_tag.values()):
             info = consumer.info()
@@ -199,35 +199,37 @@ def list_consumers(node: RunningNode, said: Arguments) -> Rows:
                 _safe(info)
                 | {
                     "queue_name": queue["name"] if isinstance(queue, Mapping) else queue,
-                    "channel_pid": where["name"],
+                    "channel_pid": channel_info["name"],
                     "arguments": typed_table(info["arguments"] or {}),
                 }
             )
     return rows
 
 
-def close_connection(node: RunningNode, said: Arguments) -> None:
+def close_connection(node: RunningNode, arguments: Arguments) -> None:
     for server, connection in _connections(node):
-        if connection.info()["name"] == said["connection"]:
-            _close(server, connection, said["reason"])
+        if connection.info()["name"] == arguments["connection"]:
+            _close(server, connection, arguments["reason"])
             return
-    raise NotFoundError(f"no connection '{said['connection']}'")
+    raise NotFoundError(f"no connection '{arguments['connection']}'")
 
 
-def close_all_user_connections(node: RunningNode, said: Arguments) -> None:
+def close_all_user_connections(node: RunningNode, arguments: Arguments) -> None:
     for server, connection in list(_connections(node)):
-        if connection.info()["user"] == said["user"]:
-            _close(server, connection, said["reason"])
+        if connection.info()["user"] == arguments["user"]:
+            _close(server, connection, arguments["reason"])
 
 
-def close_all_connections(node: RunningNode, said: Arguments) -> dict[str, int]:
-    wanted = said["vhost"]
-    if wanted is not None:
-        node.vhost(wanted)
-    found = [(server, one) for server, one in _connections(node) if wanted in (None, one.info()["vhost"])]
-    closed = found[: said["limit"] or None]
+def close_all_connections(node: RunningNode, arguments: Arguments) -> dict[str, int]:
+    vhost = arguments["vhost"]
+    if vhost is not None:
+        node.vhost(vhost)
+    connections = [
+        (server, connection) for server, connection in _connections(node) if vhost in (None, connection.info()["vhost"])
+    ]
+    closed = connections[: arguments["limit"] or None]
     for server, connection in closed:
-        _close(server, connection, said["reason"])
+        _close(server, connection, arguments["reason"])
     return {"closed": len(closed)}
 
 

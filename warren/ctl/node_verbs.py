@@ -1,4 +1,4 @@
-"""What verbs say of the node as a whole, and its definitions out and in."""
+"""The verbs for the node as a whole, and for the export and import of its definitions."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def cluster_status(node: RunningNode, _: Arguments) -> dict[str, Any]:
     }
 
 
-def set_cluster_name(node: RunningNode, said: Arguments) -> None:
-    run(NodeVerbs(node).set_global_parameter("cluster_name", said["name"]))
+def set_cluster_name(node: RunningNode, arguments: Arguments) -> None:
+    run(NodeVerbs(node).set_global_parameter("cluster_name", arguments["name"]))
 
 
 def _version() -> str:
@@ -81,15 +81,15 @@ def _version() -> str:
 
 def environment(node: RunningNode, _: Arguments) -> dict[str, Any]:
     config = node.config
-    found = {
+    sections = {
         "rabbit": _plain(attrs.asdict(config.node) | attrs.asdict(config.engine)),
         "topics": _plain(attrs.asdict(config.topics)),
     }
     for server in list(node.hosted):
         settings: Any = getattr(server, "settings", None)
         if attrs.has(type(settings)):
-            found[type(server).__module__.split(".")[1]] = _plain(attrs.asdict(settings))
-    return found
+            sections[type(server).__module__.split(".")[1]] = _plain(attrs.asdict(settings))
+    return sections
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -101,20 +101,20 @@ def ping(node: RunningNode, _: Arguments) -> None:
     run(node.change(lambda _: None))
 
 
-def export_definitions(node: RunningNode, said: Arguments) -> dict[str, Any]:
-    return run(NodeVerbs(node).definitions(said["vhost"]))
+def export_definitions(node: RunningNode, arguments: Arguments) -> dict[str, Any]:
+    return run(NodeVerbs(node).definitions(arguments["vhost"]))
 
 
-def import_definitions(node: RunningNode, said: Arguments) -> dict[str, Any]:
-    """Out of a file that this process reads: a document may be larger than a request."""
+def import_definitions(node: RunningNode, arguments: Arguments) -> dict[str, Any]:
+    """The node's process reads the file, because a document may be larger than a request."""
     try:
-        with open(said["file"], encoding="utf-8") as file:
+        with open(arguments["file"], encoding="utf-8") as file:
             document = json.load(file)
     except OSError as error:
-        raise StorageError(f"{said['file']}: {error.strerror or error}") from error
+        raise StorageError(f"{arguments['file']}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ArgumentsError(f"{said['file']}: no JSON: {error}") from error
-    imported = run(NodeVerbs(node).import_definitions(document, said["vhost"]))
+        raise ArgumentsError(f"{arguments['file']}: no JSON: {error}") from error
+    imported = run(NodeVerbs(node).import_definitions(document, arguments["vhost"]))
     counts: dict[str, Any] = {
         field.name: len(getattr(imported, field.name))
         for field in attrs.fields(type(imported))

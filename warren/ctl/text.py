@@ -39,7 +39,7 @@ def _typed(value: Any) -> tuple[str, Any]:
         case Mapping():
             return "table", typed_table(value)
         case list() | tuple():
-            return "array", [list(_typed(one)) for one in value]
+            return "array", [list(_typed(element)) for element in value]
     return "longstr", str(value)
 
 
@@ -58,9 +58,9 @@ def plain(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case list() | tuple():
-            return f"[{', '.join(plain(one) for one in value)}]"
+            return f"[{', '.join(plain(element) for element in value)}]"
         case dict():
-            return f"[{','.join(f'{{{_quoted(name)},{_quoted(one)}}}' for name, one in value.items())}]"
+            return f"[{','.join(f'{{{_quoted(name)},{_quoted(field)}}}' for name, field in value.items())}]"
     return str(value)
 
 
@@ -73,7 +73,7 @@ def _quoted(value: Any) -> str:
 
 def _erlang(kind: str, value: Any) -> str:
     if kind == "table":
-        return f"[{','.join(f'{{{_quoted(name)},{_erlang(type_, one)}}}' for name, type_, one in value)}]"
+        return f"[{','.join(f'{{{_quoted(name)},{_erlang(type_, field)}}}' for name, type_, field in value)}]"
     if kind == "array":
-        return f"[{','.join(_erlang(type_, one) for type_, one in value)}]"
+        return f"[{','.join(_erlang(type_, element) for type_, element in value)}]"
     return "undefined" if value is None else _quoted(value)

@@ -45,18 +45,18 @@ class Verb:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of its arguments, without marks."""
-        return tuple(one.rstrip("?*").removesuffix(":json") for one in self.takes)
+        return tuple(argument.rstrip("?*").removesuffix(":json") for argument in self.takes)
 
     @property
     def json_names(self) -> tuple[str, ...]:
         """The names of the arguments that are JSON."""
-        return tuple(name for name, one in zip(self.names, self.takes, strict=True) if one.endswith(":json"))
+        return tuple(name for name, argument in zip(self.names, self.takes, strict=True) if argument.endswith(":json"))
 
     @property
     def usage(self) -> str:
         """As ``<user> [<password>]``."""
         words = []
-        for one, name in zip(self.takes, self.names, strict=True):
+        for argument, name in zip(self.takes, self.names, strict=True):
             word = f"<{name}>"
-            words.append(f"[{word}]" if one.endswith("?") else f"[{word} …]" if one.endswith("*") else word)
+            words.append(f"[{word}]" if argument.endswith("?") else f"[{word} …]" if argument.endswith("*") else word)
         return " ".join(words)

@@ -1,4 +1,4 @@
-"""The verbs, under rabbitmqctl's names; and how one is worked for who asks over the node's socket."""
+"""The verbs under rabbitmqctl's names, and how one is performed for a request over the node's socket."""
 
 from __future__ import annotations
 
@@ -403,31 +403,33 @@ CHECKS: Final[dict[str, Verb]] = {
         text=checks.memory_lines,
     ),
 }
-"""Those of rabbitmq-diagnostics."""
+"""The verbs of rabbitmq-diagnostics."""
 
 VERBS: Final[Mapping[str, Verb]] = ACCESS | POLICIES | LISTS | NODE | CHECKS
 
 
 def _report(node: RunningNode) -> dict[str, Any]:
-    """What verbs say that only ask: of the node, and of each vhost."""
+    """The answers of the verbs that only read: of the node, and of each vhost."""
     of_node = ("status", "cluster_status", "environment", "list_connections", "list_channels", "list_users")
     of_vhosts = (
         "list_queues", "list_exchanges", "list_bindings", "list_consumers", "list_permissions", "list_policies",
         "list_operator_policies", "list_parameters",
     )  # fmt: skip
 
-    def told(name: str, **said: Any) -> Any:
+    def told(name: str, **arguments: Any) -> Any:
         verb = VERBS[name]
-        answer = verb.work(node, {"columns": list(verb.columns), **said})
-        return [{one: row.get(one) for one in verb.columns} for row in answer] if verb.shown == "rows" else answer
+        answer = verb.work(node, {"columns": list(verb.columns), **arguments})
+        return (
+            [{column: row.get(column) for column in verb.columns} for row in answer] if verb.shown == "rows" else answer
+        )
 
     vhosts = list(node.actor.vhosts)
-    found = {name: told(name) for name in of_node}
-    return found | {"vhosts": {vhost: {name: told(name, vhost=vhost) for name in of_vhosts} for vhost in vhosts}}
+    answers = {name: told(name) for name in of_node}
+    return answers | {"vhosts": {vhost: {name: told(name, vhost=vhost) for name in of_vhosts} for vhost in vhosts}}
 
 
 def answer(node: RunningNode, request: Mapping[str, Any]) -> dict[str, Any]:
-    """What becomes of ``{"verb": …, "arguments": {…}}``: ``{"answer": …}``, or ``{"refused": …, "exit_code": …}``."""
+    """The answer to ``{"verb": …, "arguments": {…}}``: ``{"answer": …}``, or ``{"refused": …, "exit_code": …}``."""
     name = str(request.get("verb"))
     try:
         return {"answer": _work(node, request)}
@@ -456,7 +458,7 @@ _ONLY_UNAVAILABLE: Final = frozenset(
         "list_user_topic_permissions",
     }
 )  # fmt: skip
-"""Verbs for which a missing user is nothing special."""
+"""Verbs that exit with :data:`EX_UNAVAILABLE` also if the user does not exist."""
 
 
 def _is_without_vhost(error: WarrenError) -> bool:
@@ -487,7 +489,7 @@ def _work(node: RunningNode, request: Mapping[str, Any]) -> Any:
     verb = VERBS.get(name) if isinstance(name, str) else None
     if verb is None or not isinstance(arguments, dict):
         raise ArgumentsError(f"no verb of ctl: {name!r:.100}")
-    missing = [*verb.names, *verb.options]
-    if not set(missing) <= arguments.keys():
-        raise ArgumentsError(f"{name} wants {', '.join(sorted(missing))}")
+    required = [*verb.names, *verb.options]
+    if not set(required) <= arguments.keys():
+        raise ArgumentsError(f"{name} wants {', '.join(sorted(required))}")
     return verb.work(node, arguments)

@@ -25,7 +25,7 @@ COOKIE: Final = "warren_session"
 CSRF_HEADER: Final = "x-csrf-token"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_SESSIONS: Final = 1000
-"""With more, the one that was used the longest ago ends."""
+"""With more, the least recently used session ends."""
 _TOKEN_BYTES: Final = 32
 
 
@@ -48,7 +48,7 @@ class Sessions:
     _sessions: dict[str, Session] = attrs.Factory(dict)
 
     def begin(self, user: User) -> tuple[str, Session]:
-        """A new session, and the token that a browser has it by."""
+        """Return a new session, and the token by which a browser refers to it."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
@@ -65,7 +65,7 @@ class Sessions:
         return session
 
     def end(self, token: str) -> None:
-        """It is over."""
+        """End the session of a token."""
         self._sessions.pop(token, None)
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Sessions:
 
 
 def log_in(managed: Managed, request: Request, name: str, password: bytes) -> User:
-    """The user of that name and password. Raises :class:`HttpError`: it is not known, or may not use the API."""
+    """The user of that name and password. Raises :class:`HttpError` if it is unknown or may not use the API."""
     try:
         user = managed.users.authenticate(name, password)
     except AccessRefusedError:
@@ -129,7 +129,7 @@ def identify(managed: Managed, sessions: Sessions, request: Request) -> User:
 
 
 def session_of(managed: Managed, sessions: Sessions, request: Request) -> Session | None:
-    """The session that a request belongs to. It is over if the user is gone, or has another password or tags."""
+    """The session that a request belongs to. It ends if the user was deleted, or has another password or tags."""
     token = request.cookies.get(COOKIE)
     session = None if token is None else sessions.get(token)
     if token is None or session is None:
@@ -146,8 +146,8 @@ def session_of(managed: Managed, sessions: Sessions, request: Request) -> Sessio
 
 def check_token(request: Request, session: Session) -> None:
     """Raise :class:`HttpError` if a change does not come from the page that the session's user has open."""
-    said = request.headers.get(CSRF_HEADER, "")
-    if not hmac.compare_digest(said.encode("latin-1"), session.csrf_token.encode()):
+    token = request.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(token.encode("latin-1"), session.csrf_token.encode()):
         raise HttpError(403, "forbidden", f"a change needs the session's {CSRF_HEADER}")
 
 
@@ -162,7 +162,7 @@ def check_same_site(request: Request) -> None:
 
 
 def may(call: Call, access: Access) -> str | None:
-    """``None``, or why the user may not."""
+    """``None`` if the user may use the path; otherwise the reason."""
     match access:
         case "any":
             return None
@@ -184,6 +184,6 @@ def may(call: Call, access: Access) -> str | None:
 
 
 def _may_use(call: Call, allowed: list[str]) -> bool:
-    """A vhost that is not there is another answer's business."""
+    """Whether the path's vhost is allowed. A vhost that does not exist is allowed: the handler answers for it."""
     name = call.parts.get("vhost")
     return name is None or name in allowed or name not in call.vhosts

@@ -24,7 +24,7 @@ _VERBS: Final = ("GET", "PUT", "POST", "DELETE")
 
 
 def route(path: str, access: Access, **methods: Handler) -> Route:
-    """A route; ``methods`` by their names in small letters."""
+    """A route; ``methods`` by their names in lower case."""
     return Route(path, access, {verb: methods[verb.lower()] for verb in _VERBS if verb.lower() in methods})
 
 
@@ -72,8 +72,8 @@ def _routes() -> Iterator[Route]:
     yield route("/queues/:vhost/:queue/actions", "admin", post=queues.act)
     yield route("/queues/:vhost/:queue/get", "vhost", post=messages.get)
     yield route("/queues/:vhost/:queue/browse", "vhost", get=mending.browse)
-    for verb in (mending.take, mending.move, mending.remove, mending.requeue):
-        yield route(f"/queues/:vhost/:queue/{verb.__name__}", "vhost", post=verb)
+    for handler in (mending.take, mending.move, mending.remove, mending.requeue):
+        yield route(f"/queues/:vhost/:queue/{handler.__name__}", "vhost", post=handler)
     yield route("/rebalance/queues", "admin", post=health.rebalance)
 
     yield route("/exchanges", "any", get=exchanges.exchanges)
@@ -131,9 +131,9 @@ def _users() -> Iterator[Route]:
 def _policies() -> Iterator[Route]:
     for path in ("/policies", "/policies/:vhost", "/operator-policies", "/operator-policies/:vhost"):
         yield route(path, "vhost", get=policies.policies)
-    every = {"get": policies.policy, "put": policies.put_policy, "delete": policies.delete_policy}
-    yield route("/policies/:vhost/:name", "policies", **every)
-    yield route("/operator-policies/:vhost/:name", "admin", **every)
+    methods = {"get": policies.policy, "put": policies.put_policy, "delete": policies.delete_policy}
+    yield route("/policies/:vhost/:name", "policies", **methods)
+    yield route("/operator-policies/:vhost/:name", "admin", **methods)
     for path in ("/parameters", "/parameters/:component", "/parameters/:component/:vhost"):
         yield route(path, "policies", get=policies.parameters)
     yield route(

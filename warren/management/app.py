@@ -1,4 +1,4 @@
-"""The management API as an ASGI application: lets requests in, finds their handlers, words their answers."""
+"""The management API as an ASGI application: it admits requests, finds their handlers and encodes their answers."""
 
 from __future__ import annotations
 
@@ -100,16 +100,16 @@ class Application:
             return await prometheus.answer(self.managed, request, path)
         if not path.startswith(f"{API}/"):
             return await self._page.answer(request, path)
-        found = self._router.find(path.removeprefix(API))
-        if found is None:
+        match = self._router.find(path.removeprefix(API))
+        if match is None:
             raise HttpError(404, "Object Not Found", "Not Found")
-        route, parts = found
+        route, parts = match
         handler = route[request.method]
         if handler is None:
             return _other_method(request.method, route)
         call = Call(self.managed, request, access.identify(self.managed, self.sessions, request), parts)
-        if (why := access.may(call, route.access)) is not None:
-            raise not_authorised(why)
+        if (reason := access.may(call, route.access)) is not None:
+            raise not_authorised(reason)
         return await _called(handler, call)
 
 

@@ -47,7 +47,7 @@ class Managed:
 
     @property
     def users(self) -> Users:
-        """The node's; any thread may ask them."""
+        """The node's users; any thread may read them."""
         return self.node.actor.users
 
     @property
@@ -56,11 +56,11 @@ class Managed:
 
     @property
     def cluster_name(self) -> str:
-        found = self.node.cluster_name
-        return self.settings.cluster_name or found if found == self.node_name else found
+        name = self.node.cluster_name
+        return self.settings.cluster_name or name if name == self.node_name else name
 
     async def sample(self) -> NodeSample:
-        """All numbers of the moment."""
+        """Take a sample of the node."""
         async with self._sampling:
             return await bridge.in_thread(self.samples.take)
 
@@ -99,7 +99,7 @@ class Call:
 
     @property
     def past(self) -> Past:
-        """Which samples of the past it wants. Raises :class:`HttpError`."""
+        """The samples of the past that the request asks for. Raises :class:`HttpError`."""
         return Past.of(self.query)
 
     async def body(self) -> dict[str, Any]:
@@ -149,8 +149,8 @@ class Call:
         Raises :class:`HttpError` if the path names a vhost that does not exist.
         """
         listed = self.vhosts if self.is_administrator else self.usable_vhosts
-        one = self.one_vhost
-        return listed if one is None else [name for name in listed if name == one]
+        vhost = self.one_vhost
+        return listed if vhost is None else [name for name in listed if name == vhost]
 
     @property
     def one_vhost(self) -> str | None:
@@ -169,7 +169,7 @@ class Call:
 
     @property
     def vhost_to_change(self) -> str:
-        """The same, for requests to which RabbitMQ answers what is missing."""
+        """The same, for requests to which RabbitMQ answers that the vhost is missing."""
         name = self.parts["vhost"]
         if name not in self.node.actor.vhosts and name not in self.node.actor.down:
             raise not_found("vhost_not_found")
@@ -177,5 +177,5 @@ class Call:
 
     def exchange_part(self, name: str) -> str:
         """The name of an exchange in the path; the default one is ``amq.default`` there."""
-        found = self.parts[name]
-        return "" if found == "amq.default" else found
+        exchange = self.parts[name]
+        return "" if exchange == "amq.default" else exchange

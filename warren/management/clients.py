@@ -24,10 +24,10 @@ class Channel(Protocol):
 
     @property
     def consumers(self) -> Consumers:
-        """Those that get through it."""
+        """The consumers that get messages through it."""
 
     def message_stats(self) -> Mapping[str, int]:
-        """What is counted of its messages."""
+        """The counts of its messages."""
 
     def info(self) -> Mapping[str, Any]:
         """Under RabbitMQ's names."""
@@ -145,40 +145,42 @@ _CONSUMER: Final[Mapping[str, Any]] = {
 
 def connection_json(name: str, connection: Connection, node: str) -> Document:
     """A connection as the API has it."""
-    found = {**_CONNECTION, "name": name, "node": node, **connection.info()}
-    found["channels"] = len(connection.channels)
-    properties = found.get("client_properties") or {}
+    document = {**_CONNECTION, "name": name, "node": node, **connection.info()}
+    document["channels"] = len(connection.channels)
+    properties = document.get("client_properties") or {}
     if "connection_name" in properties:
-        found.setdefault("user_provided_name", properties["connection_name"])
-    found.setdefault("user_who_performed_action", found["user"])
-    return found
+        document.setdefault("user_provided_name", properties["connection_name"])
+    document.setdefault("user_who_performed_action", document["user"])
+    return document
 
 
 def connections_of(clients: Clients, node: str) -> Iterator[Document]:
-    """All of them."""
-    return (connection_json(name, one, node) for name, one in list(clients.connections.items()))
+    """All connections, as the API has them."""
+    return (connection_json(name, connection, node) for name, connection in list(clients.connections.items()))
 
 
 def channel_json(name: str, connection: Connection, number: int, channel: Channel, node: str) -> Document:
     """A channel as the API has it; ``name``: its connection's."""
-    above = connection_json(name, connection, node)
-    found = {
+    parent = connection_json(name, connection, node)
+    document = {
         **_CHANNEL,
         "name": f"{name} ({number})",
         "node": node,
         "number": number,
-        "user": above["user"],
-        "vhost": above["vhost"],
-        "connection_details": {part: above[part] for part in ("name", "peer_host", "peer_port")},
+        "user": parent["user"],
+        "vhost": parent["vhost"],
+        "connection_details": {part: parent[part] for part in ("name", "peer_host", "peer_port")},
         **channel.info(),
     }
-    found.setdefault("user_who_performed_action", found["user"])
-    return found
+    document.setdefault("user_who_performed_action", document["user"])
+    return document
 
 
 def channels_of(clients: Clients, node: str, connection: str | None = None) -> Iterator[Document]:
-    """All of them, or one connection's."""
-    return (channel_json(name, one, number, channel, node) for name, one, number, channel in _each(clients, connection))
+    """All channels, or those of one connection, as the API has them."""
+    return (
+        channel_json(name, owner, number, channel, node) for name, owner, number, channel in _each(clients, connection)
+    )
 
 
 def _each(clients: Clients, only: str | None) -> Iterator[tuple[str, Any, int, Any]]:
@@ -189,23 +191,23 @@ def _each(clients: Clients, only: str | None) -> Iterator[tuple[str, Any, int, A
 
 
 def consumers_of(clients: Clients, node: str) -> Iterator[Document]:
-    """All of them, as the API has them."""
+    """All consumers, as the API has them."""
     for name, connection, number, channel in _each(clients, None):
         consumers = list(channel.consumers.by_tag.items())
         if not consumers:
             continue
-        above = channel_json(name, connection, number, channel, node)
+        parent = channel_json(name, connection, number, channel, node)
         details = {
             "connection_name": name,
-            "name": above["name"],
+            "name": parent["name"],
             "node": node,
             "number": number,
-            "peer_host": above["connection_details"]["peer_host"],
-            "peer_port": above["connection_details"]["peer_port"],
-            "user": above["user"],
+            "peer_host": parent["connection_details"]["peer_host"],
+            "peer_port": parent["connection_details"]["peer_port"],
+            "user": parent["user"],
         }
         for tag, consumer in consumers:
-            one = {**_CONSUMER, "consumer_tag": tag, "channel_details": details, **consumer.info()}
-            if isinstance(one["queue"], str):
-                one["queue"] = {"name": one["queue"], "vhost": above["vhost"]}
-            yield one
+            document = {**_CONSUMER, "consumer_tag": tag, "channel_details": details, **consumer.info()}
+            if isinstance(document["queue"], str):
+                document["queue"] = {"name": document["queue"], "vhost": parent["vhost"]}
+            yield document

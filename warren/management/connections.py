@@ -16,35 +16,35 @@ from warren.management.samples import Document
 CLOSED = "Closed via management plugin"
 
 
-def _seen(call: Call, found: Iterable[Document]) -> Iterator[Document]:
-    """Those that the user may see, of the vhost that the path says."""
+def _seen(call: Call, documents: Iterable[Document]) -> Iterator[Document]:
+    """The documents that the user may see; only those of the request's vhost, if it names one."""
     vhost = call.one_vhost
     return (
-        one
-        for one in found
-        if (call.is_monitor or one["user"] == call.user.name) and (vhost is None or one["vhost"] == vhost)
+        document
+        for document in documents
+        if (call.is_monitor or document["user"] == call.user.name) and (vhost is None or document["vhost"] == vhost)
     )
 
 
-def _with_rates(call: Call, found: Document, *names: str) -> Document:
-    counters = {name: found[name] for name in names if isinstance(found.get(name), int | float)}
+def _with_rates(call: Call, document: Document, *names: str) -> Document:
+    counters = {name: document[name] for name in names if isinstance(document.get(name), int | float)}
     past, samples = call.past, call.managed.samples
-    said = found | samples.rates_of(("client", found["name"]), counters, past)
-    stats = found.get("message_stats")
+    rated = document | samples.rates_of(("client", document["name"]), counters, past)
+    stats = document.get("message_stats")
     if stats:
         plain = {name: value for name, value in stats.items() if isinstance(value, int | float)}
-        said["message_stats"] = samples.rates_of(("client stats", found["name"]), plain, past)
-    return said
+        rated["message_stats"] = samples.rates_of(("client stats", document["name"]), plain, past)
+    return rated
 
 
 async def connections(call: Call) -> Any:
     """``/api/connections``, ``/api/vhosts/:vhost/connections``."""
-    found = _seen(call, connections_of(call.managed.clients, call.managed.node_name))
+    documents = _seen(call, connections_of(call.managed.clients, call.managed.node_name))
     if disable_stats(call):
         names = ("name", "vhost", "user", "node")
-        shown = await in_pieces({name: one[name] for name in names} for one in found)
+        shown = await in_pieces({name: document[name] for name in names} for document in documents)
     else:
-        shown = await in_pieces(_with_rates(call, one, "recv_oct", "send_oct") for one in found)
+        shown = await in_pieces(_with_rates(call, document, "recv_oct", "send_oct") for document in documents)
     return Long(lambda: listed(shown, call.query, pages=True))
 
 
@@ -53,25 +53,25 @@ def _find(call: Call) -> tuple[Any, Document]:
     connection = call.managed.clients.connections.get(name)
     if connection is None:
         raise not_found()
-    said = connection_json(name, connection, call.managed.node_name)
+    document = connection_json(name, connection, call.managed.node_name)
     may = call.is_administrator if call.request.method == "DELETE" else call.is_monitor
-    if not may and said["user"] != call.user.name:
+    if not may and document["user"] != call.user.name:
         raise not_authorised("User not authorised to access object")
-    return connection, said
+    return connection, document
 
 
 async def connection(call: Call) -> Any:
     """``/api/connections/:connection``."""
-    _, said = _find(call)
+    _, document = _find(call)
     if disable_stats(call):
-        return {"name": said["name"]}
-    return _with_rates(call, said, "recv_oct", "send_oct")
+        return {"name": document["name"]}
+    return _with_rates(call, document, "recv_oct", "send_oct")
 
 
 async def delete_connection(call: Call) -> Any:
     """Close a connection; the header ``x-reason`` says why."""
-    found, _ = _find(call)
-    await _close(call, found)
+    connection, _ = _find(call)
+    await _close(call, connection)
     return Done()
 
 
@@ -83,9 +83,9 @@ async def _close(call: Call, connection: Any) -> None:
 
 async def connection_channels(call: Call) -> Any:
     """``/api/connections/:connection/channels``."""
-    _, said = _find(call)
-    found = channels_of(call.managed.clients, call.managed.node_name, said["name"])
-    return listed([_with_rates(call, one) for one in found], call.query)
+    _, document = _find(call)
+    channel_documents = channels_of(call.managed.clients, call.managed.node_name, document["name"])
+    return listed([_with_rates(call, channel_document) for channel_document in channel_documents], call.query)
 
 
 async def user_connections(call: Call) -> Any:
@@ -93,9 +93,11 @@ async def user_connections(call: Call) -> Any:
     name = call.parts["username"]
     if not call.is_monitor and name != call.user.name:
         raise not_authorised("User not authorised to access object")
-    found = connections_of(call.managed.clients, call.managed.node_name)
+    documents = connections_of(call.managed.clients, call.managed.node_name)
     names = ("name", "vhost", "user", "node")
-    return listed([{key: one[key] for key in names} for one in found if one["user"] == name], call.query)
+    return listed(
+        [{key: document[key] for key in names} for document in documents if document["user"] == name], call.query
+    )
 
 
 async def delete_user_connections(call: Call) -> Any:
@@ -111,33 +113,35 @@ async def delete_user_connections(call: Call) -> Any:
 
 async def channels(call: Call) -> Any:
     """``/api/channels``, ``/api/vhosts/:vhost/channels``."""
-    found = _seen(call, channels_of(call.managed.clients, call.managed.node_name))
-    shown = await in_pieces(_with_rates(call, one) for one in found)
+    documents = _seen(call, channels_of(call.managed.clients, call.managed.node_name))
+    shown = await in_pieces(_with_rates(call, document) for document in documents)
     return Long(lambda: listed(shown, call.query, pages=True))
 
 
 async def channel(call: Call) -> Any:
     """``/api/channels/:channel``."""
-    for one in channels_of(call.managed.clients, call.managed.node_name):
-        if one["name"] == call.parts["channel"]:
-            if not call.is_monitor and one["user"] != call.user.name:
+    for document in channels_of(call.managed.clients, call.managed.node_name):
+        if document["name"] == call.parts["channel"]:
+            if not call.is_monitor and document["user"] != call.user.name:
                 raise not_authorised("User not authorised to access object")
-            mine = [
+            consumer_documents = [
                 consumer
                 for consumer in consumers_of(call.managed.clients, call.managed.node_name)
-                if consumer["channel_details"]["name"] == one["name"]
+                if consumer["channel_details"]["name"] == document["name"]
             ]
-            return {"consumer_details": mine, "deliveries": [], "publishes": []} | _with_rates(call, one)
+            return {"consumer_details": consumer_documents, "deliveries": [], "publishes": []} | _with_rates(
+                call, document
+            )
     raise not_found()
 
 
 async def consumers(call: Call) -> Any:
     """``/api/consumers``, ``/api/consumers/:vhost``."""
     allowed = set(call.listed_vhosts)
-    found = [
-        one
-        for one in await in_pieces(consumers_of(call.managed.clients, call.managed.node_name))
-        if one["queue"].get("vhost") in allowed
-        and (call.is_monitor or one["channel_details"]["user"] == call.user.name)
+    documents = [
+        document
+        for document in await in_pieces(consumers_of(call.managed.clients, call.managed.node_name))
+        if document["queue"].get("vhost") in allowed
+        and (call.is_monitor or document["channel_details"]["user"] == call.user.name)
     ]
-    return Long(lambda: listed(found, call.query, ()))
+    return Long(lambda: listed(documents, call.query, ()))

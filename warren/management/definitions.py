@@ -1,4 +1,4 @@
-"""Definitions: all that is declared, out and in."""
+"""Definitions: the export and import of all that is declared."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ async def definitions(call: Call) -> Any:
     vhost = call.parts.get("vhost")
     if vhost is not None and vhost not in call.vhosts:
         raise bad_request("vhost_not_found")
-    found = await call.managed.run(call.node.definitions(vhost))
-    for queue in found["queues"]:
+    document = await call.managed.run(call.node.definitions(vhost))
+    for queue in document["queues"]:
         queue.pop("type", None)
     if vhost is None:
-        found = {**found, "product_name": "RabbitMQ", "product_version": BROKER_VERSION}
+        document = {**document, "product_name": "RabbitMQ", "product_version": BROKER_VERSION}
     name = call.query.get("download")
     if name is None:
-        return found
-    quoted = "".join(one for one in name if one.isalnum() or one in "-_. @") or "definitions.json"
+        return document
+    quoted = (
+        "".join(character for character in name if character.isalnum() or character in "-_. @") or "definitions.json"
+    )
     return json_response(
-        pick(found, columns_of(call.query)), headers={"content-disposition": f'attachment; filename="{quoted}"'}
+        pick(document, columns_of(call.query)), headers={"content-disposition": f'attachment; filename="{quoted}"'}
     )
 
 
 async def import_definitions(call: Call) -> Any:
-    """Declare what a document has."""
+    """Declare what a document defines."""
     body = await call.raw_body()
     try:
         document = await bridge.in_thread(lambda: parse_json(body)) if body else {}
@@ -59,11 +61,11 @@ async def import_definitions(call: Call) -> Any:
 
 def _unknown_vhost(document: dict[str, Any], vhosts: Iterable[str]) -> Any:
     """The first vhost that a definition names and that neither the node nor the document has."""
-    known = [*vhosts, *(item.get("name") for item in _items(document, "vhosts"))]
-    names = frozenset(name for name in known if isinstance(name, str))
+    candidates = [*vhosts, *(vhost.get("name") for vhost in _items(document, "vhosts"))]
+    names = frozenset(name for name in candidates if isinstance(name, str))
     for part in ("queues", "exchanges", "bindings", "permissions", "policies"):
-        for item in _items(document, part):
-            name = item.get("vhost")
+        for definition in _items(document, part):
+            name = definition.get("vhost")
             if name is not None and not (isinstance(name, str) and name in names):
                 return name
     return None
@@ -71,5 +73,5 @@ def _unknown_vhost(document: dict[str, Any], vhosts: Iterable[str]) -> Any:
 
 def _items(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
     """Return the objects of a part; the node rejects other values."""
-    found = document.get(part)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    entries = document.get(part)
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

@@ -37,8 +37,8 @@ def definitions_of(call: Call, vhost: str) -> VhostDefinitions | None:
 
 
 def _listed_definitions(call: Call) -> list[VhostDefinitions]:
-    found = [definitions_of(call, vhost) for vhost in call.listed_vhosts]
-    return [one for one in found if one is not None]
+    all_definitions = [definitions_of(call, vhost) for vhost in call.listed_vhosts]
+    return [definitions for definitions in all_definitions if definitions is not None]
 
 
 # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -52,23 +52,25 @@ def exchange_json(exchange: ExchangeDeclaration) -> Document:
 
 def _shown(call: Call, vhost: VhostDefinitions, exchange: ExchangeDeclaration, past: Past) -> Document:
     """Return an exchange with its policy, if any, and its traffic, if any."""
-    applied, found = vhost.policies.of("exchange", exchange.name), exchange_json(exchange)
+    applied, document = vhost.policies.of("exchange", exchange.name), exchange_json(exchange)
     if applied.policy is not None:
-        found["policy"] = applied.policy.name
+        document["policy"] = applied.policy.name
     if exchange.type == DELAYED:
-        found["messages_delayed"] = call.node.vhost(exchange.vhost).waiting_of_exchange(exchange.name)
+        document["messages_delayed"] = call.node.vhost(exchange.vhost).waiting_of_exchange(exchange.name)
     key = exchange.vhost, exchange.name
     if (traffic := call.managed.clients.traffic.exchanges.get(key)) is not None and not disable_stats(call):
-        found["message_stats"] = call.managed.samples.rates_of(("exchange", key), traffic.to_json(), past)
-    return found
+        document["message_stats"] = call.managed.samples.rates_of(("exchange", key), traffic.to_json(), past)
+    return document
 
 
 async def exchanges(call: Call) -> Any:
     """``/api/exchanges``, ``/api/exchanges/:vhost``."""
     past = call.past
-    shown = (_shown(call, vhost, one, past) for vhost in _listed_definitions(call) for one in vhost.exchanges())
-    found = await in_pieces(shown)
-    return Long(lambda: listed(found, call.query, pages=True))
+    shown = (
+        _shown(call, vhost, exchange, past) for vhost in _listed_definitions(call) for exchange in vhost.exchanges()
+    )
+    documents = await in_pieces(shown)
+    return Long(lambda: listed(documents, call.query, pages=True))
 
 
 def _find(call: Call) -> ExchangeDeclaration:
@@ -83,15 +85,15 @@ def _find(call: Call) -> ExchangeDeclaration:
 
 async def exchange(call: Call) -> Any:
     """``/api/exchanges/:vhost/:exchange``."""
-    found = _shown(call, call.node.vhost(call.vhost).definitions, _find(call), call.past)
-    return found if disable_stats(call) else {"incoming": [], "outgoing": []} | found
+    document = _shown(call, call.node.vhost(call.vhost).definitions, _find(call), call.past)
+    return document if disable_stats(call) else {"incoming": [], "outgoing": []} | document
 
 
 async def put_exchange(call: Call) -> Any:
     """Declare an exchange."""
     vhost, name = call.vhost_to_change, call.exchange_part("exchange")
-    said = await call.body()
-    arguments = arguments_of(said)
+    body = await call.body()
+    arguments = arguments_of(body)
     users, user = call.managed.users, call.user.name
     users.check(user, vhost, "exchange", name, "configure")
     if isinstance(alternate := arguments.get("alternate-exchange"), str):
@@ -101,16 +103,16 @@ async def put_exchange(call: Call) -> Any:
         raise AccessRefusedError("operation not permitted on the default exchange")
     definitions = call.node.vhost(vhost).definitions
     new = not definitions.has("exchange", name)
-    kind = said.get("type", "direct")
+    kind = body.get("type", "direct")
     if kind not in EXCHANGE_TYPES:
         raise bad_request(f"unknown exchange type '{kind}'")
     declaration = ExchangeDeclaration(
         vhost=vhost,
         name=name,
         type=kind,
-        durable=boolean(said.get("durable")),
-        auto_delete=boolean(said.get("auto_delete")),
-        internal=boolean(said.get("internal")),
+        durable=boolean(body.get("durable")),
+        auto_delete=boolean(body.get("auto_delete")),
+        internal=boolean(body.get("internal")),
         arguments=arguments,
     )
     await call.managed.change(lambda actor: actor.declare_exchange(declaration))
@@ -119,10 +121,12 @@ async def put_exchange(call: Call) -> Any:
 
 async def delete_exchange(call: Call) -> Any:
     """Delete an exchange, with ``if-unused``."""
-    found = _find(call)
-    call.managed.users.check(call.user.name, found.vhost, "exchange", found.name, "configure")
+    declaration = _find(call)
+    call.managed.users.check(call.user.name, declaration.vhost, "exchange", declaration.name, "configure")
     if_unused = call.query.get("if-unused") == "true"
-    await call.managed.change(lambda actor: actor.delete_exchange(found.vhost, found.name, if_unused=if_unused))
+    await call.managed.change(
+        lambda actor: actor.delete_exchange(declaration.vhost, declaration.name, if_unused=if_unused)
+    )
     return Done()
 
 
@@ -144,19 +148,19 @@ def binding_json(binding: Binding) -> Document:
     return binding.to_json() | {"properties_key": properties_key(binding)}
 
 
-def _list(call: Call, found: Iterable[Binding]) -> Any:
-    return Long(lambda: listed((binding_json(one) for one in with_rests(found)), call.query, _BINDING_ORDER))
+def _list(call: Call, bindings: Iterable[Binding]) -> Any:
+    return Long(lambda: listed((binding_json(binding) for binding in with_rests(bindings)), call.query, _BINDING_ORDER))
 
 
 async def bindings(call: Call) -> Any:
     """``/api/bindings``, ``/api/bindings/:vhost``."""
-    return _list(call, (one for vhost in _listed_definitions(call) for one in _all(vhost)))
+    return _list(call, (binding for vhost in _listed_definitions(call) for binding in _all(vhost)))
 
 
 def _all(vhost: VhostDefinitions) -> Iterator[Binding]:
     """Yield all bindings, including those of the default exchange, which exist without being declared."""
     for queue in vhost.queues():
-        yield from (one for one in vhost.bindings_to("queue", queue.name) if one.source == DEFAULT_EXCHANGE)
+        yield from (binding for binding in vhost.bindings_to("queue", queue.name) if binding.source == DEFAULT_EXCHANGE)
     yield from vhost.bindings()
 
 
@@ -165,7 +169,7 @@ async def bindings_from(call: Call) -> Any:
     definitions, name = definitions_of(call, call.vhost), call.exchange_part("exchange")
     if definitions is None or not definitions.has("exchange", name):
         return []
-    return _list(call, (one for one in _all(definitions) if one.source == name))
+    return _list(call, (binding for binding in _all(definitions) if binding.source == name))
 
 
 async def bindings_to_exchange(call: Call) -> Any:
@@ -199,7 +203,7 @@ def _between(call: Call) -> list[Binding]:
     definitions = definitions_of(call, call.vhost)
     if definitions is None or not definitions.has(kind, name):
         return []
-    return [one for one in definitions.bindings_to(kind, name) if one.source == source]
+    return [binding for binding in definitions.bindings_to(kind, name) if binding.source == source]
 
 
 async def bindings_between(call: Call) -> Any:
@@ -210,14 +214,14 @@ async def bindings_between(call: Call) -> Any:
 async def post_binding(call: Call) -> Any:
     """Declare a binding; the answer has its location."""
     source, kind, name = _ends(call)
-    vhost, said = call.vhost_to_change, await call.body()
+    vhost, body = call.vhost_to_change, await call.body()
     binding = Binding(
         vhost=vhost,
         source=source,
         destination=name,
         destination_type=kind,
-        routing_key=str(said.get("routing_key") or ""),
-        arguments=arguments_of(said),
+        routing_key=str(body.get("routing_key") or ""),
+        arguments=arguments_of(body),
     )
     _check(call, binding)
     await call.managed.change(lambda actor: actor.bind(binding, call))
@@ -239,9 +243,9 @@ def _check(call: Call, binding: Binding) -> None:
 
 
 def _one(call: Call) -> Binding:
-    wanted = unquote_plus(call.parts["key"])
+    key = unquote_plus(call.parts["key"])
     for binding in _between(call):
-        if wanted in (properties_key(binding), unquote_plus(properties_key(binding))):
+        if key in (properties_key(binding), unquote_plus(properties_key(binding))):
             return binding
     raise not_found()
 
@@ -252,8 +256,8 @@ async def binding(call: Call) -> Any:
 
 
 async def delete_binding(call: Call) -> Any:
-    """Take a binding away."""
-    found = _one(call)
-    _check(call, found)
-    await call.managed.change(lambda actor: actor.unbind(found, call))
+    """Delete a binding."""
+    binding = _one(call)
+    _check(call, binding)
+    await call.managed.change(lambda actor: actor.unbind(binding, call))
     return Done()

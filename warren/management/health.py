@@ -31,15 +31,15 @@ async def aliveness_test(call: Call) -> Any:
 
 
 async def alarms(call: Call) -> Any:
-    """Of the whole node; there is no other."""
-    found = (await call.managed.run(call.node.memory()))["alarms"]
-    if not found:
+    """The alarms of this node, which is the whole cluster."""
+    resources = (await call.managed.run(call.node.memory()))["alarms"]
+    if not resources:
         return _OK
     node = call.managed.node_name
     return Failed({
         "status": "failed",
         "reason": "There are alarms in effect in the cluster",
-        "alarms": [{"node": node, "resource": one} for one in found],
+        "alarms": [{"node": node, "resource": resource} for resource in resources],
     })  # fmt: skip
 
 
@@ -47,16 +47,16 @@ async def node(call: Call) -> Any:
     """``/api/healthchecks/node``: no alarm is set, and every vhost runs."""
     if call.parts.get("node", call.managed.node_name) != call.managed.node_name:
         raise not_found()
-    found = (await call.managed.run(call.node.memory()))["alarms"]
+    resources = (await call.managed.run(call.node.memory()))["alarms"]
     down = sorted(call.node.actor.down)
-    if found or down:
-        what = f"resource alarm(s) in effect:{found}" if found else f"virtual host(s) down: {', '.join(down)}"
-        return Failed({"status": "failed", "reason": what})
+    if resources or down:
+        reason = f"resource alarm(s) in effect:{resources}" if resources else f"virtual host(s) down: {', '.join(down)}"
+        return Failed({"status": "failed", "reason": reason})
     return _OK
 
 
 async def certificate_expiration(call: Call) -> Any:
-    """Not looked at: what is asked for is checked."""
+    """No certificate is looked at; only the parameters are checked."""
     if call.parts["unit"] not in _UNITS:
         raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
     integer(call.parts["within"])
@@ -69,7 +69,7 @@ async def port_listener(call: Call) -> Any:
         port = int(call.parts["port"])
     except ValueError:
         raise bad_request("Invalid port") from None
-    ports = [one["port"] for one in listeners(call)]
+    ports = [listener["port"] for listener in listeners(call)]
     if port in ports:
         return {"status": "ok", "port": port}
     return Failed({"status": "failed", "reason": "No active listener", "missing": port, "ports": ports})
@@ -77,12 +77,12 @@ async def port_listener(call: Call) -> Any:
 
 async def protocol_listener(call: Call) -> Any:
     """Whether something listens that speaks a protocol."""
-    asked = call.parts["protocol"]
-    protocol = _PROTOCOLS.get(asked, asked)
-    protocols = sorted({one["protocol"] for one in listeners(call)})
+    requested = call.parts["protocol"]
+    protocol = _PROTOCOLS.get(requested, requested)
+    protocols = sorted({listener["protocol"] for listener in listeners(call)})
     if protocol in protocols:
         return {"status": "ok", "protocol": protocol}
-    return Failed({"status": "failed", "reason": "No active listener", "missing": asked, "protocols": protocols})
+    return Failed({"status": "failed", "reason": "No active listener", "missing": requested, "protocols": protocols})
 
 
 async def virtual_hosts(call: Call) -> Any:
@@ -94,10 +94,10 @@ async def virtual_hosts(call: Call) -> Any:
 
 
 async def single_node(call: Call) -> Any:
-    """What is only asked of clusters."""
+    """The checks that only matter in a cluster of several nodes."""
     return {"status": "ok", "reason": "single node cluster"}
 
 
 async def rebalance(call: Call) -> Any:
-    """There is nothing to be moved to other nodes."""
+    """There is nothing to do, because there are no other nodes."""
     return Done()

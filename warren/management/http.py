@@ -81,7 +81,7 @@ def refused(error: RefusedError) -> HttpError:
 
 
 def refused_in_channel(error: RefusedError) -> HttpError:
-    """The same for what RabbitMQ does through a channel, which is closed with a code."""
+    """The same for requests that RabbitMQ performs through a channel, which it then closes with a code."""
     if isinstance(error, (NotFoundError, AccessRefusedError)) and not isinstance(error, ResourceLockedError):
         return refused(error)
     return bad_request(closed_with(error))
@@ -111,7 +111,7 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """503: a health check that found something."""
+    """503: a health check that failed."""
 
     document: Mapping[str, Any]
 
@@ -126,9 +126,9 @@ def escaped(text: str) -> str:
 
 
 ANSWER_BYTES: Final = 16_000_000
-"""Once the messages of an answer have as many bytes, it has no further one."""
+"""An answer takes no further message once its messages have this many bytes."""
 _PIECE_BYTES: Final = 1 << 16
-"""What is written of an answer before others have their turn. It is encoded in a millisecond or so."""
+"""How much of an answer is written before other requests have their turn. It is encoded in a millisecond or so."""
 
 
 @attrs.frozen
@@ -182,7 +182,7 @@ class Pieces(Response):
 
 
 def with_rests(items: Iterable[T]) -> Iterator[T]:
-    """These; now and then other threads get their turn, which wait for it otherwise as long as Python lets them."""
+    """Yield the items, and let other threads run now and then; otherwise each waits for Python's switch interval."""
     for index, item in enumerate(items):
         if index % _REST_EVERY == 0:
             time.sleep(0)
@@ -190,13 +190,13 @@ def with_rests(items: Iterable[T]) -> Iterator[T]:
 
 
 async def in_pieces(items: Iterable[T]) -> list[T]:
-    """These; now and then the event loop does what else there is."""
-    found = []
+    """Return the items as a list, and let the event loop do other work now and then."""
+    collected = []
     for item in items:
-        found.append(item)
-        if len(found) % _REST_EVERY == 0:
+        collected.append(item)
+        if len(collected) % _REST_EVERY == 0:
             await asyncio.sleep(0)
-    return found
+    return collected
 
 
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -219,8 +219,8 @@ def _json(value: Any, depth: int = 0) -> Iterator[bytes]:
     """A value as JSON. Lists of it and of its objects go out item by item, long texts a part at a time."""
     if _is_long(value):
         yield b'"'
-        for at in range(0, len(value), _PIECE_BYTES):
-            yield _encoded(value[at : at + _PIECE_BYTES])[1:-1]
+        for start in range(0, len(value), _PIECE_BYTES):
+            yield _encoded(value[start : start + _PIECE_BYTES])[1:-1]
         yield b'"'
     elif isinstance(value, list) and depth < _DEPTH:
         for index, item in enumerate(value):
@@ -276,49 +276,49 @@ async def read_body(request: Request, at_most: int) -> bytes:
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The object that a body holds; none is an empty one. Raises :class:`HttpError`."""
+    """The object in a body; an empty body is an empty object. Raises :class:`HttpError`."""
     if body in (b"", b"null", b"undefined"):
         return {}
     try:
-        found = parse_json(body)
+        document = parse_json(body)
     except ValueError:
         raise bad_request("not_json") from None
-    if isinstance(found, str):
+    if isinstance(document, str):
         raise bad_request(
             "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?"
         )
-    if found is None or isinstance(found, bool):
+    if document is None or isinstance(document, bool):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise bad_request("not_json")
-    return found
+    return document
 
 
 def parse_json(body: bytes) -> Any:
-    """A value that can be written down again: of numbers and texts that are some. Raises ``ValueError``."""
+    """Decode JSON that can be encoded again: its numbers are finite, its texts valid. Raises ``ValueError``."""
     try:
-        found = json.loads(body)
-        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+        value = json.loads(body)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return found
+    return value
 
 
-def arguments_of(found: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a declaration has. Raises :class:`HttpError`."""
-    arguments = found.get("arguments") or {}
+    arguments = body.get("arguments") or {}
     if not isinstance(arguments, dict):
         raise bad_request("arguments are an object")
     return arguments
 
 
-def required(found: Mapping[str, Any], *names: str) -> list[Any]:
+def required(body: Mapping[str, Any], *names: str) -> list[Any]:
     """Return the values of ``names``. Raises :class:`HttpError`, which lists the missing ones."""
-    missing = [f"{{key_missing,{name}}}" for name in names if name not in found]
+    missing = [f"{{key_missing,{name}}}" for name in names if name not in body]
     if missing:
         line = f"[{','.join(missing)}]"
         raise bad_request(line if len(line) < _LINE else f"[{f',{chr(10)} '.join(missing)}]")
-    return [found[name] for name in names]
+    return [body[name] for name in names]
 
 
 def boolean(value: Any, otherwise: bool = False) -> bool:

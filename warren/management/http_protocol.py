@@ -1,8 +1,8 @@
-"""One client of the management API's socket: who is one too many, or keeps the server waiting, is let go.
+"""One client of the management API's socket: a client too many, or one that keeps the server waiting, is disconnected.
 
-A connection is waited for where its client owes a request's head (``management_tcp_request_timeout``; the first one is
-owed from the beginning), the rest of a request (:data:`BODY_TIMEOUT_S` for all of it), or has read nothing of an answer
-for :data:`READ_TIMEOUT_S`. Between two requests uvicorn's own time for that holds.
+A client has ``management_tcp_request_timeout`` to send a request's head (the first one from the moment it connects) and
+:data:`BODY_TIMEOUT_S` to send the rest of the request. It may not stop reading an answer for longer than
+:data:`READ_TIMEOUT_S`. Between two requests, uvicorn's own timeout applies.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        opened = transport.get_extra_info("socket")
-        if len(self.connections) > MAX_CONNECTIONS or (opened is not None and among_last(opened.fileno())):
+        sock = transport.get_extra_info("socket")
+        if len(self.connections) > MAX_CONNECTIONS or (sock is not None and among_last(sock.fileno())):
             transport.close()
         else:
             self._note_owed()

@@ -56,8 +56,8 @@ class Page:
         if not self.name:
             return list(items)
         if not self.is_pattern:
-            wanted = self.name.lower()
-            return [item for item in items if wanted in str(item.get("name", "")).lower()]
+            text = self.name.lower()
+            return [item for item in items if text in str(item.get("name", "")).lower()]
         try:
             pattern = NamePattern(self.name, any_case=True, look_around=False)
         except UnsupportedPatternError as error:
@@ -75,15 +75,15 @@ class Page:
                 "page_out_of_range",
                 f"Page out of range, page: {self.number} page size: {self.size}, len: {len(items)}",
             )
-        found = list(items[first : first + self.size])
+        page_items = list(items[first : first + self.size])
         return {
             "total_count": total,
-            "item_count": len(found),
+            "item_count": len(page_items),
             "filtered_count": len(items),
             "page": self.number,
             "page_size": self.size,
             "page_count": (len(items) + self.size - 1) // self.size,
-            "items": found,
+            "items": page_items,
         }
 
 
@@ -92,11 +92,11 @@ def _invalid() -> HttpError:
 
 
 def _number(query: Query, name: str) -> int | None:
-    found = query.get(name)
-    if found is None:
+    text = query.get(name)
+    if text is None:
         return None
     try:
-        return int(found)
+        return int(text)
     except ValueError:
         raise _invalid() from None
 
@@ -107,28 +107,28 @@ def listed(items: Iterable[Item], query: Query, order: Sequence[str] = _BY_NAME,
     Raises :class:`HttpError`.
     """
     page = Page.of(query) if pages else None
-    every = sorted_items(items, query, order)
+    ordered = sorted_items(items, query, order)
     columns = columns_of(query)
     if page is None:
-        return [pick(item, columns) for item in every]
-    found = page.cut(page.matching(every), len(every))
-    return found | {"items": [pick(item, columns) for item in found["items"]]}
+        return [pick(item, columns) for item in ordered]
+    document = page.cut(page.matching(ordered), len(ordered))
+    return document | {"items": [pick(item, columns) for item in document["items"]]}
 
 
 def sorted_items(items: Iterable[Item], query: Query, order: Sequence[str]) -> list[Item]:
-    """In the order that is asked for."""
-    asked = query.get("sort")
-    if asked == "":
+    """Return the items in the requested order."""
+    requested = query.get("sort")
+    if requested == "":
         return list(items)
-    columns = [column.split(".") for column in ((asked, *order) if asked else order)]
+    columns = [column.split(".") for column in ((requested, *order) if requested else order)]
     ranked = [([_rank(_dotted(item, column)) for column in columns], item) for item in with_rests(items)]
     rank = operator.itemgetter(0)
     starts = range(0, len(ranked), _SORTED_AT_ONCE)
     parts = [sorted(ranked[start : start + _SORTED_AT_ONCE], key=rank) for start in starts]
-    found = [item for _, item in with_rests(heapq.merge(*parts, key=rank))]
+    ordered = [item for _, item in with_rests(heapq.merge(*parts, key=rank))]
     if query.get("sort_reverse") == "true":
-        found.reverse()
-    return found
+        ordered.reverse()
+    return ordered
 
 
 def _dotted(item: Any, path: Sequence[str]) -> Any:
@@ -157,11 +157,11 @@ def _rank(value: Any) -> tuple[int, Any]:
 
 
 def columns_of(query: Query) -> Columns:
-    """The columns that are asked for, dotted ones as a path; ``None``: all."""
-    asked = query.get("columns")
-    if asked is None:
+    """The requested columns, dotted ones as a path; ``None``: all."""
+    requested = query.get("columns")
+    if requested is None:
         return None
-    return [[part for part in column.split(".") if part] for column in asked.split(",") if column.strip(".")]
+    return [[part for part in column.split(".") if part] for column in requested.split(",") if column.strip(".")]
 
 
 def pick(item: Any, columns: Columns) -> Any:
@@ -169,11 +169,11 @@ def pick(item: Any, columns: Columns) -> Any:
     if columns is None:
         return item
     if isinstance(item, list):
-        return [pick(one, columns) for one in item]
+        return [pick(row, columns) for row in item]
     if not isinstance(item, Mapping):
         return item
-    wanted = {column[0] for column in columns if column}
-    return {name: pick(value, _below(name, columns)) for name, value in item.items() if name in wanted}
+    names = {column[0] for column in columns if column}
+    return {name: pick(value, _below(name, columns)) for name, value in item.items() if name in names}
 
 
 def _below(name: str, columns: list[list[str]]) -> Columns:

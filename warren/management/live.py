@@ -63,46 +63,46 @@ async def snapshot(call: Call) -> Any:
     vhost = call.query.get("vhost", None if queue is None else "/")
     if vhost is not None and vhost not in allowed:
         raise not_found()
-    taken = await call.managed.live.take()
-    found: Document = {
+    node_snapshot = await call.managed.live.take()
+    document: Document = {
         "vhosts": allowed,
-        "memory": taken["memory"] if call.is_monitor else None,
-        "held": _held(call, taken),
+        "memory": node_snapshot["memory"] if call.is_monitor else None,
+        "held": _held(call, node_snapshot),
         "clients": _clients(call),
     }
     if queue is not None and vhost is not None:
-        return found | await _one(call, vhost, queue, taken)
+        return document | await _one(call, vhost, queue, node_snapshot)
     sort, limit = call.query.get("sort", "messages"), integer(call.query.get("limit", 100))
     if sort not in SORTS or limit < 0:
         raise bad_request(f"queues are sorted by {', '.join(SORTS)}")
-    wanted = call.query.get("name", "").lower()
-    seen = set(allowed if vhost is None else [vhost])
+    text = call.query.get("name", "").lower()
+    vhosts = set(allowed if vhost is None else [vhost])
 
     def rows() -> Document:
-        seen_rows = [row for row in taken["queues"] if row["vhost"] in seen]
-        shown = ordered([row for row in seen_rows if wanted in row["name"].lower()], sort)
-        kept = shown[: min(limit, MAX_ROWS)]
-        return {"totals": totals_of(seen_rows), "queues": kept, "left_out": len(shown) - len(kept)}
+        visible_rows = [row for row in node_snapshot["queues"] if row["vhost"] in vhosts]
+        matching = ordered([row for row in visible_rows if text in row["name"].lower()], sort)
+        shown = matching[: min(limit, MAX_ROWS)]
+        return {"totals": totals_of(visible_rows), "queues": shown, "left_out": len(matching) - len(shown)}
 
-    return found | await bridge.in_thread(rows)
+    return document | await bridge.in_thread(rows)
 
 
-async def _one(call: Call, vhost: str, name: str, taken: Snapshot) -> Document:
+async def _one(call: Call, vhost: str, name: str, node_snapshot: Snapshot) -> Document:
     try:
-        said = await call.managed.live.queue(vhost, name)
+        queue_snapshot = await call.managed.live.queue(vhost, name)
     except NotFoundError:
         raise not_found(f"no queue '{name}' in vhost '{vhost}'") from None
-    policy = (said["stats"] or {}).get("policy")
-    rates = [row for row in taken["queues"] if (row["vhost"], row["name"]) == (vhost, name)]
-    row = said["queue"] | {rate: rates[0][rate] if rates else None for rate in ("in_rate", "out_rate")}
-    return {"queue": row, "declared": said["declared"], "policy": policy}
+    policy = (queue_snapshot["stats"] or {}).get("policy")
+    rows = [row for row in node_snapshot["queues"] if (row["vhost"], row["name"]) == (vhost, name)]
+    row = queue_snapshot["queue"] | {rate: rows[0][rate] if rows else None for rate in ("in_rate", "out_rate")}
+    return {"queue": row, "declared": queue_snapshot["declared"], "policy": policy}
 
 
-def _held(call: Call, taken: Snapshot) -> Document:
+def _held(call: Call, node_snapshot: Snapshot) -> Document:
     """Return the alarms, and what cannot publish at the moment."""
     connections = list(call.managed.clients.connections.values())
     return {
-        "alarms": taken["memory"]["alarms"],
+        "alarms": node_snapshot["memory"]["alarms"],
         "connections": sum(connection.info()["state"] == "blocked" for connection in connections),
         "publishers": call.node.held_publishers,
     }
@@ -110,4 +110,4 @@ def _held(call: Call, taken: Snapshot) -> Document:
 
 def _clients(call: Call) -> Document:
     connections = list(call.managed.clients.connections.values())
-    return {"connections": len(connections), "channels": sum(len(one.channels) for one in connections)}
+    return {"connections": len(connections), "channels": sum(len(connection.channels) for connection in connections)}

@@ -39,34 +39,34 @@ async def browse(call: Call) -> Any:
     ``count``: how many, up to the size of an answer; ``where``: a condition; ``after``: only messages after this place
     (``next`` of the answer before); ``truncate``: bytes of a body.
     """
-    there = find(call)
-    declaration = there.declaration
+    queue = find(call)
+    declaration = queue.declaration
     call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
     count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
     limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
-    if not isinstance(there, QueueEntry):
-        return await _browse_stream(call, there, count, limit)
+    if not isinstance(queue, QueueEntry):
+        return await _browse_stream(call, queue, count, limit)
     verbs, where = QueueVerbs(call.node, find_classic(call, "browsing")), call.query.get("where") or None
-    after, found, looked = _place(call.query.get("after")), list[dict[str, Any]](), 0
+    after, messages, scanned = _place(call.query.get("after")), list[dict[str, Any]](), 0
     left_bytes = ANSWER_BYTES
     try:
-        while len(found) < count and looked < LOOK_AT_MOST and left_bytes > 0:
-            at_once = count - len(found) if where is None else PAGE
-            page, after = await call.managed.run(verbs.browse_page(where, at_once, after))
+        while len(messages) < count and scanned < LOOK_AT_MOST and left_bytes > 0:
+            page_size = count - len(messages) if where is None else PAGE
+            page, after = await call.managed.run(verbs.browse_page(where, page_size, after))
             fitting = list[BrowsedDelivery]()
-            for one in page:
-                if len(found) + len(fitting) >= count or left_bytes <= 0:
+            for message in page:
+                if len(messages) + len(fitting) >= count or left_bytes <= 0:
                     after = fitting[-1].level, fitting[-1].seq_id
                     break
-                fitting.append(one)
-                left_bytes -= one.shown_bytes(limit)
-            found += await bridge.in_thread(functools.partial(_all_shown, fitting, limit))
-            looked += at_once
+                fitting.append(message)
+                left_bytes -= message.shown_bytes(limit)
+            messages += await bridge.in_thread(functools.partial(_all_shown, fitting, limit))
+            scanned += page_size
             if after is None:
                 break
     except WhereError as error:
         raise bad_request(str(error)) from error
-    return {"messages": found, "next": None if after is None else f"{after[0]}.{after[1]}"}
+    return {"messages": messages, "next": None if after is None else f"{after[0]}.{after[1]}"}
 
 
 def _all_shown(messages: list[BrowsedDelivery], limit: int) -> list[dict[str, Any]]:
@@ -101,24 +101,24 @@ async def _browse_stream(call: Call, stream: Stream, count: int, limit: int) -> 
     start = integer(call.query.get("after") or -1) + 1
     await call.managed.run(call.node.caught_up())
     page = await bridge.in_thread(lambda: stream.read(max(start, stream.bounds().start), count))
-    found = [
+    messages = [
         {
-            "offset": one.offset,
-            "exchange": one.exchange,
-            "routing_key": one.routing_key,
-            "properties": properties_json(decode_properties(one.properties)),
-            "payload_bytes": len(one.body),
-            **payload_json(one.body, "auto", limit),
+            "offset": message.offset,
+            "exchange": message.exchange,
+            "routing_key": message.routing_key,
+            "properties": properties_json(decode_properties(message.properties)),
+            "payload_bytes": len(message.body),
+            **payload_json(message.body, "auto", limit),
         }
-        for one in page
+        for message in page
     ]
-    return {"messages": found, "next": str(page[-1].offset) if page else None}
+    return {"messages": messages, "next": str(page[-1].offset) if page else None}
 
 
-def _place(said: str | None) -> Place | None:
-    if not said:
+def _place(text: str | None) -> Place | None:
+    if not text:
         return None
-    level, _, seq_id = said.partition(".")
+    level, _, seq_id = text.partition(".")
     return integer(level), integer(seq_id)
 
 
@@ -126,7 +126,7 @@ def _place(said: str | None) -> Place | None:
 
 
 async def take(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/take``: one message by its ``id``, which is gone from the queue then."""
+    """``/api/queues/:vhost/:queue/take``: take one message out of the queue, by its ``id``."""
     verbs = _readable(call, "taking")
     (id,) = required(await call.body(), "id")
     try:
@@ -150,17 +150,17 @@ async def move(call: Call) -> Any:
     ``to``, or ``exchange`` and ``routing_key``; ``where`` or ``ids``; ``count``: the maximum. A message is deleted here
     once it is safe there, so no message is lost; a crash in between leaves it in both.
     """
-    verbs, said = _readable(call, "moving"), await call.body()
+    verbs, body = _readable(call, "moving"), await call.body()
     users, user, vhost = call.managed.users, call.user.name, verbs.entry.declaration.vhost
-    if "exchange" in said:
-        exchange, routing_key = (_text(one) for one in required(said, "exchange", "routing_key"))
+    if "exchange" in body:
+        exchange, routing_key = (_text(field) for field in required(body, "exchange", "routing_key"))
     else:
-        (to,) = required(said, "to")
+        (to,) = required(body, "to")
         exchange, routing_key = "", str(to)
     users.check(user, vhost, "exchange", exchange, "write")
     if exchange and call.node.vhost(vhost).definitions.exchange(exchange).type == "topic":
         users.check_topic(user, vhost, exchange, routing_key, "write")
-    walk = await _walked(call, lambda: verbs.moving((exchange, routing_key), *_which(said)))
+    walk = await _walked(call, lambda: verbs.moving((exchange, routing_key), *_which(body)))
     if walk.done:
         call.managed.clients.traffic.publish(vhost, exchange, walk.done, 1)
     return {"moved": walk.done}
@@ -171,8 +171,8 @@ async def remove(call: Call) -> Any:
 
     ``where`` or ``ids``; ``count``: the maximum.
     """
-    verbs, said = _readable(call, "removing"), await call.body()
-    where, ids, count = _which(said)
+    verbs, body = _readable(call, "removing"), await call.body()
+    where, ids, count = _which(body)
     if where is None and ids is None:
         raise bad_request("which messages: where or ids; DELETE …/contents deletes all")
     walk = await _walked(call, lambda: verbs.removing(where, ids, count))
@@ -184,36 +184,36 @@ async def requeue(call: Call) -> Any:
 
     ``where`` or ``ids``; ``count``: the maximum.
     """
-    verbs, said = _readable(call, "requeueing"), await call.body()
+    verbs, body = _readable(call, "requeueing"), await call.body()
     call.managed.users.check(call.user.name, verbs.entry.declaration.vhost, "exchange", "", "write")
-    walk = await _walked(call, lambda: verbs.requeueing(*_which(said)))
+    walk = await _walked(call, lambda: verbs.requeueing(*_which(body)))
     return {"requeued": walk.done, "stayed": walk.chosen - walk.done}
 
 
-def _readable(call: Call, what: str) -> QueueVerbs:
+def _readable(call: Call, action: str) -> QueueVerbs:
     """The verbs of the queue of the path, whose messages the user may read."""
-    entry = find_classic(call, what)
+    entry = find_classic(call, action)
     declaration = entry.declaration
     call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
     return QueueVerbs(call.node, entry)
 
 
-def _which(said: Mapping[str, Any]) -> tuple[str | None, list[str] | None, int | None]:
+def _which(body: Mapping[str, Any]) -> tuple[str | None, list[str] | None, int | None]:
     """Which messages a request means. Raises :class:`HttpError`."""
-    where, ids, count = said.get("where"), said.get("ids"), said.get("count")
-    if ids is not None and not (isinstance(ids, list) and all(isinstance(one, str) for one in ids)):
+    where, ids, count = body.get("where"), body.get("ids"), body.get("count")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(message_id, str) for message_id in ids)):
         raise bad_request("ids are a list of strings")
     return None if where is None else _text(where), ids, None if count is None else max(0, integer(count))
 
 
-def _text(said: Any) -> str:
-    if not isinstance(said, str):
-        raise bad_request(["not_string", said])
-    return said
+def _text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise bad_request(["not_string", text])
+    return text
 
 
 async def _walked(call: Call, begin: Callable[[], Walk]) -> Walk:
-    """A walk at its end. Raises :class:`HttpError`."""
+    """Run a walk to its end and return it. Raises :class:`HttpError`."""
     try:
         walk = begin()
         await call.managed.run(walk.steps())

@@ -48,9 +48,9 @@ ACK_MODES: Final[Mapping[str, str]] = {
     "reject_requeue_true": "requeue",
     "reject_requeue_false": "reject",
 }
-"""What becomes of messages that were got."""
+"""What is done with the messages that were got."""
 MAX_GET: Final = 10_000
-"""Messages a request."""
+"""The most messages of one request."""
 MOVED_TOGETHER: Final = 256
 PUBLISH_TIMEOUT_S: Final = 30.0
 _INTEGERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
@@ -59,26 +59,26 @@ _INTEGERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
 # ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def properties_of(said: Any) -> Properties:
+def properties_of(fields: Any) -> Properties:
     """Return the properties in a request. Raises :class:`HttpError`."""
-    if not isinstance(said, Mapping):
+    if not isinstance(fields, Mapping):
         raise bad_request("properties are an object")
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for name in NAMES:
-        value = said.get(name)
-        if name not in said:
+        value = fields.get(name)
+        if name not in fields:
             continue
         if name == "headers":
-            found[name] = _table(value)
+            parsed[name] = _table(value)
         elif name in _INTEGERS:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise bad_request(["not_int", name])
-            found[name] = value
+            parsed[name] = value
         elif not isinstance(value, str):
             raise bad_request(["not_string", name])
         else:
-            found[name] = value
-    return Properties(**found)
+            parsed[name] = value
+    return Properties(**parsed)
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -91,16 +91,16 @@ def _table(value: Any) -> dict[str, Any]:
 def _check_no_null(value: Any) -> None:
     if value is None:
         raise bad_request("null_not_allowed")
-    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        _check_no_null(one)
+    for element in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _check_no_null(element)
 
 
 def properties_json(properties: Properties) -> Any:
     """Return the properties that are set; without any, an empty list, as RabbitMQ does."""
-    found = {name: value for name, value in attrs.asdict(properties, recurse=False).items() if value is not None}
-    if "headers" in found:
-        found["headers"] = table_to_json(found["headers"])
-    return found or []
+    fields = {name: value for name, value in attrs.asdict(properties, recurse=False).items() if value is not None}
+    if "headers" in fields:
+        fields["headers"] = table_to_json(fields["headers"])
+    return fields or []
 
 
 # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,9 +108,9 @@ def properties_json(properties: Properties) -> Any:
 
 async def publish(call: Call) -> Any:
     """``/api/exchanges/:vhost/:exchange/publish``: whether the message has reached a queue, once it is safe there."""
-    said = await call.body()
+    request = await call.body()
     routing_key, properties, payload, encoding = required(
-        said, "routing_key", "properties", "payload", "payload_encoding"
+        request, "routing_key", "properties", "payload", "payload_encoding"
     )
     if not isinstance(payload, str):
         raise bad_request("payload_not_string")
@@ -174,8 +174,8 @@ async def _hand_over(
             return [delay.receiver(call.node, vhost, None, exchange)]
         names = running.definitions.routing.route_all(exchange, keys, headers)
         call.managed.clients.traffic.publish(vhost, exchange, 1, len(names))
-        found: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
-        return [*found, *call.node.streams(vhost, names)] if len(found) < len(names) else found
+        receivers: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
+        return [*receivers, *call.node.streams(vhost, names)] if len(receivers) < len(names) else receivers
 
     confirm: Confirm | None = await bridge.admitted(
         publishing(call.node, find_queues, key, [body], timeout=PUBLISH_TIMEOUT_S)
@@ -187,11 +187,11 @@ async def _hand_over(
 
 
 async def get(call: Call) -> Any:
-    """``/api/queues/:vhost/:queue/get``: as many messages as are asked for, if an answer has room for them."""
-    said = await call.body()
-    ack_mode, count, encoding = required(said, "ackmode", "count", "encoding")
+    """``/api/queues/:vhost/:queue/get``: get ``count`` messages, or as many as fit in an answer."""
+    request = await call.body()
+    ack_mode, count, encoding = required(request, "ackmode", "count", "encoding")
     vhost, name = call.vhost, call.parts["queue"]
-    at_most, truncate = integer(count), said.get("truncate")
+    at_most, truncate = integer(count), request.get("truncate")
     if encoding not in ("auto", "base64"):
         raise bad_request("Unsupported encoding. Please use auto or base64.")
     limit = None if truncate is None else max(0, integer(truncate))
@@ -212,8 +212,8 @@ async def get(call: Call) -> Any:
     settled = "requeue"
     try:
         left = (await call.managed.run(verbs.stats()))["messages_ready"] + sum(batch.count for batch in batches)
-        deliveries = (one for batch in batches for one in spread(DeliveredMessage, channel, batch))
-        shown = (got(one, left - index, encoding, limit) for index, one in enumerate(deliveries, 1))
+        deliveries = (message for batch in batches for message in spread(DeliveredMessage, channel, batch))
+        shown = (got(message, left - index, encoding, limit) for index, message in enumerate(deliveries, 1))
         answer = await bridge.in_thread(lambda: list(with_rests(shown)))
         settled = outcome
     finally:

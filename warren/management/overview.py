@@ -49,11 +49,11 @@ _NODE_COUNTERS: Final = (
 )  # fmt: skip
 _MECHANISMS: Final = (("PLAIN", "SASL PLAIN authentication mechanism"), ("AMQPLAIN", "QPid AMQPLAIN mechanism"))
 _PERSONALITY: Final = "RabbitMQ"
-"""Whose API this is; clients look at it before they ask on."""
+"""The product whose API this is; clients check it first."""
 
 
 def disable_stats(call: Call) -> bool:
-    """Whether only what is declared is asked for."""
+    """Whether the request asks only for what is declared."""
     return bool(call.query.get("disable_stats") == "true")
 
 
@@ -64,8 +64,8 @@ def exchange_types() -> list[Document]:
 
 async def overview(call: Call) -> Any:
     """``/api/overview``."""
-    without = disable_stats(call)
-    found: Document = {
+    without_stats = disable_stats(call)
+    document: Document = {
         "management_version": BROKER_VERSION,
         "rates_mode": "basic",
         "sample_retention_policies": _RETENTION,
@@ -77,30 +77,30 @@ async def overview(call: Call) -> Any:
         "erlang_version": platform.python_version(),
         "erlang_full_version": f"{platform.python_implementation()} {sys.version.partition(' ')[0]}",
         "release_series_support_status": "supported",
-        "disable_stats": without,
+        "disable_stats": without_stats,
         "enable_queue_totals": call.query.get("enable_queue_totals") == "true",
         "node": call.managed.node_name,
     }
     totals = await _object_totals(call)
-    if without:
-        return found | {"object_totals": {name: totals[name] for name in ("queues", "exchanges", "connections")}}
+    if without_stats:
+        return document | {"object_totals": {name: totals[name] for name in ("queues", "exchanges", "connections")}}
     sample, managed, past = await call.managed.sample(), call.managed, call.past
     lengths, counted = managed.samples.totals(sample, None, past)
-    found |= {
+    document |= {
         "message_stats": counted | _of_clients(managed, None, client_sums(managed)[None], past),
         "churn_rates": _churn(managed, past),
         "queue_totals": lengths,
         "object_totals": totals
-        | {"consumers": sum(one.document.get("consumers", 0) for one in sample.queues.values())},
+        | {"consumers": sum(queue.document.get("consumers", 0) for queue in sample.queues.values())},
         "statistics_db_event_queue": 0,
     }
     if call.is_monitor:
-        found |= {"listeners": listeners(call), "contexts": contexts(call)}
-    return found
+        document |= {"listeners": listeners(call), "contexts": contexts(call)}
+    return document
 
 
 def take_samples(managed: Managed, sample: NodeSample) -> None:
-    """Samples of everything but queues, which have theirs, and clients."""
+    """Take samples of all counters but those of single queues, connections and channels."""
     definitions = {name: running.definitions for name, running in list(managed.node.actor.vhosts.items())}
     sums = client_sums(managed)
     for vhost in (None, *definitions):
@@ -129,17 +129,17 @@ def _churn(managed: Managed, past: Past = NOTHING) -> Document:
 
 
 def client_sums(managed: Managed) -> dict[str | None, Counter[str]]:
-    """By vhost, and of all: what channels have counted, closed ones too, and the bytes of open connections."""
+    """Sums by vhost, and of all: the counts of open and closed channels, and the bytes of open connections."""
     sums: dict[str | None, Counter[str]] = {None: Counter()}
     for vhost, counted in managed.clients.traffic.gone.items():
         sums[vhost] = Counter(counted)
     for connection in list(managed.clients.connections.values()):
-        mine = sums.setdefault(connection.vhost, Counter())
-        mine["recv_oct"] += connection.received_bytes
-        mine["send_oct"] += connection.sent_bytes
+        counts = sums.setdefault(connection.vhost, Counter())
+        counts["recv_oct"] += connection.received_bytes
+        counts["send_oct"] += connection.sent_bytes
         for channel in list(connection.channels.values()):
-            mine.update(channel.message_stats())
-    for vhost in [one for one in sums if one is not None]:
+            counts.update(channel.message_stats())
+    for vhost in [vhost for vhost in sums if vhost is not None]:
         sums[None].update(sums[vhost])
     return sums
 
@@ -152,14 +152,14 @@ def _of_clients(managed: Managed, vhost: str | None, counted: Counter[str], past
 
 async def _object_totals(call: Call) -> Document:
     visible = call.visible_vhosts
-    running = [one for name, one in list(call.node.actor.vhosts.items()) if name in visible]
+    running = [vhost for name, vhost in list(call.node.actor.vhosts.items()) if name in visible]
     connections = list(call.managed.clients.connections.values())
     return {
         "channels": sum(len(connection.channels) for connection in connections),
         "connections": len(connections),
         "consumers": 0,
-        "exchanges": sum(len(one.definitions.exchanges()) for one in running),
-        "queues": sum(len(one.definitions.queues()) for one in running),
+        "exchanges": sum(len(vhost.definitions.exchanges()) for vhost in running),
+        "queues": sum(len(vhost.definitions.queues()) for vhost in running),
     }
 
 
@@ -169,12 +169,12 @@ def listeners(call: Call) -> list[Document]:
     return [
         {
             "node": call.managed.node_name,
-            "protocol": one["protocol"],
-            "ip_address": one["interface"],
-            "port": one["port"],
+            "protocol": listener["protocol"],
+            "ip_address": listener["interface"],
+            "port": listener["port"],
             "socket_opts": options,
         }
-        for one in checks.listeners(call.node)
+        for listener in checks.listeners(call.node)
     ]
 
 
@@ -198,7 +198,7 @@ def contexts(call: Call) -> list[Document]:
 
 
 async def nodes(call: Call) -> Any:
-    """``/api/nodes``: the one there is."""
+    """``/api/nodes``: the only node."""
     return listed([await _node(call)], call.query, ("name",))
 
 
@@ -214,7 +214,7 @@ async def node_memory(call: Call) -> Any:
     if call.parts["node"] != call.managed.node_name:
         raise not_found()
     sample = await call.managed.sample()
-    queues = sum(one.document.get("memory", 0) for one in sample.queues.values())
+    queues = sum(queue.document.get("memory", 0) for queue in sample.queues.values())
     used = sample.memory["used_bytes"]
     total = {"erlang": used, "rss": used, "allocated": used}
     parts = {"queue_procs": queues, "other_proc": max(0, used - queues)}
@@ -247,7 +247,8 @@ async def _node(call: Call) -> Document:
         "auth_mechanisms": [{"name": name, "description": text, "enabled": True} for name, text in _MECHANISMS],
         "applications": [{"name": "rabbit", "description": "RabbitMQ", "version": BROKER_VERSION}],
         "contexts": [
-            {name: value for name, value in one.items() if name not in ("node", "ssl_opts")} for one in contexts(call)
+            {name: value for name, value in context.items() if name not in ("node", "ssl_opts")}
+            for context in contexts(call)
         ],
         "log_files": [],
         "db_dir": os.path.abspath(call.node.path),
@@ -264,7 +265,7 @@ async def _node(call: Call) -> Document:
 
 def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process, past: Past = NOTHING) -> Document:
     free, counted = sample.memory["disk_free_bytes"], sample.counted[None]
-    found = dict.fromkeys(_NODE_COUNTERS, 0) | {
+    counters = dict.fromkeys(_NODE_COUNTERS, 0) | {
         "mem_used": sample.memory["used_bytes"],
         "fd_used": process.num_fds() if hasattr(process, "num_fds") else 0,
         "sockets_used": len(managed.clients.connections),
@@ -277,20 +278,20 @@ def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process
         **{name: managed.clients.traffic.churn[name] for name in _CHURN},
         **io_counters(process),
     }
-    return managed.samples.rates_of("node", found, past, "node_stats")
+    return managed.samples.rates_of("node", counters, past, "node_stats")
 
 
 def io_counters(process: psutil.Process) -> dict[str, int]:
     """Return what the process has read and written, if the system counts that."""
     try:
-        found = process.io_counters()
+        counters = process.io_counters()
     except (AttributeError, psutil.Error):
         return {}
     return {
-        "io_read_bytes": found.read_bytes,
-        "io_read_count": found.read_count,
-        "io_write_bytes": found.write_bytes,
-        "io_write_count": found.write_count,
+        "io_read_bytes": counters.read_bytes,
+        "io_read_count": counters.read_count,
+        "io_write_bytes": counters.write_bytes,
+        "io_write_count": counters.write_count,
     }
 
 
@@ -306,25 +307,25 @@ def _free(path: str) -> int:
 
 
 def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str | None, Counter[str]]) -> Document:
-    said = call.node.actor.definitions.metadata(name)
-    description = said.description or ("Default virtual host" if name == "/" else "")
-    found: Document = {
+    metadata = call.node.actor.definitions.metadata(name)
+    description = metadata.description or ("Default virtual host" if name == "/" else "")
+    document: Document = {
         "name": name,
         "description": description,
-        "tags": list(said.tags),
-        "default_queue_type": said.default_queue_type or "undefined",
-        "metadata": {"description": description, "tags": list(said.tags)},
+        "tags": list(metadata.tags),
+        "default_queue_type": metadata.default_queue_type or "undefined",
+        "metadata": {"description": description, "tags": list(metadata.tags)},
         "tracing": False,
         "cluster_state": {call.managed.node_name: "stopped" if name in call.node.actor.down else "running"},
     }
     if sample is None:
-        return found
+        return document
     managed, past, of_clients = call.managed, call.past, sums.get(name, Counter())
     lengths, counted = managed.samples.totals(sample, name, past)
-    found |= lengths | _octets(managed, name, of_clients, past)
+    document |= lengths | _octets(managed, name, of_clients, past)
     if counted:
-        found["message_stats"] = counted | _of_clients(managed, name, of_clients, past)
-    return found
+        document["message_stats"] = counted | _of_clients(managed, name, of_clients, past)
+    return document
 
 
 def _octets(managed: Managed, vhost: str, counted: Counter[str], past: Past = NOTHING) -> Document:
@@ -337,8 +338,8 @@ async def vhosts(call: Call) -> Any:
     """``/api/vhosts``."""
     sample = None if disable_stats(call) else await call.managed.sample()
     sums = client_sums(call.managed)
-    found = [_vhost(call, name, sample, sums) for name in call.visible_vhosts]
-    return listed(found, call.query, ("name",), pages=True)
+    documents = [_vhost(call, name, sample, sums) for name in call.visible_vhosts]
+    return listed(documents, call.query, ("name",), pages=True)
 
 
 async def vhost(call: Call) -> Any:
@@ -350,27 +351,27 @@ async def vhost(call: Call) -> Any:
 
 async def put_vhost(call: Call) -> Any:
     """Declare a vhost; the user gets all permissions in it."""
-    said = await call.body()
-    boolean(said.get("tracing"))
-    if isinstance(said.get("tags"), str):
-        said["tags"] = [tag for tag in said["tags"].split(",") if tag]
-    metadata = VhostMetadata.from_json(said)
+    body = await call.body()
+    boolean(body.get("tracing"))
+    if isinstance(body.get("tags"), str):
+        body["tags"] = [tag for tag in body["tags"].split(",") if tag]
+    metadata = VhostMetadata.from_json(body)
     name, user = call.parts["vhost"], call.user.name
     new = name not in call.vhosts
     await call.managed.change(lambda actor: actor.declare_vhost(name))
 
-    def describe(known: Definitions) -> None:
+    def describe(definitions: Definitions) -> None:
         if new:
-            known.users.set_permissions(user, name, ".*", ".*", ".*")
+            definitions.users.set_permissions(user, name, ".*", ".*", ".*")
         if metadata is not None:
-            known.describe_vhost(name, metadata)
+            definitions.describe_vhost(name, metadata)
 
     await call.managed.change(lambda actor: actor.define(describe))
     return Done(new)
 
 
 async def delete_vhost(call: Call) -> Any:
-    """With everything in it."""
+    """Delete a vhost with everything in it."""
     name = call.vhost
     await call.managed.change(lambda actor: actor.delete_vhost(name))
     return Done()
@@ -397,11 +398,11 @@ async def cluster_name(call: Call) -> Any:
 
 
 async def put_cluster_name(call: Call) -> Any:
-    """A global parameter. Raises :class:`HttpError` for all but administrators."""
+    """Set the name as a global parameter. Raises :class:`HttpError` for all but administrators."""
     if not call.is_administrator:
         raise bad_request("Not administrator user")
     (name,) = required(await call.body(), "name")
-    await define(call, lambda known: known.parameters.set_global("cluster_name", name))
+    await define(call, lambda definitions: definitions.parameters.set_global("cluster_name", name))
     return Done()
 
 
@@ -416,7 +417,7 @@ async def auth(call: Call) -> Any:
 
 
 async def feature_flags(call: Call) -> Any:
-    """``/api/feature-flags``: none to be set."""
+    """``/api/feature-flags``: there are none."""
     return []
 
 

@@ -19,17 +19,17 @@ _DETAILS: Final = "_details"
 
 @attrs.frozen
 class Range:
-    """How far back, and how far apart, in seconds."""
+    """How far back samples go, and how far apart they are, in seconds."""
 
     age_s: int
     incr_s: int
 
     def samples(self, rates: Rates, key: Hashable, name: str, now_s: float) -> dict[str, Any]:
-        """What the details of a counter have of them: ``samples``, ``avg`` and ``avg_rate``."""
-        now = time.time()
-        last = int(now) // self.incr_s * self.incr_s
+        """The samples in the details of a counter: ``samples``, ``avg`` and ``avg_rate``."""
+        wall_s = time.time()
+        last = int(wall_s) // self.incr_s * self.incr_s
         moments = [last - back for back in range(0, self.age_s + 1, self.incr_s)]
-        values = rates.samples(key, name, [now_s - (now - moment) for moment in moments])
+        values = rates.samples(key, name, [now_s - (wall_s - moment) for moment in moments])
         passed_s = moments[0] - moments[-1]
         return {
             "samples": [
@@ -42,35 +42,35 @@ class Range:
 
 @attrs.frozen
 class Past:
-    """What of the past a request wants to see."""
+    """The samples of the past that a request asks for."""
 
     ranges: Mapping[str, Range]
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Past:
         """Return the ranges of a query. Raises :class:`HttpError` for samples that are not kept."""
-        found = {}
+        ranges = {}
         for kind in _KINDS:
             age, incr = query.get(f"{kind}_age", ""), query.get(f"{kind}_incr", "")
             if age.isdecimal() and incr.isdecimal():  # RabbitMQ takes no notice of anything else
-                asked = Range(int(age), int(incr))
-                if not 0 < asked.incr_s <= asked.age_s <= KEPT_S:
+                parsed = Range(int(age), int(incr))
+                if not 0 < parsed.incr_s <= parsed.age_s <= KEPT_S:
                     raise HttpError(
                         400,
                         "invalid_range_parameters",
-                        f"Invalid range parameters: age {asked.age_s}, incr {asked.incr_s}",
+                        f"Invalid range parameters: age {parsed.age_s}, incr {parsed.incr_s}",
                     )
-                found[kind] = asked
-        return cls(found)
+                ranges[kind] = parsed
+        return cls(ranges)
 
     def add(self, document: dict[str, Any], rates: Rates, key: Hashable, now_s: float, others: str) -> None:
         """Put samples into the details of counters. ``others``: the kind of counters whose names do not tell it."""
-        for detail, said in document.items() if self.ranges else ():
-            if detail.endswith(_DETAILS):
-                name = detail.removesuffix(_DETAILS)
+        for field, details in document.items() if self.ranges else ():
+            if field.endswith(_DETAILS):
+                name = field.removesuffix(_DETAILS)
                 kind = "lengths" if name in _OF_LENGTHS else "data_rates" if name in _OF_DATA else others
-                if (wanted := self.ranges.get(kind)) is not None:
-                    document[detail] = said | wanted.samples(rates, key, name, now_s)
+                if (past_range := self.ranges.get(kind)) is not None:
+                    document[field] = details | past_range.samples(rates, key, name, now_s)
 
 
 NOTHING: Final = Past({})

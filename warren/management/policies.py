@@ -20,8 +20,8 @@ def _kind(call: Call) -> PolicyKind:
 
 
 def _policies(call: Call, kind: PolicyKind) -> list[Policy]:
-    found = [call.node.actor.vhosts.get(vhost) for vhost in call.listed_vhosts]
-    return [policy for one in found if one is not None for policy in one.definitions.policies.all(kind)]
+    running = [call.node.actor.vhosts.get(vhost) for vhost in call.listed_vhosts]
+    return [policy for vhost in running if vhost is not None for policy in vhost.definitions.policies.all(kind)]
 
 
 async def policies(call: Call) -> Any:
@@ -31,10 +31,10 @@ async def policies(call: Call) -> Any:
 
 def _find(call: Call) -> Policy:
     running = call.node.actor.vhosts.get(call.vhost)
-    found = None if running is None else running.definitions.policies.get(_kind(call), call.parts["name"])
-    if found is None:
+    policy = None if running is None else running.definitions.policies.get(_kind(call), call.parts["name"])
+    if policy is None:
         raise not_found()
-    return found
+    return policy
 
 
 async def policy(call: Call) -> Any:
@@ -45,44 +45,46 @@ async def policy(call: Call) -> Any:
 async def put_policy(call: Call) -> Any:
     """``pattern``, ``definition``, ``priority`` and ``apply-to``."""
     vhost, name, kind = call.vhost_to_change, call.parts["name"], _kind(call)
-    said = await call.body()
-    pattern, definition = required(said, "pattern", "definition")
-    item: Document = {"vhost": vhost, "name": name, "pattern": pattern, "definition": definition}
-    item |= {key: said[key] for key in ("priority", "apply-to") if key in said}
+    body = await call.body()
+    pattern, definition = required(body, "pattern", "definition")
+    document: Document = {"vhost": vhost, "name": name, "pattern": pattern, "definition": definition}
+    document |= {key: body[key] for key in ("priority", "apply-to") if key in body}
     try:
-        found = Policy.from_json(kind, item)
+        policy = Policy.from_json(kind, document)
     except ArgumentsError as error:
         raise _invalid(str(error), kind) from error
     new = call.node.vhost(vhost).definitions.policies.get(kind, name) is None
-    await call.managed.change(lambda actor: actor.set_policy(found))
+    await call.managed.change(lambda actor: actor.set_policy(policy))
     return Done(new)
 
 
-def _invalid(why: str, kind: PolicyKind = "operator_policy") -> HttpError:
-    reason = f"Validation failed\n\n{why}\n"
+def _invalid(problem: str, kind: PolicyKind = "operator_policy") -> HttpError:
+    reason = f"Validation failed\n\n{problem}\n"
     return bad_request(escaped(reason) if kind == "policy" else reason)
 
 
 async def delete_policy(call: Call) -> Any:
-    """It holds no more."""
-    found = _find(call)
-    await call.managed.change(lambda actor: actor.clear_policy(found.kind, found.vhost, found.name))
+    """Delete a policy."""
+    policy = _find(call)
+    await call.managed.change(lambda actor: actor.clear_policy(policy.kind, policy.vhost, policy.name))
     return Done()
 
 
 # ── parameters ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 KEPT_COMPONENTS: Final = frozenset({"shovel", "federation", "federation-upstream", "federation-upstream-set"})
-"""Those of RabbitMQ's plugins: kept and given out again, as definitions have them."""
+"""The components of RabbitMQ's plugins: their parameters are stored and returned, as definitions have them."""
 
 
 async def parameters(call: Call) -> Any:
     """``/api/parameters``, and those of a component, in a vhost. RabbitMQ has operator policies among them."""
     component = call.parts.get("component")
-    found = [one.to_parameter() for one in _policies(call, "operator_policy")] if component != "policy" else []
-    known = set(call.listed_vhosts)
-    found += [one for one in call.node.actor.parameters.in_vhost() if one["vhost"] in known]
-    chosen = [one for one in found if component in (None, one["component"])]
+    documents = (
+        [policy.to_parameter() for policy in _policies(call, "operator_policy")] if component != "policy" else []
+    )
+    vhosts = set(call.listed_vhosts)
+    documents += [parameter for parameter in call.node.actor.parameters.in_vhost() if parameter["vhost"] in vhosts]
+    chosen = [parameter for parameter in documents if component in (None, parameter["component"])]
     return listed(chosen, call.query, ("vhost", "component", "name"))
 
 
@@ -90,12 +92,12 @@ async def parameter(call: Call) -> Any:
     """``/api/parameters/:component/:vhost/:name``."""
     component, name = call.parts["component"], call.parts["name"]
     if component == "operator_policy" and (running := call.node.actor.vhosts.get(call.vhost)) is not None:
-        found = running.definitions.policies.get("operator_policy", name)
-        if found is not None:
-            return found.to_parameter()
-    for one in call.node.actor.parameters.in_vhost(call.vhost, component):
-        if one["name"] == name:
-            return one
+        policy = running.definitions.policies.get("operator_policy", name)
+        if policy is not None:
+            return policy.to_parameter()
+    for document in call.node.actor.parameters.in_vhost(call.vhost, component):
+        if document["name"] == name:
+            return document
     raise not_found()
 
 
@@ -110,13 +112,13 @@ async def put_parameter(call: Call) -> Any:
             _check_limit(limit, number, "policy")
     elif component not in KEPT_COMPONENTS:
         raise _invalid(f"component {component} not found")
-    known = call.node.actor.parameters.in_vhost(vhost, component)
+    existing = call.node.actor.parameters.in_vhost(vhost, component)
     await define(call, lambda definitions: definitions.set_parameter(vhost, component, name, value))
-    return Done(new=all(one["name"] != name for one in known))
+    return Done(new=all(parameter["name"] != name for parameter in existing))
 
 
 async def delete_parameter(call: Call) -> Any:
-    """It is no more. Operator policies are deleted by their own paths."""
+    """Delete a parameter. Operator policies are deleted by their own paths."""
     await parameter(call)
     vhost, component, name = call.vhost, call.parts["component"], call.parts["name"]
     if component == "operator_policy":
@@ -132,9 +134,9 @@ async def global_parameters(call: Call) -> Any:
 
 async def global_parameter(call: Call) -> Any:
     """``/api/global-parameters/:name``."""
-    for one in call.node.actor.parameters.of_node():
-        if one["name"] == call.parts["name"]:
-            return one
+    for parameter in call.node.actor.parameters.of_node():
+        if parameter["name"] == call.parts["name"]:
+            return parameter
     raise not_found()
 
 
@@ -142,13 +144,13 @@ async def put_global_parameter(call: Call) -> Any:
     """``value``."""
     name = call.parts["name"]
     (value,) = required(await call.body(), "value")
-    new = all(one["name"] != name for one in call.node.actor.parameters.of_node())
+    new = all(parameter["name"] != name for parameter in call.node.actor.parameters.of_node())
     await define(call, lambda definitions: definitions.parameters.set_global(name, value))
     return Done(new)
 
 
 async def delete_global_parameter(call: Call) -> Any:
-    """It is no more."""
+    """Delete a global parameter."""
     await global_parameter(call)
     await define(call, lambda definitions: definitions.parameters.clear_global(call.parts["name"]))
     return Done()
@@ -159,10 +161,10 @@ async def delete_global_parameter(call: Call) -> Any:
 
 async def limits(call: Call) -> Any:
     """``/api/vhost-limits``, and those of a vhost."""
-    one, known = call.one_vhost, call.node.actor.parameters
-    chosen = call.visible_vhosts if one is None else [one]
-    found = [{"vhost": vhost, "value": limits} for vhost in chosen if (limits := known.vhost_limits(vhost))]
-    return listed(found, call.query, ("vhost",))
+    only_vhost, parameters = call.one_vhost, call.node.actor.parameters
+    vhosts = call.visible_vhosts if only_vhost is None else [only_vhost]
+    documents = [{"vhost": vhost, "value": limits} for vhost in vhosts if (limits := parameters.vhost_limits(vhost))]
+    return listed(documents, call.query, ("vhost",))
 
 
 async def put_limit(call: Call) -> Any:
@@ -182,14 +184,14 @@ def _check_limit(name: str, value: Any, kind: PolicyKind = "operator_policy") ->
 
 
 async def delete_limit(call: Call) -> Any:
-    """Any number from now on."""
-    vhost, known = call.vhost_to_change, call.node.actor.parameters
-    kept = known.vhost_limits(vhost)
-    left = {name: value for name, value in kept.items() if name != call.parts["name"]}
-    if left != kept:
-        await _set_limits(call, vhost, left)
+    """Delete a limit of a vhost."""
+    vhost, parameters = call.vhost_to_change, call.node.actor.parameters
+    limits = parameters.vhost_limits(vhost)
+    remaining = {name: value for name, value in limits.items() if name != call.parts["name"]}
+    if remaining != limits:
+        await _set_limits(call, vhost, remaining)
     return Done()
 
 
-async def _set_limits(call: Call, vhost: str, found: dict[str, int]) -> None:
-    await define(call, lambda known: known.set_parameter(vhost, LIMITS_COMPONENT, LIMITS_NAME, found))
+async def _set_limits(call: Call, vhost: str, limits: dict[str, int]) -> None:
+    await define(call, lambda definitions: definitions.set_parameter(vhost, LIMITS_COMPONENT, LIMITS_NAME, limits))

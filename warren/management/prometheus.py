@@ -91,8 +91,8 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
 async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Series]:
     connections = await in_pieces(connections_of(managed.clients, managed.node_name))
     channels = await in_pieces(channels_of(managed.clients, managed.node_name))
-    consumers = sum(one["consumer_count"] for one in channels)
-    publishers = sum("publish" in one.get("message_stats", ()) for one in channels)
+    consumers = sum(channel["consumer_count"] for channel in channels)
+    publishers = sum("publish" in channel.get("message_stats", ()) for channel in channels)
     churn = managed.clients.traffic.churn
     return [
         Series("gauge", "rabbitmq_connections", "Connections currently open", {(): len(connections)}),
@@ -102,19 +102,19 @@ async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Seri
         Series("gauge", "rabbitmq_global_consumers", "Consumers", {("amqp091",): consumers}, ("protocol",)),
         Series("gauge", "rabbitmq_global_publishers", "Publishers", {("amqp091",): publishers}, ("protocol",)),
         *(
-            Series("counter", f"rabbitmq_{what}s_{past}", f"{what.title()}s {past}", {(): churn[f"{what}_{event}"]})
-            for what in ("connection", "channel")
+            Series("counter", f"rabbitmq_{kind}s_{past}", f"{kind.title()}s {past}", {(): churn[f"{kind}_{event}"]})
+            for kind in ("connection", "channel")
             for past, event in (("opened", "created"), ("closed", "closed"))
         ),
         *(
             Series(
                 "counter", f"rabbitmq_connection_{name}_bytes", "Bytes of open connections",
-                {(): sum(one[key] for one in connections)},
+                {(): sum(connection[key] for connection in connections)},
             )
             for name, key in (("incoming", "recv_oct"), ("outgoing", "send_oct"))
         ),
         *(
-            Series("gauge", f"rabbitmq_channel_{name}", text, {(): sum(one[key] for one in channels)})
+            Series("gauge", f"rabbitmq_channel_{name}", text, {(): sum(channel[key] for channel in channels)})
             for name, key, text in _CHANNELS
         ),
         *(
@@ -139,7 +139,7 @@ def _of_node(managed: Managed, sample: NodeSample) -> Iterator[Series]:
     yield Series("gauge", "rabbitmq_build_info", "Versions", {versions: 1}, labels)
     names = (managed.node_name, managed.cluster_name)
     yield Series("gauge", "rabbitmq_identity_info", "Names", {names: 1}, ("rabbitmq_node", "rabbitmq_cluster"))
-    memory = sum(one.document.get("memory", 0) for one in sample.queues.values())
+    memory = sum(queue.document.get("memory", 0) for queue in sample.queues.values())
     yield Series("gauge", "rabbitmq_queue_process_memory_bytes", "Memory of queues", {(): memory})
     process = psutil.Process()
     for name, value in io_counters(process).items():

@@ -28,80 +28,84 @@ def _short(call: Call, declaration: QueueDeclaration) -> Document:
 
 def _declarations(call: Call) -> list[QueueDeclaration]:
     """Return the declarations of the queues in a list."""
-    found, streams = [], call.node.actor.streams
+    declarations, streams = [], call.node.actor.streams
     for vhost in call.listed_vhosts:
         if (running := call.node.actor.vhosts.get(vhost)) is not None:
-            found += [entry.declaration for entry in list(running.queues.values())]
-            found += [stream.declaration for stream in streams.of(vhost)]
-    return found
+            declarations += [entry.declaration for entry in list(running.queues.values())]
+            declarations += [stream.declaration for stream in streams.of(vhost)]
+    return declarations
 
 
 def find(call: Call) -> QueueEntry | Stream:
     """Return the queue of the path. Raises :class:`HttpError` if it does not exist."""
     running, name = call.node.actor.vhosts.get(call.vhost), call.parts["queue"]
     entry = None if running is None else running.queues.get(name)
-    found = entry or call.node.actor.streams.find(call.vhost, name)
-    if found is None:
+    queue = entry or call.node.actor.streams.find(call.vhost, name)
+    if queue is None:
         raise not_found()
-    return found
+    return queue
 
 
 def find_classic(call: Call, what: str) -> QueueEntry:
     """The same, for ``what`` a stream cannot do. Raises :class:`HttpError` for a stream."""
-    found = find(call)
-    if not isinstance(found, QueueEntry):
-        raise bad_request(f"{what} not supported by stream queues {found.declaration}")
-    check_owner(found)
-    return found
+    queue = find(call)
+    if not isinstance(queue, QueueEntry):
+        raise bad_request(f"{what} not supported by stream queues {queue.declaration}")
+    check_owner(queue)
+    return queue
 
 
 async def queues(call: Call) -> Any:
     """``/api/queues``, ``/api/queues/:vhost``."""
-    declarations, past, without = _declarations(call), call.past, disable_stats(call)
-    if without and call.query.get("enable_queue_totals") != "true":
-        return Long(lambda: listed((_short(call, one) for one in with_rests(declarations)), call.query, pages=True))
+    declarations, past, without_stats = _declarations(call), call.past, disable_stats(call)
+    if without_stats and call.query.get("enable_queue_totals") != "true":
+        return Long(
+            lambda: listed(
+                (_short(call, declaration) for declaration in with_rests(declarations)), call.query, pages=True
+            )
+        )
     sample = await call.managed.sample()
 
     def found() -> Iterator[Document]:
         for declaration in with_rests(declarations):
-            if (one := sample.queues.get((declaration.vhost, declaration.name))) is None:
+            if (queue_sample := sample.queues.get((declaration.vhost, declaration.name))) is None:
                 continue
-            if not without:
-                yield call.managed.samples.document(one, past)
+            if not without_stats:
+                yield call.managed.samples.document(queue_sample, past)
             else:
-                totals = {name: one.document.get(name, 0) for name in LENGTHS}
-                yield _short(call, declaration) | {"state": one.document["state"]} | totals
+                totals = {name: queue_sample.document.get(name, 0) for name in LENGTHS}
+                yield _short(call, declaration) | {"state": queue_sample.document["state"]} | totals
 
     return Long(lambda: listed(found(), call.query, pages=True))
 
 
 async def queue(call: Call) -> Any:
     """``/api/queues/:vhost/:queue``."""
-    found = find(call)
-    declaration = found.declaration
+    queue = find(call)
+    declaration = queue.declaration
     if disable_stats(call):
         return _short(call, declaration)
-    if not isinstance(found, QueueEntry):
+    if not isinstance(queue, QueueEntry):
         with contextlib.suppress(WarrenError):  # the topics are down: the sample says so
             await call.managed.run(call.node.caught_up())
     sample = await call.managed.sample_queue(declaration.vhost, declaration.name)
     if sample is None:
         raise not_found()
     consumers = [
-        one
-        for one in consumers_of(call.managed.clients, call.managed.node_name)
-        if one["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
+        consumer
+        for consumer in consumers_of(call.managed.clients, call.managed.node_name)
+        if consumer["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
     ]
-    found_now = call.managed.samples.document(sample, call.past)
-    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | found_now
+    document = call.managed.samples.document(sample, call.past)
+    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | document
 
 
 async def put_queue(call: Call) -> Any:
     """Declare a queue."""
     vhost, name = call.vhost_to_change, call.parts["queue"]
-    said = await call.body()
-    arguments = arguments_of(said)
-    if (node := said.get("node", call.managed.node_name)) != call.managed.node_name:
+    body = await call.body()
+    arguments = arguments_of(body)
+    if (node := body.get("node", call.managed.node_name)) != call.managed.node_name:
         raise bad_request(f"Node {node} could not be contacted")
     users, user = call.managed.users, call.user.name
     users.check(user, vhost, "queue", name, "configure")
@@ -112,8 +116,8 @@ async def put_queue(call: Call) -> Any:
     declaration = QueueDeclaration(
         vhost=vhost,
         name=name,
-        durable=boolean(said.get("durable")),
-        auto_delete=boolean(said.get("auto_delete")),
+        durable=boolean(body.get("durable")),
+        auto_delete=boolean(body.get("auto_delete")),
         arguments=arguments,
     )
     if declaration.is_stream:
@@ -128,7 +132,7 @@ async def delete_queue(call: Call) -> Any:
     declaration = find(call).declaration
     vhost, name = declaration.vhost, declaration.name
     call.managed.users.check(call.user.name, vhost, "queue", name, "configure")
-    if_empty, if_unused = (call.query.get(one) == "true" for one in ("if-empty", "if-unused"))
+    if_empty, if_unused = (call.query.get(flag) == "true" for flag in ("if-empty", "if-unused"))
     await call.managed.change(
         lambda actor: actor.delete_queue(vhost, name, owner=call, if_empty=if_empty, if_unused=if_unused)
     )

@@ -1,8 +1,8 @@
 """Rates and past samples: how counters grow. A plain object.
 
-For everything that is counted, samples are kept that were taken five seconds apart, of the last ten minutes; of a time
-without changes, the first and the last one. They are taken by a clock, and at requests. A rate is the growth since the
-newest sample that is five seconds old; without such a sample it is 0.0.
+For each counter, the samples of the last ten minutes are kept, five seconds apart; of a time without changes, only the
+first and the last one. They are taken by a clock, and at requests. A rate is the growth since the newest sample that is
+at least five seconds old, or else since the oldest one; without any sample it is 0.0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 APART_S: Final = 5.0
-"""What RabbitMQ's rates are over: its statistics come every five seconds."""
+"""The interval of RabbitMQ's rates: its statistics come every five seconds."""
 KEPT_S: Final = 600
 """How far samples go back."""
 MAX_SAMPLES: Final = 100_000
@@ -31,7 +31,7 @@ class _Kept:
     names: tuple[str, ...]
     samples: deque[Sample] = attrs.Factory(deque)
     is_cut: bool = False
-    """Whether there were samples ahead of the first one."""
+    """Whether samples before the first one were dropped."""
 
     def note(self, now_s: float, values: array[float], at_most: int) -> None:
         samples = self.samples
@@ -67,28 +67,28 @@ class Rates:
     def note(self, key: Hashable, now_s: float, counters: Counters) -> dict[str, float]:
         """Take a sample; returns how fast each counter grows, a second."""
         names, values = tuple(counters), array("d", counters.values())
-        kept = self._kept.get(key)
-        if kept is None or kept.names != names:
-            kept = self._kept[key] = _Kept(names)
-        rates = kept.rates(now_s, values)
-        kept.note(now_s, values, max(_FOR_A_RATE, MAX_SAMPLES // len(self._kept)))
+        series = self._kept.get(key)
+        if series is None or series.names != names:
+            series = self._kept[key] = _Kept(names)
+        rates = series.rates(now_s, values)
+        series.note(now_s, values, max(_FOR_A_RATE, MAX_SAMPLES // len(self._kept)))
         return rates
 
     def samples(self, key: Hashable, name: str, moments_s: Iterable[float]) -> list[float]:
         """A counter at moments, the newest one first; 0 before the first sample."""
-        kept = self._kept.get(key)
-        if kept is None or name not in kept.names:
+        series = self._kept.get(key)
+        if series is None or name not in series.names:
             return [0 for _ in moments_s]
-        column, found = kept.names.index(name), list[float]()
-        there = list(kept.samples)  # others may take samples meanwhile
-        waiting, first = reversed(there), there[0] if kept.is_cut else None
-        sample = next(waiting, first)
+        column, values = series.names.index(name), list[float]()
+        samples = list(series.samples)  # others may take samples meanwhile
+        newest_first, first = reversed(samples), samples[0] if series.is_cut else None
+        sample = next(newest_first, first)
         for moment_s in moments_s:
             while sample is not None and sample is not first and sample[0] > moment_s:
-                sample = next(waiting, first)
+                sample = next(newest_first, first)
             value = 0.0 if sample is None else sample[1][column]
-            found.append(int(value) if value.is_integer() else value)
-        return found
+            values.append(int(value) if value.is_integer() else value)
+        return values
 
     def keep(self, keys: Iterable[Hashable]) -> None:
         """Forget all things but these."""
@@ -101,9 +101,9 @@ class Rates:
 
 
 def rates_of(counters: Counters, rates: Mapping[str, float]) -> dict[str, Any]:
-    """Counters with their rates, as RabbitMQ says them: ``{"publish": 3, "publish_details": {"rate": 0.6}}``."""
-    found: dict[str, Any] = {}
+    """Counters with their rates, as RabbitMQ writes them: ``{"publish": 3, "publish_details": {"rate": 0.6}}``."""
+    fields: dict[str, Any] = {}
     for name, value in counters.items():
-        found[name] = value
-        found[f"{name}_details"] = {"rate": round(rates.get(name, 0.0), 3)}
-    return found
+        fields[name] = value
+        fields[f"{name}_details"] = {"rate": round(rates.get(name, 0.0), 3)}
+    return fields

@@ -47,7 +47,7 @@ class Router:
 
     @classmethod
     def of(cls, routes: Iterable[Route]) -> Router:
-        """A router of all these."""
+        """A router of the given routes."""
         router = cls()
         for route in routes:
             node, names = router._root, []
@@ -60,10 +60,10 @@ class Router:
 
     def find(self, raw_path: str) -> tuple[Route, dict[str, str]] | None:
         """The route of a path, and its parts, decoded, by their names."""
-        found = _find(self._root, parts_of(raw_path), [])
-        if found is None:
+        match = _find(self._root, parts_of(raw_path), [])
+        if match is None:
             return None
-        (route, names), values = found
+        (route, names), values = match
         return route, {
             name: unquote(value, errors="surrogateescape") for name, value in zip(names, values, strict=True)
         }
@@ -75,8 +75,8 @@ def _find(
     if not parts:
         return (node[""], values) if "" in node else None
     part, rest = parts[0], parts[1:]
-    if part not in ("", _ANY) and part in node and (found := _find(node[part], rest, values)) is not None:
-        return found
+    if part not in ("", _ANY) and part in node and (match := _find(node[part], rest, values)) is not None:
+        return match
     return _find(node[_ANY], rest, [*values, part]) if _ANY in node else None
 
 

@@ -105,7 +105,7 @@ class Samples:
     """The counts of queues that no longer exist."""
 
     def begin(self) -> None:
-        """Have queues count what happens to them, those that come later too."""
+        """Make queues count what happens to them, including queues that are declared later."""
         self._node.count()
 
     def take(self) -> NodeSample:
@@ -165,20 +165,20 @@ class Samples:
     ) -> Document:
         """Any other counters with their rates. ``kind``: which samples of the past they have."""
         now_s = self._clock()
-        found = rates_of(counters, self._other_rates.note(key, now_s, counters))
-        past.add(found, self._other_rates, key, now_s, kind)
-        return found
+        document = rates_of(counters, self._other_rates.note(key, now_s, counters))
+        past.add(document, self._other_rates, key, now_s, kind)
+        return document
 
     def document(self, sample: QueueSample, past: Past) -> Document:
         """A queue as the API has it, with samples of the past."""
         if not past.ranges:
             return sample.document
-        key, found, now_s = (sample.declaration.vhost, sample.declaration.name), dict(sample.document), self._clock()
-        past.add(found, self._rates, key, now_s, "msg_rates")
-        if "message_stats" in found:
-            found["message_stats"] = dict(found["message_stats"])
-            past.add(found["message_stats"], self._rates, key, now_s, "msg_rates")
-        return found
+        key, document, now_s = (sample.declaration.vhost, sample.declaration.name), dict(sample.document), self._clock()
+        past.add(document, self._rates, key, now_s, "msg_rates")
+        if "message_stats" in document:
+            document["message_stats"] = dict(document["message_stats"])
+            past.add(document["message_stats"], self._rates, key, now_s, "msg_rates")
+        return document
 
     def _stream(self, stream: Stream, now_s: float) -> QueueSample:
         """A queue of the type ``stream``, which is a topic."""
@@ -228,10 +228,10 @@ class Samples:
             return actor.stats(), {} if counts is None else counts.to_json()
 
         patience_s = max(0.0, min(QUEUE_PATIENCE_S, began_s + SAMPLE_PATIENCE_S - self._clock()))
-        found = ask_politely(actor.actor_ref, Call(answer), patience_s)
-        if found is None:
+        report = ask_politely(actor.actor_ref, Call(answer), patience_s)
+        if report is None:
             return None
-        stats, counts = found
+        stats, counts = report
         return _Answer(actor, stats, counts, self._node.allocated_bytes(actor))
 
     def _down(self, entry: QueueEntry) -> Document:
@@ -262,13 +262,13 @@ def _message_stats(counts: Mapping[str, int]) -> dict[str, int]:
     if not counts:
         return {}
     no_ack = counts["delivered_no_ack"]
-    got = counts["got"]
+    gets = counts["got"]
     return {
         "publish": counts["published"],
         "deliver_get": counts["delivered"],
-        "deliver": counts["delivered"] - no_ack - got,
+        "deliver": counts["delivered"] - no_ack - gets,
         "deliver_no_ack": no_ack,
-        "get": got,
+        "get": gets,
         "get_no_ack": 0,
         "get_empty": 0,
         "ack": counts["acked"] - no_ack,
@@ -278,15 +278,15 @@ def _message_stats(counts: Mapping[str, int]) -> dict[str, int]:
 
 def _backing(status: Mapping[str, Any]) -> Document:
     """``backing_queue_status`` as RabbitMQ writes it as JSON: delta is a tuple of Erlang's."""
-    found = {name: value for name, value in status.items() if not name.startswith(("message", "disk_"))}
-    delta = found.pop("delta")
+    document = {name: value for name, value in status.items() if not name.startswith(("message", "disk_"))}
+    delta = document.pop("delta")
     start, end = delta["start"], delta["end"]
     unknown = "undefined"
-    found["delta"] = [
+    document["delta"] = [
         "delta",
         unknown if start is None else start,
         delta["count"],
         delta["transient"],
         unknown if end is None else end,
     ]
-    return found | {"version": 1}
+    return document | {"version": 1}

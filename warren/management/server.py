@@ -47,7 +47,7 @@ class ManagementServer:
     def __init__(
         self, node: RunningNode, settings: ManagementSettings | None = None, server: Server | None = None
     ) -> None:
-        """``server``: whose clients are shown, and in whose event loop it runs; without one, in one of its own."""
+        """``server``: its clients are shown, and its event loop is used; without a server, the API has its own loop."""
         self.node = node
         self.settings = ManagementSettings() if settings is None else settings
         self._server = server

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 async def define(call: Call, work: Callable[[Definitions], T]) -> T:
-    """Change who may what."""
+    """Change the node's definitions."""
     return await call.managed.change(lambda actor: actor.define(work))
 
 
@@ -45,8 +45,8 @@ async def users(call: Call) -> Any:
 
 async def users_without_permissions(call: Call) -> Any:
     """``/api/users/without-permissions``."""
-    known = call.managed.users
-    return listed([user.to_json() for user in known if not known.permissions(user.name)], call.query, ("name",))
+    all_users = call.managed.users
+    return listed([user.to_json() for user in all_users if not all_users.permissions(user.name)], call.query, ("name",))
 
 
 async def user(call: Call) -> Any:
@@ -55,49 +55,53 @@ async def user(call: Call) -> Any:
 
 
 async def put_user(call: Call) -> Any:
-    """A user as it is to be: ``tags``, and ``password`` or ``password_hash``; with neither, no password is right."""
-    name, said = call.parts["user"], await call.body()
-    if "tags" not in said:
+    """Declare a user: ``tags``, and ``password`` or ``password_hash``; with neither, no password is right."""
+    name, body = call.parts["user"], await call.body()
+    if "tags" not in body:
         raise bad_request("tags_not_present")
-    if "password" in said and "password_hash" in said:
+    if "password" in body and "password_hash" in body:
         raise bad_request("both_password_and_password_hash_are_provided")
-    item: Document = {"name": name, "tags": _tags(said["tags"]), "password_hash": _hash(said.get("password_hash", ""))}
-    item["hashing_algorithm"] = said.get("hashing_algorithm") or DEFAULT_HASHING
-    if "password" in said:
-        item["password"] = str(said["password"])
-        del item["password_hash"]
+    document: Document = {
+        "name": name,
+        "tags": _tags(body["tags"]),
+        "password_hash": _hash(body.get("password_hash", "")),
+    }
+    document["hashing_algorithm"] = body.get("hashing_algorithm") or DEFAULT_HASHING
+    if "password" in body:
+        document["password"] = str(body["password"])
+        del document["password_hash"]
     new = name not in call.managed.users
     if not new:
-        item["limits"] = dict(call.managed.users[name].limits)
-    found = call.managed.users.from_json(item)
-    await define(call, lambda known: known.users.put(found))
+        document["limits"] = dict(call.managed.users[name].limits)
+    user = call.managed.users.from_json(document)
+    await define(call, lambda definitions: definitions.users.put(user))
     return Done(new)
 
 
-def _tags(said: Any) -> list[str]:
-    parts = said.split(",") if isinstance(said, str) else said
+def _tags(tags: Any) -> list[str]:
+    parts = tags.split(",") if isinstance(tags, str) else tags
     if not isinstance(parts, list):
         raise bad_request("tags are a list, or a text with commas")
     return [tag for part in parts if (tag := str(part).strip())]
 
 
-def _hash(said: Any) -> str:
+def _hash(password_hash: Any) -> str:
     try:
-        base64.b64decode(said, validate=True)
+        base64.b64decode(password_hash, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise bad_request(["not_base64", said]) from None
-    return str(said)
+        raise bad_request(["not_base64", password_hash]) from None
+    return str(password_hash)
 
 
 async def delete_user(call: Call) -> Any:
-    """With all permissions."""
+    """Delete a user with all its permissions."""
     name = _find(call).name
-    await define(call, lambda known: known.users.delete(name))
+    await define(call, lambda definitions: definitions.users.delete(name))
     return Done()
 
 
 async def bulk_delete(call: Call) -> Any:
-    """``/api/users/bulk-delete``: one after the other; ends at one who is not there."""
+    """``/api/users/bulk-delete``: delete users one after the other; stop at a name that does not exist."""
     (names,) = required(await call.body(), "users")
     if not isinstance(names, list):
         raise bad_request("users are a list")
@@ -108,8 +112,8 @@ async def bulk_delete(call: Call) -> Any:
     return Done()
 
 
-def _delete(name: str, known: Definitions) -> None:
-    known.users.delete(name)
+def _delete(name: str, definitions: Definitions) -> None:
+    definitions.users.delete(name)
 
 
 # ── permissions ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,14 +131,14 @@ async def vhost_permissions(call: Call) -> Any:
 
 async def user_permissions(call: Call) -> Any:
     """``/api/users/:user/permissions``."""
-    found = await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name))
-    return listed(found, call.query, ("vhost",))
+    rows = await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name))
+    return listed(rows, call.query, ("vhost",))
 
 
 async def permission(call: Call) -> Any:
     """``/api/permissions/:vhost/:user``."""
-    for found in await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name, call.vhost)):
-        return found
+    for row in await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name, call.vhost)):
+        return row
     raise not_found()
 
 
@@ -151,15 +155,15 @@ async def put_permission(call: Call) -> Any:
     patterns = required(await call.body(), "configure", "write", "read")
     granted = Permissions(*patterns)
     new = vhost not in call.managed.users.permissions(name)
-    await define(call, lambda known: known.grant(name, vhost, granted))
+    await define(call, lambda definitions: definitions.grant(name, vhost, granted))
     return Done(new)
 
 
 async def delete_permission(call: Call) -> Any:
-    """From now on the user may not use the vhost."""
+    """Delete a user's permissions in a vhost."""
     await permission(call)
     name, vhost = call.parts["user"], call.parts["vhost"]
-    await define(call, lambda known: known.users.clear_permissions(name, vhost))
+    await define(call, lambda definitions: definitions.users.clear_permissions(name, vhost))
     return Done()
 
 
@@ -168,30 +172,30 @@ async def delete_permission(call: Call) -> Any:
 
 async def topic_permissions(call: Call) -> Any:
     """``/api/topic-permissions``."""
-    found = await call.managed.run(NodeVerbs(call.node).topic_permissions())
-    return listed(found, call.query, ("vhost", "user", "exchange"))
+    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions())
+    return listed(rows, call.query, ("vhost", "user", "exchange"))
 
 
 async def vhost_topic_permissions(call: Call) -> Any:
     """``/api/vhosts/:vhost/topic-permissions``."""
-    found = await call.managed.run(NodeVerbs(call.node).topic_permissions(vhost=call.vhost))
-    return listed(found, call.query, ("user", "exchange"))
+    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions(vhost=call.vhost))
+    return listed(rows, call.query, ("user", "exchange"))
 
 
 async def user_topic_permissions(call: Call) -> Any:
     """``/api/users/:user/topic-permissions``."""
-    found = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name))
-    return listed(found, call.query, ("vhost", "exchange"))
+    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name))
+    return listed(rows, call.query, ("vhost", "exchange"))
 
 
 async def topic_permission(call: Call) -> Any:
     """``/api/topic-permissions/:vhost/:user``, ``/api/topic-permissions/:vhost/:user/:exchange``."""
-    found = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name, call.vhost))
+    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name, call.vhost))
     if "exchange" in call.parts:
-        found = [one for one in found if one["exchange"] == call.parts["exchange"]]
-    if not found:
+        rows = [row for row in rows if row["exchange"] == call.parts["exchange"]]
+    if not rows:
         raise not_found()
-    return found
+    return rows
 
 
 async def put_topic_permission(call: Call) -> Any:
@@ -200,15 +204,15 @@ async def put_topic_permission(call: Call) -> Any:
     exchange, write, read = required(await call.body(), "exchange", "write", "read")
     granted = TopicPermissions(write, read)
     new = not await call.managed.run(NodeVerbs(call.node).topic_permissions(name, vhost))
-    await define(call, lambda known: known.grant_topics(name, vhost, str(exchange), granted))
+    await define(call, lambda definitions: definitions.grant_topics(name, vhost, str(exchange), granted))
     return Done(new)
 
 
 async def delete_topic_permission(call: Call) -> Any:
-    """Of one exchange, or of all."""
+    """Delete a user's topic permissions for one exchange, or for all."""
     await topic_permission(call)
     name, vhost, exchange = call.parts["user"], call.parts["vhost"], call.parts.get("exchange")
-    await define(call, lambda known: known.users.clear_topic_permissions(name, vhost, exchange))
+    await define(call, lambda definitions: definitions.users.clear_topic_permissions(name, vhost, exchange))
     return Done()
 
 
@@ -217,27 +221,29 @@ async def delete_topic_permission(call: Call) -> Any:
 
 async def user_limits(call: Call) -> Any:
     """``/api/user-limits``, ``/api/user-limits/:user``."""
-    found = [_find(call)] if "user" in call.parts else list(call.managed.users)
-    return listed([{"user": one.name, "value": dict(one.limits)} for one in found if one.limits], call.query, ("user",))
+    users = [_find(call)] if "user" in call.parts else list(call.managed.users)
+    return listed(
+        [{"user": user.name, "value": dict(user.limits)} for user in users if user.limits], call.query, ("user",)
+    )
 
 
 async def put_user_limit(call: Call) -> Any:
     """``value``: how many ``max-connections`` or ``max-channels``."""
-    found, name = _find(call), call.parts["name"]
+    user, name = _find(call), call.parts["name"]
     (value,) = required(await call.body(), "value")
     if name not in USER_LIMITS:
         raise bad_request(f'Unrecognised terms [{{<<"{name}">>,{value}}}] in user-limits')
     try:
-        limited = attrs.evolve(found, limits={**found.limits, name: integer(value)})
+        limited = attrs.evolve(user, limits={**user.limits, name: integer(value)})
     except ArgumentsError as error:
         raise bad_request(str(error)) from error
-    await define(call, lambda known: known.users.put(limited))
+    await define(call, lambda definitions: definitions.users.put(limited))
     return Done()
 
 
 async def delete_user_limit(call: Call) -> Any:
-    """Any number from now on."""
-    found, name = _find(call), call.parts["name"]
-    left = {key: value for key, value in found.limits.items() if key != name}
-    await define(call, lambda known: known.users.put(attrs.evolve(found, limits=left)))
+    """Delete a limit of a user."""
+    user, name = _find(call), call.parts["name"]
+    limits = {key: value for key, value in user.limits.items() if key != name}
+    await define(call, lambda definitions: definitions.users.put(attrs.evolve(user, limits=limits)))
     return Done()

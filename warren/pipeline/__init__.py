@@ -40,7 +40,7 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session that is there read ``format("warren")``: see :func:`warren.pipeline.sessions.register`."""
+    """Let an existing session read ``format("warren")``: see :func:`warren.pipeline.sessions.register`."""
     part("sessions").register(spark)
 
 
@@ -56,13 +56,13 @@ def check_spark() -> None:
     """Raise :class:`MissingSparkError` if Spark is not installed, and :class:`PipelineError` if it is too old."""
     import importlib.util  # noqa: PLC0415
 
-    for needed in ("pyspark", "py4j", "pyarrow", "pandas"):
+    for package in ("pyspark", "py4j", "pyarrow", "pandas"):
         try:
-            found = importlib.util.find_spec(needed)
+            spec = importlib.util.find_spec(package)
         except ModuleNotFoundError:
-            found = None
-        if found is None:
-            raise MissingSparkError(needed)
+            spec = None
+        if spec is None:
+            raise MissingSparkError(package)
     import pyspark.version  # noqa: PLC0415
 
     version = pyspark.version.__version__

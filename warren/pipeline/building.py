@@ -1,8 +1,8 @@
 """ConsumeQueues and index files built by the engine out of columns that were read in ranges.
 
-A task builds the queues of one bucket, or one index file, in a directory of its own; what it gives back says what is
-in there. Which keys an index file has follows from counting: each but the last is full. What a file begins with (the
-header of one that follows another) is in the key before its first.
+A task builds the queues of one bucket, or one index file, in a directory of its own, and returns a description of it.
+The keys of an index file follow from counting, because each file but the last is full. The header of a file that
+follows another is made from the key before its first key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class QueuesWork:
 
 @attrs.frozen(kw_only=True)
 class BuiltQueue:
-    """One that was built: the numbers that no file tells, and its files."""
+    """A queue that was built: its files, and the numbers that are not in them."""
 
     topic: str
     queue_id: int
@@ -61,7 +61,7 @@ class BuiltQueue:
 
     @property
     def directory(self) -> str:
-        """Below the store's."""
+        """Relative to the store's directory."""
         return f"{CONSUME_QUEUES}/{self.topic}/{self.queue_id}"
 
     @property
@@ -71,7 +71,7 @@ class BuiltQueue:
 
 @attrs.frozen(kw_only=True)
 class BuiltQueues:
-    """What a bucket gave."""
+    """The queues built from one bucket."""
 
     directory: str
     queues: tuple[BuiltQueue, ...]
@@ -89,7 +89,7 @@ def build_queues(work: QueuesWork) -> BuiltQueues:
                 store.put_entries(key, *columns)
         for queue in store.queues.values():
             queue.flush()
-        built = tuple(
+        queues = tuple(
             BuiltQueue(
                 topic=topic,
                 queue_id=queue_id,
@@ -102,19 +102,19 @@ def build_queues(work: QueuesWork) -> BuiltQueues:
         )
     finally:
         store.abandon()
-    return BuiltQueues(directory=out, queues=built, damage=tuple(not_built(store)))
+    return BuiltQueues(directory=out, queues=queues, damage=tuple(not_built(store)))
 
 
 @attrs.frozen
 class Keys:
-    """Keys in a row of one file."""
+    """Consecutive keys of one file."""
 
     path: str
     start: int
     stop: int
 
     def between(self, start: int, stop: int) -> Keys:
-        """Those with these numbers."""
+        """Return the keys with these numbers."""
         return Keys(self.path, start, stop)
 
 
@@ -131,25 +131,25 @@ class IndexWork:
 
 
 def build_index_file(work: IndexWork) -> str:
-    """Build an index file; its path."""
+    """Build an index file, and return its path."""
     layout = _layout(work.settings)
     header = Header()
     if work.before is not None:
         _, offsets, timestamps = keys_of(work.before.path, work.before.start, work.before.stop)
         end = Header(end_timestamp=int(timestamps[0]), end_physical_offset=int(offsets[0]))
         header = end.follow()
-    built = task_output(work.outputs, f"index-{work.number}")
-    file = IndexFile.create(RealFileSystem(descriptor_bound()), built, layout, header)
+    path = task_output(work.outputs, f"index-{work.number}")
+    file = IndexFile.create(RealFileSystem(descriptor_bound()), path, layout, header)
     try:
         for piece in work.pieces:
             hashes, offsets, timestamps = keys_of(piece.path, piece.start, piece.stop)
             for at in range(0, len(hashes), _KEYS_AT_ONCE):
-                some = slice(at, at + _KEYS_AT_ONCE)
-                file.put(hashes[some], offsets[some], timestamps[some])
+                chunk = slice(at, at + _KEYS_AT_ONCE)
+                file.put(hashes[chunk], offsets[chunk], timestamps[chunk])
         file.flush()
     finally:
         file.close()
-    return built
+    return path
 
 
 def _layout(settings: TopicSettings) -> Layout:
@@ -160,22 +160,22 @@ def _layout(settings: TopicSettings) -> Layout:
 
 
 def queues_works(layout: LogLayout, outputs: str, parts: Sequence[ColumnFiles]) -> list[QueuesWork]:
-    """The buckets that have any entries. ``parts``: the ranges that count, in order."""
+    """Return the work for the buckets that have entries. ``parts``: the ranges of the chain, in order."""
     batches: dict[int, list[tuple[str, int]]] = {}
     for part in parts:
         for batch, bucket in enumerate(part.buckets):
             if part.entries is not None:
                 batches.setdefault(bucket, []).append((part.entries, batch))
     return [
-        QueuesWork(layout=layout, outputs=outputs, bucket=bucket, batches=tuple(found))
-        for bucket, found in sorted(batches.items())
+        QueuesWork(layout=layout, outputs=outputs, bucket=bucket, batches=tuple(bucket_batches))
+        for bucket, bucket_batches in sorted(batches.items())
     ]
 
 
 def index_works(layout: LogLayout, outputs: str, parts: Sequence[ColumnFiles]) -> list[IndexWork]:
-    """The index files, oldest first.
+    """Return the work for the index files, oldest first.
 
-    A message makes the next file when the last one is full, whether it has a key or not; so the last may be empty.
+    After a full file the next message starts a new one, with or without a key, so the last file may be empty.
     """
     if not layout.settings.message_index_enable or not any(part.outcome.records for part in parts):
         return []
@@ -186,13 +186,13 @@ def index_works(layout: LogLayout, outputs: str, parts: Sequence[ColumnFiles]) -
     if not cuts or (sum(counts(cuts[-1])) == room and not last.ends_in_key):
         cuts.append([])
     works = []
-    before: Keys | None = None
+    previous: Keys | None = None
     for number, pieces in enumerate(cuts):
         works.append(
-            IndexWork(settings=layout.settings, outputs=outputs, number=number, before=before, pieces=tuple(pieces))
+            IndexWork(settings=layout.settings, outputs=outputs, number=number, before=previous, pieces=tuple(pieces))
         )
         if pieces:
-            before = pieces[-1].between(pieces[-1].stop - 1, pieces[-1].stop)
+            previous = pieces[-1].between(pieces[-1].stop - 1, pieces[-1].stop)
     return works
 
 
@@ -202,7 +202,7 @@ def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], out: str) ->
     for part in built:
         for queue in part.queues:
             if not queue.bases:
-                continue  # its messages were put at no place that a file has
+                continue  # none of its messages is in a file
             os.makedirs(os.path.dirname(f"{out}/{queue.directory}"), exist_ok=True)
             os.rename(f"{part.directory}/{queue.directory}", f"{out}/{queue.directory}")
     if index_files:

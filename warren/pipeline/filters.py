@@ -1,4 +1,4 @@
-"""The filters that Spark hands down, as bounds of single columns; all else that they may say is left to Spark."""
+"""The filters that Spark pushes down, as bounds of single columns. Spark itself evaluates every filter again."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from warren.tables.filters import Bounds
 
 
 def bounds_of(filters: Iterable[Filter]) -> Iterator[tuple[str, Bounds]]:
-    """What filters that all must hold say of single columns."""
-    for one in filters:
-        path: tuple[str, ...] = getattr(one, "attribute", ())
-        bounds = _bounds(one)
+    """Yield the bounds of single columns that follow from filters which must all hold."""
+    for predicate in filters:
+        path: tuple[str, ...] = getattr(predicate, "attribute", ())
+        bounds = _bounds(predicate)
         if len(path) == 1 and bounds is not None:
             yield path[0], bounds
 
 
-def _bounds(one: Filter) -> Bounds | None:
-    match one:
+def _bounds(predicate: Filter) -> Bounds | None:
+    match predicate:
         case EqualTo(value=value) | EqualNullSafe(value=value) if value is not None:
             return Bounds(choice=frozenset((value,)))
         case In(value=values):

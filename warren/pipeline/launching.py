@@ -55,12 +55,12 @@ def launch(settings: Mapping[str, str], *, quiet: bool) -> ClientServer | None:
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.items():
         conf.set(name, value)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         try:
-            streams = {"stdout": subprocess.DEVNULL, "stderr": said} if quiet else None
+            streams = {"stdout": subprocess.DEVNULL, "stderr": stderr} if quiet else None
             return cast(ClientServer, launch_gateway(conf, streams))  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as error:
-            raise PipelineError(f"Spark does not start: {_reason(said.fileno()) or error}") from error
+            raise PipelineError(f"Spark does not start: {_reason(stderr.fileno()) or error}") from error
 
 
 @contextmanager
@@ -69,17 +69,17 @@ def launch_environment(*, at_home: bool, python: str | None) -> Iterator[None]:
 
     ``python``: that of the executors, unless PYSPARK_PYTHON is set.
     """
-    changed = {"JAVA_HOME": java_home(), "SPARK_SUBMIT_OPTS": _java_options()}
+    variables = {"JAVA_HOME": java_home(), "SPARK_SUBMIT_OPTS": _java_options()}
     if python is not None:
-        changed["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or python
-    if at_home:  # asked for its own name, a machine may have no answer
-        changed["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
+        variables["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or python
+    if at_home:  # a machine may be unable to resolve its own name
+        variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
+    previous = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -87,7 +87,7 @@ def launch_environment(*, at_home: bool, python: str | None) -> Iterator[None]:
 
 
 def end_process(context: SparkContext) -> None:
-    """End Spark at once, and whatever its tasks run in on this machine, without another word with it.
+    """End Spark and its tasks' processes on this machine at once, without calling Spark.
 
     For sessions that cannot continue: an interrupt has broken off the conversation in the middle of an answer, and
     after a failure other tasks may still be writing. Executors elsewhere end when they lose this process.
@@ -95,12 +95,12 @@ def end_process(context: SparkContext) -> None:
     import psutil  # noqa: PLC0415 - executors that import this module may not have it
 
     java = getattr(context._gateway, "proc", None)
-    context._jsc = None  # so that stopping asks Java nothing
+    context._jsc = None  # so that stop() does not call Java
     context.stop()
     if java is None or java.poll() is not None:
         return
-    ours = psutil.Process(java.pid)
-    family = [ours, *ours.children(recursive=True)]
+    java_process = psutil.Process(java.pid)
+    family = [java_process, *java_process.children(recursive=True)]
     java.terminate()
     _, alive = psutil.wait_procs(family, timeout=_END_TIMEOUT_S)
     for process in alive:
@@ -112,14 +112,14 @@ def end_process(context: SparkContext) -> None:
 
 
 def _java_options() -> str:
-    """Options of Java that the environment says; the user's come last, and win."""
-    theirs = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    """Return the options for Java; those that the user set in the environment come last, and win."""
+    user_options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if _has_log_configuration():
-        return theirs
+        return user_options
     path = Path(process_folder(), "log4j2.properties")
     if not path.exists():
         path.write_text(_LOG, encoding="utf-8")
-    return f"{shlex.quote(f'-Dlog4j2.configurationFile={path.as_uri()}')} {theirs}".strip()
+    return f"{shlex.quote(f'-Dlog4j2.configurationFile={path.as_uri()}')} {user_options}".strip()
 
 
 def _has_log_configuration() -> bool:

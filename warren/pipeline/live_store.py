@@ -91,11 +91,11 @@ class LiveStore:
     def view(self, topics: Collection[str] | None = None, only: Collection[QueueKey] | None = None) -> Iterator[View]:
         """What is there now, of some topics or queues, or of all; queues without a file are left out."""
         files, directory = self._place()
-        wanted = self._wanted(files, directory, topics) if only is None else only
+        keys = self._wanted(files, directory, topics) if only is None else only
         # Queues first: what an entry points at was there before it.
         queues = {
             key: queue
-            for key in wanted
+            for key in keys
             if (queue := _queue(files, below(directory, f"{CONSUME_QUEUES}/{key[0]}/{key[1]}"), key, self._known))
         }
         settings = self._settings()
@@ -110,18 +110,18 @@ class LiveStore:
             return self.ends_of(view)
 
     def ends_of(self, view: View) -> dict[QueueKey, tuple[int, int]]:
-        """The same, of a view of this store."""
+        """Return the same for a view of this store."""
         furthest = max((_stop(queue, queue.max_offset - 1) for queue in view.queues.values()), default=0)
         log_end = self._reach(view.log, furthest)
-        found = {}
+        ends = {}
         for key in view.queues:
             first = view.first(key)
             end = self._end(view, key, first, log_end)
             self._known[key] = end
-            found[key] = (min(first, end), end)
+            ends[key] = (min(first, end), end)
         if self.sync and not self.node.is_remote:
             self._make_safe(view.log, log_end)
-        return found
+        return ends
 
     def _place(self) -> tuple[ReadOnlyFileSystem, str]:
         place = self.node.place()
@@ -138,32 +138,32 @@ class LiveStore:
     @staticmethod
     def _wanted(files: ReadOnlyFileSystem, directory: str, topics: Collection[str] | None) -> list[QueueKey]:
         queues = below(directory, CONSUME_QUEUES)
-        found = []
+        keys = []
         for topic in files.list(queues) if topics is None else topics:
             for name in files.list(below(queues, topic)) if files.is_directory(below(queues, topic)) else ():
                 if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    found.append((topic, int(name)))
-        return sorted(found)
+                    keys.append((topic, int(name)))
+        return sorted(keys)
 
     # ── where queues end ────────────────────────────────────────────────────────────────────────────────────────
 
     def _end(self, view: View, key: QueueKey, first: int, log_end: int) -> int:
         """The number after the last entry whose message lies before the log's end and is this queue's."""
-        queue, known = view.queues[key], self._known.get(key, 0)
+        queue, reported_end = view.queues[key], self._known.get(key, 0)
         end = queue.max_offset
         if end <= first:
             return end
         if _stop(queue, end - 1) > log_end:
             end = first + bisect_left(range(first, end), log_end + 1, key=lambda number: _stop(queue, number))
-        if end <= max(first, known) or _is_at_home(view.log, queue, end - 1):
+        if end <= max(first, reported_end) or _is_at_home(view.log, queue, end - 1):
             return end
-        low = min(max(first, known), end)
+        low = min(max(first, reported_end), end)
         return low + bisect_left(range(low, end), True, key=lambda number: not _is_at_home(view.log, queue, number))
 
     # ── where the log ends ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _reach(self, log: CommitLog, wanted: int) -> int:
-        """The log's end, as far as it matters: not walked further than ``wanted``, where a message ends."""
+    def _reach(self, log: CommitLog, limit: int) -> int:
+        """The log's end, as far as it matters: not walked further than ``limit``, where a message ends."""
         if not log.mapped.bases:
             return 0
         files, directory = self._place()
@@ -175,11 +175,11 @@ class LiveStore:
             self._log_end = self._synced = 0  # another store than the one that was walked
         self._synced = max(self._synced, start)
         at = max(self._log_end, start)
-        if wanted > at:
-            end = _walked(log, at, wanted, look_for_torn=mends)
+        if limit > at:
+            end = _walked(log, at, limit, look_for_torn=mends)
             if end == at > start and at != self._stuck_at:
                 self._stuck_at = at
-                end = _walked(log, start, wanted, look_for_torn=mends)
+                end = _walked(log, start, limit, look_for_torn=mends)
             at = end
         self._log_end = at
         return at
@@ -196,11 +196,11 @@ class LiveStore:
         self._synced = end
 
 
-def _walked(log: CommitLog, start: int, wanted: int, *, look_for_torn: bool) -> int:
-    """Return where the good records from ``start`` on end: at ``wanted`` or before."""
+def _walked(log: CommitLog, start: int, limit: int, *, look_for_torn: bool) -> int:
+    """Return where the good records from ``start`` on end: at ``limit`` or before."""
     end = start
     check_crc = log.settings.check_crc_on_recover
-    for item in log.columns(start, wanted, check_crc=check_crc, with_keys=False, with_codes=False):
+    for item in log.columns(start, limit, check_crc=check_crc, with_keys=False, with_codes=False):
         match item:
             case RecordColumns():
                 if look_for_torn and (torn := first_torn(item)) is not None:
@@ -238,14 +238,16 @@ def _size(files: ReadOnlyFileSystem, path: str) -> int:
         return 0  # deleted meanwhile
 
 
-def _queue(files: ReadOnlyFileSystem, directory: str, key: QueueKey, known: dict[QueueKey, int]) -> ConsumeQueue | None:
+def _queue(
+    files: ReadOnlyFileSystem, directory: str, key: QueueKey, reported_ends: dict[QueueKey, int]
+) -> ConsumeQueue | None:
     mapped, last_size = _mapped(files, directory)
     if not mapped.bases or mapped.file_size % ENTRY_BYTES:
         return None
     stop = mapped.bases[-1] + last_size - last_size % ENTRY_BYTES
     queue = ConsumeQueue(mapped=mapped, topic=key[0], queue_id=key[1], end_byte=stop)
     first, stop = mapped.bases[-1] // ENTRY_BYTES, stop // ENTRY_BYTES
-    at = known.get(key, first)
+    at = reported_ends.get(key, first)
     if first < at < stop and _is_good(queue, at - 1) and not _is_good(queue, at):
         end = at
     else:
@@ -259,7 +261,7 @@ def _is_good(queue: ConsumeQueue, number: int) -> bool:
 
 
 def place_of(queue: ConsumeQueue, number: int) -> tuple[int, int]:
-    """Physical offset and size of the message with this number, which is there; of filler -1 and 0."""
+    """Return physical offset and size of the message with this number; -1 and 0 for filler or a missing entry."""
     entry = queue.entries(number, 1)
     if not len(entry):
         return -1, 0
@@ -279,5 +281,5 @@ def _is_at_home(log: CommitLog, queue: ConsumeQueue, number: int) -> bool:
         record = log.record(physical_offset, size)
     except DataError:
         return False
-    found = (record.topic, record.queue_id, record.physical_offset)
-    return found == (queue.topic, queue.queue_id, physical_offset)
+    record_place = (record.topic, record.queue_id, record.physical_offset)
+    return record_place == (queue.topic, queue.queue_id, physical_offset)

@@ -38,7 +38,7 @@ Column = npt.NDArray[Any]
 
 @attrs.frozen(kw_only=True)
 class ColumnFiles:
-    """What a range gave."""
+    """The files of a range, and its place in the chain."""
 
     outcome: Outcome
     floor: int
@@ -47,15 +47,15 @@ class ColumnFiles:
     entries: str | None
     """The path of the file; ``None``: nothing is queued."""
     buckets: tuple[int, ...]
-    """Of each of the file's batches, ascending."""
+    """The bucket of each of the file's batches, ascending."""
     keys: str | None
     key_count: int
     first_key: int | None
     """The physical offset of the first message whose keys are put."""
     last_key: int
-    """And of the last; 0 without."""
+    """The physical offset of the last such message; 0 if there is none."""
     ends_in_key: bool
-    """Its last record is that message."""
+    """Whether the range's last record is that message."""
 
 
 def read_range(work: tuple[Range, int], outputs: str, buckets: int) -> ColumnFiles:
@@ -67,12 +67,12 @@ def read_range(work: tuple[Range, int], outputs: str, buckets: int) -> ColumnFil
         entries.add(columns)
         keys.add(columns)
     name = f"{part.start:020d}"
-    entries_path, of_batches = entries.write(task_output(outputs, f"{name}.entries"))
+    entries_path, bucket_numbers = entries.write(task_output(outputs, f"{name}.entries"))
     return ColumnFiles(
         outcome=walk.outcome,
         floor=floor,
         entries=entries_path,
-        buckets=of_batches,
+        buckets=bucket_numbers,
         keys=keys.write(task_output(outputs, f"{name}.keys")),
         key_count=keys.count,
         first_key=keys.first,
@@ -82,7 +82,7 @@ def read_range(work: tuple[Range, int], outputs: str, buckets: int) -> ColumnFil
 
 
 def bucket_of(key: QueueKey, buckets: int) -> int:
-    """The bucket that a queue is in."""
+    """Return the bucket of a queue."""
     topic, queue_id = key
     return zlib.crc32(f"{queue_id} {topic}".encode("utf-8", "surrogatepass")) % buckets
 
@@ -96,7 +96,7 @@ class _Entries:
     _parts: list[tuple[Column, ...]] = attrs.Factory(list)
 
     def add(self, columns: RecordColumns) -> None:
-        """Those of the records that are queued."""
+        """Add the entries of the records that are queued."""
         transaction = columns.sys_flags & TRANSACTION_MASK
         queued = (transaction == 0) | (transaction == COMMIT)
         rows = slice(None) if queued.all() else np.flatnonzero(queued)
@@ -121,26 +121,27 @@ class _Entries:
         return self._numbers.setdefault((topics[pair >> 32], queue_id), len(self._numbers))
 
     def write(self, path: str) -> tuple[str | None, tuple[int, ...]]:
-        """The file's path, if there is anything for it, and the buckets of its batches."""
+        """Write the file if there are entries; return its path and the buckets of its batches."""
         if not self._parts:
             return None, ()
         columns = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
         self._parts.clear()
-        of_queue = np.array([bucket_of(key, self.buckets) for key in self._numbers], np.int64)
-        ranked = np.argsort(of_queue, kind="stable")  # queues by bucket; those of one stay in the order of first sight
+        queue_buckets = np.array([bucket_of(key, self.buckets) for key in self._numbers], np.int64)
+        # Queues by bucket; those of one bucket stay in the order of first sight.
+        ranked = np.argsort(queue_buckets, kind="stable")
         rank = np.empty(len(ranked), np.int32)
         rank[ranked] = np.arange(len(ranked), dtype=np.int32)
         if len(ranked) > 1:
             order = stable_order(rank[columns[0]])
             columns = [column[order] for column in columns]
-        found = of_queue[columns[0]]
-        edges = [0, *(np.flatnonzero(np.diff(found)) + 1).tolist(), len(found)]
+        row_buckets = queue_buckets[columns[0]]
+        edges = [0, *(np.flatnonzero(np.diff(row_buckets)) + 1).tolist(), len(row_buckets)]
         schema = _ENTRIES.with_metadata({_QUEUES: json.dumps(list(self._numbers)).encode()})
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for first, stop in pairwise(edges):
                 arrays = [pa.array(column[first:stop]) for column in columns]
                 writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        return path, tuple(int(found[first]) for first in edges[:-1])
+        return path, tuple(int(row_buckets[first]) for first in edges[:-1])
 
 
 @attrs.define
@@ -155,7 +156,7 @@ class _Keys:
     _parts: list[tuple[Column, ...]] = attrs.Factory(list)
 
     def add(self, columns: RecordColumns) -> None:
-        """Those of the records that the index takes."""
+        """Add the keys of the records that the index takes."""
         key_counts, offsets = columns.key_counts, columns.physical_offsets
         is_rollback = columns.sys_flags & TRANSACTION_MASK == ROLLBACK
         put = is_put(max(self.floor, self.last), offsets, (key_counts > 0) & ~is_rollback)
@@ -164,8 +165,8 @@ class _Keys:
             return
         owners, hashes = np.repeat(np.arange(len(columns)), key_counts), columns.key_hashes
         if not put.all():
-            wanted = put[owners]
-            owners, hashes = owners[wanted], hashes[wanted]
+            selected = put[owners]
+            owners, hashes = owners[selected], hashes[selected]
         offsets = offsets[owners]
         self._parts.append((hashes, offsets, columns.store_timestamps[owners]))
         self.first = int(offsets[0]) if self.first is None else self.first
@@ -173,7 +174,7 @@ class _Keys:
         self.count += len(owners)
 
     def write(self, path: str) -> str | None:
-        """The file's path, if there is anything for it."""
+        """Write the file if there are keys; return its path."""
         if not self._parts:
             return None
         columns = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
@@ -187,7 +188,7 @@ class _Keys:
 
 
 def entries_of(path: str, batch: int) -> Iterator[tuple[QueueKey, list[Column]]]:
-    """Of each queue in a batch: queue offsets, physical offsets, sizes and tags codes, in order."""
+    """Yield each queue of a batch, with its queue offsets, physical offsets, sizes and tags codes, in order."""
     with pa.memory_map(path) as source, pa.ipc.open_file(source) as opened:
         names = json.loads(opened.schema.metadata[_QUEUES])
         numbers, *columns = (column.to_numpy() for column in opened.get_batch(batch).columns)
@@ -198,6 +199,6 @@ def entries_of(path: str, batch: int) -> Iterator[tuple[QueueKey, list[Column]]]
 
 
 def keys_of(path: str, first: int, stop: int) -> list[Column]:
-    """Hashes, physical offsets and store timestamps of the keys from the ``first`` on, ``stop`` not among them."""
+    """Return hashes, physical offsets and store timestamps of the keys from ``first`` on, before ``stop``."""
     with pa.memory_map(path) as source, pa.ipc.open_file(source) as opened:
         return [column.slice(first, stop - first).to_numpy() for column in opened.get_batch(0).columns]

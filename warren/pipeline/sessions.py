@@ -106,17 +106,17 @@ def _is_local(master: str | None) -> bool:
 
 def _has_python(context: SparkContext) -> bool:
     """Whether the user has chosen the workers' Python, in the environment or in Spark's settings."""
-    said = (context.getConf().get(f"spark.pyspark.{name}python") for name in ("", "driver."))
-    return "PYSPARK_PYTHON" in os.environ or any(said)
+    settings = (context.getConf().get(f"spark.pyspark.{name}python") for name in ("", "driver."))
+    return "PYSPARK_PYTHON" in os.environ or any(settings)
 
 
 def ship(spark: SparkSession) -> None:
     """Hand warren to the session's executors, whether they have it or not; see :mod:`warren.pipeline.shipping`."""
     path = os.path.join(process_folder(), "warren-shipped.zip")
     pack(path)
-    before = list(sys.path)
+    previous = list(sys.path)
     spark.sparkContext.addPyFile(path)
-    sys.path[:] = before  # this Python has what it needs
+    sys.path[:] = previous  # this Python has what it needs
 
 
 def _is_submitted() -> bool:
@@ -124,12 +124,12 @@ def _is_submitted() -> bool:
 
 
 def _submitted(master: str | None, app_name: str, config: Mapping[str, str]) -> SparkSession:
-    """On the Java process that spark-submit started."""
+    """Return a session on the Java process that spark-submit started."""
     return _session_of({**_SETTINGS, **_named(master, app_name), **config})
 
 
 def _started(master: str, app_name: str, config: Mapping[str, str], *, quiet: bool) -> SparkSession:
-    """On a Java process of ours."""
+    """Return a session on a Java process that is started here."""
     is_local = _is_local(master)
     at_home = is_local or master.startswith(("local-cluster[", *_LOOPBACK_MASTERS))
     check_master(master)
@@ -141,24 +141,24 @@ def _started(master: str, app_name: str, config: Mapping[str, str], *, quiet: bo
     settings |= {**_named(master, app_name), **config}
     with launch_environment(at_home=at_home, python=sys.executable if at_home else None):
         gateway = launch(settings, quiet=quiet)
-        interrupted = signal.getsignal(signal.SIGINT)
+        handler = signal.getsignal(signal.SIGINT)
         try:
-            started = _session_of(settings, gateway)
+            spark = _session_of(settings, gateway)
         except PipelineError as error:
             if master.startswith(_STANDALONE) and "stopped SparkContext" in str(error):
                 raise PipelineError(f"{master}: what answers there is no master that this Spark can use") from error
             raise
         if not is_local:
-            ship(started)
-    if quiet and signal.getsignal(signal.SIGINT) is not interrupted:  # Spark has its own, which would talk to Java
-        signal.signal(signal.SIGINT, interrupted)
-    return started
+            ship(spark)
+    if quiet and signal.getsignal(signal.SIGINT) is not handler:  # Spark has its own, which would talk to Java
+        signal.signal(signal.SIGINT, handler)
+    return spark
 
 
 def _cores(master: str) -> int:
     """Return the cores of a local master: ``local`` has one, ``local[*]`` those of this machine."""
-    said = master.removeprefix("local").strip("[]").partition(",")[0].strip()
-    return int(said) if said.isdecimal() else 1 if not said else os.cpu_count() or 1
+    count = master.removeprefix("local").strip("[]").partition(",")[0].strip()
+    return int(count) if count.isdecimal() else 1 if not count else os.cpu_count() or 1
 
 
 def _named(master: str | None, app_name: str) -> dict[str, str]:

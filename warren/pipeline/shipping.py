@@ -58,7 +58,7 @@ _COMPRESSION_LEVEL: Final = 2
 
 @attrs.frozen
 class Packed:
-    """What was written."""
+    """The archive that was written."""
 
     path: str
     size_bytes: int
@@ -109,11 +109,11 @@ def _packed(path: str, brought: Iterable[str], needed: Iterable[str]) -> Packed:
 
 def _requirements(more: Iterable[str]) -> dict[str, Mapping[str, Path]]:
     """The distributions that warren needs, and these more, each with its files by their names within site-packages."""
-    found: dict[str, Mapping[str, Path]] = {}
+    distributions: dict[str, Mapping[str, Path]] = {}
     waiting = [*_required_by(DISTRIBUTION), *_IF_INSTALLED, *more]
     while waiting:
         name = waiting.pop()
-        if name in found or name in _NOT_SHIPPED:
+        if name in distributions or name in _NOT_SHIPPED:
             continue
         try:
             distribution = importlib.metadata.distribution(name)
@@ -121,13 +121,13 @@ def _requirements(more: Iterable[str]) -> dict[str, Mapping[str, Path]]:
             if name in more:
                 raise PipelineError(f'{name} is not installed: pip install "warrenmq[spark]"') from error
             continue  # needed on other systems or by other Pythons only, or not installed here
-        found[name] = _installed_files(distribution)
+        distributions[name] = _installed_files(distribution)
         waiting += _required_by(name)
-    return found
+    return distributions
 
 
 def _required_by(name: str) -> list[str]:
-    """The names of a distribution's requirements, those of its extras left out."""
+    """Return the names of a distribution's requirements, without those of its extras."""
     try:
         requirements = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError as error:
@@ -157,7 +157,9 @@ def _is_compiled(files: Iterable[str]) -> bool:
 
 def _files(distributions: Mapping[str, Mapping[str, Path]]) -> dict[str, Path]:
     """All files of an archive, ours included."""
-    files = {name: source for each in distributions.values() for name, source in each.items()}
+    files = {
+        name: source for distribution_files in distributions.values() for name, source in distribution_files.items()
+    }
     for package in OUR_PACKAGES:
         for folder in importlib.import_module(package).__path__:
             for source in Path(folder).rglob("*"):
@@ -177,7 +179,7 @@ def _check_name(path: str, suffixes: tuple[str, ...], option: str) -> None:
 
 @contextlib.contextmanager
 def _whole(path: str) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` when all of it is written, and vanishes when it is not."""
+    """Yield a file that replaces ``path`` when it is complete, and is deleted after an error."""
     partial = f"{path}.partial-{uuid.uuid4().hex[:8]}"
     try:
         with open(partial, "xb") as file:

@@ -30,14 +30,14 @@ from warren.tables.table import Table, plan
 
 
 class WarrenSource(DataSource):
-    """Broker's directories as tables."""
+    """Brokers' directories as tables."""
 
     @classmethod
     def name(cls) -> str:
         return "warren"
 
     def schema(self) -> StructType:
-        is_stream = "table" not in self.options  # or a table that is not said, which the reader reports
+        is_stream = "table" not in self.options  # or the option is missing, which the reader reports
         return RECORDS if is_stream else as_spark(self._table().schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -56,8 +56,8 @@ class WarrenSource(DataSource):
     def _table(self) -> Table:
         options = ReadOptions.of(self.options)
         if options.table not in TABLES:
-            said = f"there is no table {options.table!r}" if options.table else "which table: option table"
-            raise PipelineError(f"{said}; there are {', '.join(sorted(TABLES))}")
+            problem = f"there is no table {options.table!r}" if options.table else "which table: option table"
+            raise PipelineError(f"{problem}; there are {', '.join(sorted(TABLES))}")
         return TABLES[options.table]
 
 
@@ -92,10 +92,10 @@ class TableReader(DataSourceReader):
 
 
 def check_columns(name: str, columns: StructType, wanted: StructType) -> None:
-    """Raise :class:`PipelineError` where a column is wanted that the table does not have."""
+    """Raise :class:`PipelineError` if the table does not have a wanted column, or has it with another type."""
     for field in wanted.fields:
         if field.name not in columns.names:
             raise PipelineError(f"the table {name} has no column {field.name!r}")
         if columns[field.name].dataType != field.dataType:
-            said = columns[field.name].dataType.simpleString()
-            raise PipelineError(f"the column {field.name} of {name} is {said}")
+            type_name = columns[field.name].dataType.simpleString()
+            raise PipelineError(f"the column {field.name} of {name} is {type_name}")

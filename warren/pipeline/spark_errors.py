@@ -1,4 +1,4 @@
-"""What Spark raises, said in one line: what our own code said in a task if it did, else what lies at the bottom.
+"""Spark's errors in one line: the error of our own code in a task if there is one, else the innermost one.
 
 Spark wraps what went wrong: a Python traceback within a Java exception within another, and a stack of each.
 """
@@ -21,7 +21,7 @@ _JAVAS = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.*)", re.MULTILINE)
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark raises within becomes a :class:`PipelineError` of one line."""
+    """Turn what Spark raises in the block into a :class:`PipelineError` of one line."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
@@ -29,7 +29,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def said_by(error: BaseException) -> str:
-    """The one line of an error of Spark's that matters."""
+    """Return the line that matters of an error of Spark's."""
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return "Spark's Java process has ended"
     text = str(error)
@@ -39,5 +39,5 @@ def said_by(error: BaseException) -> str:
         return f"a task failed: {pythons[-1].strip()}"
     if isinstance(error, PySparkException):
         return text.strip().partition("\n")[0]
-    javas = [said.strip() for said in _JAVAS.findall(text) if said.strip()]
+    javas = [message.strip() for message in _JAVAS.findall(text) if message.strip()]
     return javas[-1] if javas else text.strip().partition("\n")[0]

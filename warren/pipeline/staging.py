@@ -51,7 +51,7 @@ _MOST_QUEUE_ID: Final = (1 << 31) - 1
 
 @attrs.frozen
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     partition: int
     directory: str
@@ -92,10 +92,10 @@ _ALLOWED: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-def _fits(found: DataType, wanted: Any) -> bool:
-    if isinstance(wanted, type):
-        return isinstance(found, wanted)
-    return bool(found.simpleString() == wanted.simpleString())  # whether nulls are allowed does not matter
+def _fits(data_type: DataType, kind: Any) -> bool:
+    if isinstance(kind, type):
+        return isinstance(data_type, kind)
+    return bool(data_type.simpleString() == kind.simpleString())  # whether nulls are allowed does not matter
 
 
 def _said(kind: Any) -> str:
@@ -153,25 +153,25 @@ def _encoded(batch: pa.RecordBatch, topic: str | None, first: int, queue_ids: di
         return columns[name].to_pylist() if name in columns else nulls
 
     body = columns["body"].cast(pa.binary())
-    topics = [topic if own is None else own for own in values("topic")]
-    found = values("queue_id")
+    topics = [topic if row_topic is None else row_topic for row_topic in values("topic")]
+    row_queue_ids = values("queue_id")
     keys, levels, properties = [], values("delay_level"), []
     maps, tags = values("properties"), values("tags")
-    for row, one in enumerate(values("keys")):
+    for row, row_keys in enumerate(values("keys")):
         try:
-            split = _keys(one)
+            split = _keys(row_keys)
             keys.append(split[0] if split else None)
             properties.append(_properties(split, tags[row], maps[row]))
-            name = _checked(topics[row], found[row], levels[row])
+            name = _checked(topics[row], row_queue_ids[row], levels[row])
         except WarrenError as error:
             raise PipelineError(f"row {first + row} of its partition: {error}") from error
-        queue_ids[name] = max(queue_ids.get(name, -1), -1 if found[row] is None else found[row])
+        queue_ids[name] = max(queue_ids.get(name, -1), -1 if row_queue_ids[row] is None else row_queue_ids[row])
     if body.null_count:
         row = first + body.is_null().index(True).as_py()
         raise PipelineError(f"row {row} of its partition: its body is null")
     arrays = [
         pa.array(topics, pa.string()),
-        pa.array(found, pa.int32()),
+        pa.array(row_queue_ids, pa.int32()),
         pa.array(keys, pa.string()),
         pa.array(levels, pa.int32()),
         body,
@@ -180,22 +180,22 @@ def _encoded(batch: pa.RecordBatch, topic: str | None, first: int, queue_ids: di
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _keys(said: str | list[str] | None) -> list[str]:
-    return (said or "").split() if said is None or isinstance(said, str) else said
+def _keys(keys: str | list[str] | None) -> list[str]:
+    return (keys or "").split() if keys is None or isinstance(keys, str) else keys
 
 
 def _properties(keys: list[str], tag: str | None, properties: Any) -> bytes:
     if not keys and tag is None and not properties:
         return b""
-    own = {name: value for name, value in properties or () if name != WRITE_PROPERTY}
-    encoded = encode_message_properties(keys or None, tag, own)
+    user_properties = {name: value for name, value in properties or () if name != WRITE_PROPERTY}
+    encoded = encode_message_properties(keys or None, tag, user_properties)
     if len(encoded) > MAX_PROPERTIES_BYTES - RESERVE_BYTES:
         raise PipelineError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES - RESERVE_BYTES} at most")
     return encoded
 
 
 def _checked(topic: str | None, queue_id: int | None, level: int | None) -> str:
-    """The topic, if all three can be."""
+    """Check all three, and return the topic."""
     if topic is None:
         raise PipelineError("it has no topic")
     check_user_topic(topic)

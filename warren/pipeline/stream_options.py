@@ -45,8 +45,8 @@ class Position:
 
     def number(self, node: str, topic: str, queue_id: int) -> int | None:
         """Return the number given for a queue; ``None`` if there is no such number."""
-        said = self.by_node.get(node, self.everywhere)
-        return said.get(topic, {}).get(queue_id)
+        numbers = self.by_node.get(node, self.everywhere)
+        return numbers.get(topic, {}).get(queue_id)
 
 
 @attrs.frozen(kw_only=True)
@@ -66,21 +66,21 @@ class StreamOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        given = OptionTexts.of(options)
-        given.check_known((*_OWN, *READ_OPTIONS))
-        texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **given.texts}
-        said = OptionTexts({name: texts.pop(name) for name in map(str.lower, _OWN) if name in texts})
+        """Parse options. Raises :class:`PipelineError` for an unknown option or an invalid value."""
+        all_options = OptionTexts.of(options)
+        all_options.check_known((*_OWN, *READ_OPTIONS))
+        texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **all_options.texts}
+        own_options = OptionTexts({name: texts.pop(name) for name in map(str.lower, _OWN) if name in texts})
         if texts["table"] != "records":
             raise PipelineError(f"option table is {texts['table']!r}: a stream has the table records")
         return cls(
             read=ReadOptions.of(texts),
-            topics=_topics(said.texts.get("topic")),
-            max_records=said.count("maxRecordsPerTrigger"),
-            starting=_position(said, "starting", "earliest"),
-            ending=_position(said, "ending", "never"),
-            fail_on_data_loss=said.yes_or_no("failOnDataLoss"),
-            sync=said.yes_or_no("sync"),
+            topics=_topics(own_options.texts.get("topic")),
+            max_records=own_options.count("maxRecordsPerTrigger"),
+            starting=_position(own_options, "starting", "earliest"),
+            ending=_position(own_options, "ending", "never"),
+            fail_on_data_loss=own_options.yes_or_no("failOnDataLoss"),
+            sync=own_options.yes_or_no("sync"),
         )
 
 
@@ -93,10 +93,10 @@ def _topics(text: str | None) -> tuple[str, ...] | None:
     return topics
 
 
-def _position(said: OptionTexts, which: str, word: Literal["earliest", "never"]) -> Position:
-    timestamp = said.count(f"{which}Timestamp", 0)
+def _position(options: OptionTexts, which: str, word: Literal["earliest", "never"]) -> Position:
+    timestamp = options.count(f"{which}Timestamp", 0)
     name = f"{which}Offsets"
-    text = said.texts.get(name.lower())
+    text = options.texts.get(name.lower())
     if text is None:
         return Position(word=word, timestamp_ms=timestamp)
     if timestamp is not None:
@@ -104,28 +104,28 @@ def _position(said: OptionTexts, which: str, word: Literal["earliest", "never"])
     words = ("earliest", "latest") if which == "starting" else ("latest",)
     if text.lower() in words:
         return Position(word="earliest" if text.lower() == "earliest" else "latest")
-    wanted = f'option {name} is {text!r}, not {" or ".join(words)} or JSON as {{"topic": {{"0": 17}}}}'
+    message = f'option {name} is {text!r}, not {" or ".join(words)} or JSON as {{"topic": {{"0": 17}}}}'
     try:
-        found = json.loads(text)
+        offsets = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PipelineError(wanted) from error
+        raise PipelineError(message) from error
     allowed = (EARLIEST, LATEST) if which == "starting" else (LATEST,)
-    if (numbers := _numbers(found, allowed)) is not None:
+    if (numbers := _numbers(offsets, allowed)) is not None:
         return Position(word=word, everywhere=numbers)
-    if isinstance(found, dict):
-        by_node = {node: _numbers(inner, allowed) for node, inner in found.items()}
-        known = {node: numbers for node, numbers in by_node.items() if numbers is not None}
-        if len(known) == len(by_node):
-            return Position(word=word, by_node=known)
-    raise PipelineError(wanted)
+    if isinstance(offsets, dict):
+        by_node = {node: _numbers(node_offsets, allowed) for node, node_offsets in offsets.items()}
+        valid = {node: numbers for node, numbers in by_node.items() if numbers is not None}
+        if len(valid) == len(by_node):
+            return Position(word=word, by_node=valid)
+    raise PipelineError(message)
 
 
-def _numbers(found: object, allowed: Collection[int]) -> Numbers | None:
-    """Return the numbers by topic and queue; ``None`` if ``found`` has another form."""
-    if not isinstance(found, dict):
+def _numbers(offsets: object, allowed: Collection[int]) -> Numbers | None:
+    """Return the numbers by topic and queue; ``None`` if ``offsets`` has another form."""
+    if not isinstance(offsets, dict):
         return None
     numbers: dict[str, dict[int, int]] = {}
-    for topic, queues in found.items():
+    for topic, queues in offsets.items():
         if not isinstance(queues, dict):
             return None
         for queue, number in queues.items():

@@ -103,9 +103,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _insisting(self._initial)
 
     def _initial(self) -> Offsets:
-        found: Offsets = {}
+        offsets: Offsets = {}
         for name, store in self._nodes().items():
-            found[name] = {}
+            offsets[name] = {}
             with store.view(self._options.topics) as view:
                 for key, ends in sorted(store.ends_of(view).items()):
                     number = _placed(self._options.starting, name, key, ends, view)
@@ -114,12 +114,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                             f"option startingOffsets: {name}: topic {key[0]}, queue {key[1]} ends at message {ends[1]},"
                             f" before {number}"
                         )
-                    found[name].setdefault(key[0], {})[str(key[1])] = ends[0] if number is None else number
-        return found
+                    offsets[name].setdefault(key[0], {})[str(key[1])] = ends[0] if number is None else number
+        return offsets
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_records
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        max_records = self._options.max_records
+        return ReadAllAvailable() if max_records is None else ReadMaxRows(max_records)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         available, restarted = self._seen(start)
@@ -147,11 +147,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Such a queue gets time, because its node may be rebuilding its entries. Raises :class:`PipelineError` if it
         still ends early then and ``failOnDataLoss`` is set.
         """
-        until = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             available, ends = _insisting(self._look)
             early = [place for place in self._queues_of(start) if _number(start, *place) > _number(ends, *place)]
-            if not early or time.monotonic() > until:
+            if not early or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
         if early and self._options.fail_on_data_loss:
@@ -204,7 +204,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stores
 
     def commit(self, end: Offsets) -> None:
-        """Nothing is kept that could be given up: messages stay until they are old."""
+        """Do nothing: messages stay until they expire."""
 
     def stop(self) -> None:
         self._stores = None
@@ -234,21 +234,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ranges:
             return []
         with _waited_for(store, ranges, may_be_gone=not self._options.fail_on_data_loss) as view:
-            there = [part for one in ranges if (part := self._there(store.node, view, one)) is not None]
-            return list(_cut(store.node, view, there, self._options.read.partition_bytes))
+            remaining = [part for span in ranges if (part := self._there(store.node, view, span)) is not None]
+            return list(_cut(store.node, view, remaining, self._options.read.partition_bytes))
 
-    def _there(self, node: Node, view: View, one: OffsetRange) -> OffsetRange | None:
+    def _there(self, node: Node, view: View, span: OffsetRange) -> OffsetRange | None:
         """Return what has not expired. Raises :class:`PipelineError` if some has and ``failOnDataLoss`` is set."""
-        first = view.first(one.key) if one.key in view.queues else one.stop
-        if first <= one.begin:
-            return one
+        first = view.first(span.key) if span.key in view.queues else span.stop
+        if first <= span.begin:
+            return span
         if self._options.fail_on_data_loss:
-            last = min(first, one.stop) - 1
+            last = min(first, span.stop) - 1
             raise PipelineError(
-                f"{node.name}: topic {one.topic}, queue {one.queue_id}: messages {one.begin} to {last} have expired "
+                f"{node.name}: topic {span.topic}, queue {span.queue_id}: messages {span.begin} to {last} have expired "
                 "before they were read; with failOnDataLoss=false the stream goes on behind them"
             )
-        return attrs.evolve(one, begin=first) if first < one.stop else None
+        return attrs.evolve(span, begin=first) if first < span.stop else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: StreamTask = partition.value
@@ -256,8 +256,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = LiveStore(task.node, dict(options.read.settings), sync=False)
         with _waited_for(store, task.ranges) as view:
             positions, sizes = _places(view, task.ranges)
-            kept = positions >= view.log.min_offset
-            lost = sum(one.stop - one.begin for one in task.ranges) - int(kept.sum())
+            retained = positions >= view.log.min_offset
+            lost = sum(span.stop - span.begin for span in task.ranges) - int(retained.sum())
             if lost and options.fail_on_data_loss:
                 raise PipelineError(
                     f"{task.node.name}: {lost} messages expired while they were read; with "
@@ -265,7 +265,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             may_expire = not options.fail_on_data_loss
             for rows in read_rows(
-                task.node, view.log, positions[kept], sizes[kept], options.read, may_expire=may_expire
+                task.node, view.log, positions[retained], sizes[retained], options.read, may_expire=may_expire
             ):
                 if len(rows):
                     yield as_batch(rows, arrow)
@@ -315,12 +315,12 @@ def _waited_for(store: LiveStore, ranges: Sequence[OffsetRange], *, may_be_gone:
 
     Raises :class:`PipelineError` if they do not come; with ``may_be_gone``, not for a queue that does not exist.
     """
-    until = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
-        with store.view(only=[one.key for one in ranges]) as view:
-            missing = [one for one in ranges if not _is_there(view, one)]
-            is_late = time.monotonic() > until
-            if not missing or (is_late and may_be_gone and not any(one.key in view.queues for one in missing)):
+        with store.view(only=[span.key for span in ranges]) as view:
+            missing = [span for span in ranges if not _is_there(view, span)]
+            is_late = time.monotonic() > deadline
+            if not missing or (is_late and may_be_gone and not any(span.key in view.queues for span in missing)):
                 yield view
                 return
         if is_late:
@@ -331,39 +331,39 @@ def _waited_for(store: LiveStore, ranges: Sequence[OffsetRange], *, may_be_gone:
         time.sleep(_POLL_S)
 
 
-def _is_there(view: View, one: OffsetRange) -> bool:
-    queue = view.queues.get(one.key)
-    return queue is not None and queue.max_offset >= one.stop
+def _is_there(view: View, span: OffsetRange) -> bool:
+    queue = view.queues.get(span.key)
+    return queue is not None and queue.max_offset >= span.stop
 
 
 def _cut(node: Node, view: View, ranges: list[OffsetRange], partition_bytes: int) -> Iterator[StreamTask]:
-    """Tasks, each with a part of the CommitLog."""
+    """Yield tasks, each with a part of the CommitLog."""
     if not ranges:
         return
-    starts = [place_of(view.queues[one.key], one.begin)[0] for one in ranges]
-    stops = [place_of(view.queues[one.key], one.stop - 1)[0] + 1 for one in ranges]
+    starts = [place_of(view.queues[span.key], span.begin)[0] for span in ranges]
+    stops = [place_of(view.queues[span.key], span.stop - 1)[0] + 1 for span in ranges]
     low, high = min(starts), max(stops)
     step = min(partition_bytes, max(LEAST_TASK_BYTES, -(-(high - low) // _TASKS)))
-    done = [one.begin for one in ranges]
+    cursors = [span.begin for span in ranges]
     for bound in range(low + step, high + step, step):
         parts = []
-        for at, one in enumerate(ranges):
-            queue = view.queues[one.key]
-            stop = bisect_left(range(done[at], one.stop), bound, key=lambda number: place_of(queue, number)[0])
+        for at, span in enumerate(ranges):
+            queue = view.queues[span.key]
+            stop = bisect_left(range(cursors[at], span.stop), bound, key=lambda number: place_of(queue, number)[0])
             if stop:
-                parts.append(attrs.evolve(one, begin=done[at], stop=done[at] + stop))
-                done[at] += stop
+                parts.append(attrs.evolve(span, begin=cursors[at], stop=cursors[at] + stop))
+                cursors[at] += stop
         if parts:
             yield StreamTask(node, tuple(parts))
 
 
 def _places(view: View, ranges: Sequence[OffsetRange]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Physical offsets and sizes of the messages, ascending."""
+    """Return physical offsets and sizes of the messages, ascending."""
     entries = []
-    for one in ranges:
-        queue = view.queues[one.key]
-        begin = min(max(one.begin, queue.mapped.min_offset // ENTRY_BYTES), one.stop)  # files of entries expire, too
-        entries.append(queue.entries(begin, one.stop - begin))
+    for span in ranges:
+        queue = view.queues[span.key]
+        begin = min(max(span.begin, queue.mapped.min_offset // ENTRY_BYTES), span.stop)  # files of entries expire, too
+        entries.append(queue.entries(begin, span.stop - begin))
     positions = np.concatenate([part["physical_offset"].astype(np.int64) for part in entries])
     sizes = np.concatenate([part["size"].astype(np.int64) for part in entries])
     order = np.argsort(positions, kind="stable")

@@ -25,7 +25,7 @@ from warren.tables.places import Node
 from warren.tables.record_rows import RecordRows, Whence
 
 _GAP_BYTES: Final = 64 << 10
-"""Read in vain rather than a second read begun."""
+"""A gap up to this size is read too, because a second read would take longer."""
 
 _Longs = npt.NDArray[np.int64]
 
@@ -51,12 +51,12 @@ def read_rows(
 
 
 def _neighbours(node: Node, log: CommitLog, positions: _Longs, end: int, options: ReadOptions) -> Iterator[Rows]:
-    """Those of one file that lie near each other; the last ends at ``end``."""
+    """Read messages that lie near each other in one file; the last one ends at ``end``."""
     start = int(positions[0])
     base = log.mapped.holding(start)
     if base is None:
         raise DataError(log.mapped.directory, None, f"no file holds physical offset {start}")
-    path, seen = log.mapped.path(base), 0
+    path, row_count = log.mapped.path(base), 0
     whence = Whence(node.name, as_text(path), base)
     with closing(log.mapped.files.open_read(path)) as handle:
         search = RecordSearch(
@@ -67,14 +67,16 @@ def _neighbours(node: Node, log: CommitLog, positions: _Longs, end: int, options
             lookback_bytes=0,
             window_bytes=options.batch_bytes,
         )
-        for item in search.records(start, end):
-            if isinstance(item, Failure):
+        for columns in search.records(start, end):
+            if isinstance(columns, Failure):
                 continue
-            found = item.positions
-            wanted = positions[slice(*positions.searchsorted((found[0], found[-1] + 1)))]
-            rows = np.flatnonzero(np.isin(found, wanted, assume_unique=True))
-            seen += len(rows)
+            record_positions = columns.positions
+            expected = positions[slice(*positions.searchsorted((record_positions[0], record_positions[-1] + 1)))]
+            rows = np.flatnonzero(np.isin(record_positions, expected, assume_unique=True))
+            row_count += len(rows)
             if len(rows):
-                yield RecordRows(item if len(rows) == len(found) else item.take(rows), whence, options.bodies)
-    if seen < len(positions) and options.mode == "failfast":
-        raise DataError(path, None, f"{len(positions) - seen} entries lead to no record, from {start - base} on")
+                yield RecordRows(
+                    columns if len(rows) == len(record_positions) else columns.take(rows), whence, options.bodies
+                )
+    if row_count < len(positions) and options.mode == "failfast":
+        raise DataError(path, None, f"{len(positions) - row_count} entries lead to no record, from {start - base} on")

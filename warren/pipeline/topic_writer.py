@@ -72,12 +72,12 @@ class WriteOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
-        """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        said = OptionTexts.of(
+        """Parse options. Raises :class:`PipelineError` for an unknown option or an invalid value."""
+        option_texts = OptionTexts.of(
             {name: text for name, text in options.items() if name.lower() != _CHECKPOINT or not is_stream}
         )
-        said.check_known(_KNOWN, "there is none to write")
-        texts = said.texts
+        option_texts.check_known(_KNOWN, "there is none to write")
+        texts = option_texts.texts
         if "path" not in texts:
             raise PipelineError("no path to write to")
         path, topic, query = _local(texts["path"]), texts.get("topic"), texts.get("query")
@@ -85,7 +85,7 @@ class WriteOptions:
             check_user_topic(topic)
         if query is not None and not _QUERY.fullmatch(query):
             raise PipelineError(f"option query is {query!r}, not a name of letters, digits, '.', '_' and '-'")
-        epoch = said.count("epoch", 0)
+        epoch = option_texts.count("epoch", 0)
         if is_stream and epoch is not None:
             raise PipelineError("option epoch: a stream's is its batch's number")
         if not is_stream and (query is None) != (epoch is None):
@@ -93,7 +93,7 @@ class WriteOptions:
         return cls(
             path=path,
             topic=topic,
-            queues=said.count("queues"),
+            queues=option_texts.count("queues"),
             query=query,
             epoch=epoch,
             staging=os.path.abspath(texts.get("stagingpath", f"{path}.staging")),
@@ -102,7 +102,7 @@ class WriteOptions:
 
 
 def _local(text: str) -> str:
-    """The path of a node that can be opened."""
+    """Return the path of a node that can be opened."""
     path = text.removeprefix("file://")
     if "://" in path:
         raise PipelineError(f"{text}: a node to write to is a directory of this machine")
@@ -145,8 +145,10 @@ class _Writer:
         )
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None) -> None:
-        staged = sorted((one for one in messages if isinstance(one, Staged)), key=lambda one: one.partition)
-        if not any(one.rows for one in staged):
+        staged = sorted(
+            (message for message in messages if isinstance(message, Staged)), key=lambda message: message.partition
+        )
+        if not any(message.rows for message in staged):
             _discard(self._options, staged, epoch)
             return
         if epoch is not None and _query_of(staged) is None:
@@ -159,7 +161,7 @@ class _Writer:
         _clean(self._options, staged)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None) -> None:
-        staged = [one for one in messages if isinstance(one, Staged)]
+        staged = [message for message in messages if isinstance(message, Staged)]
         _discard(self._options, staged, epoch)
         shutil.rmtree(os.path.join(self._options.staging, self._name), ignore_errors=True)
         _remove_empty(self._options.staging)
@@ -189,23 +191,23 @@ class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def _discard(options: WriteOptions, staged: Sequence[Staged], epoch: int | None) -> None:
     """Delete what was staged, unless it is decided that it will be appended."""
-    kept: tuple[str, ...] = ()
+    needed_paths: tuple[str, ...] = ()
     query = _query_of(staged)
     if query is not None:
         with suppress(WarrenError):  # the first error is what matters
             intent = Ledger.load(RealFileSystem(), options.path, query).intent
-            kept = intent.files if intent is not None and intent.epoch == epoch else ()
-    for one in staged:
-        if one.path is not None and one.path not in kept:
+            needed_paths = intent.files if intent is not None and intent.epoch == epoch else ()
+    for message in staged:
+        if message.path is not None and message.path not in needed_paths:
             with suppress(OSError):
-                os.unlink(one.path)
-        _remove_empty(one.directory)
+                os.unlink(message.path)
+        _remove_empty(message.directory)
     _remove_empty(options.staging)
 
 
 def _clean(options: WriteOptions, staged: Sequence[Staged]) -> None:
-    """Delete what was staged for batches that are there, by tasks that were given up as well."""
-    directories = {one.directory for one in staged}
+    """Delete what was staged for finished batches, also by tasks that were abandoned."""
+    directories = {message.directory for message in staged}
     query = _query_of(staged)
     if query is not None and os.path.isdir(options.staging):
         ledger = Ledger.load(RealFileSystem(), options.path, query)
@@ -224,7 +226,7 @@ def _remove_empty(directory: str) -> None:
 
 
 def _query_of(staged: Sequence[Staged]) -> str | None:
-    return next((one.query for one in staged), None)
+    return next((message.query for message in staged), None)
 
 
 # ── appending ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -242,8 +244,8 @@ def append_all(options: WriteOptions, staged: Sequence[Staged], epoch: int | Non
         if ledger is not None and epoch is not None and ledger.is_done(epoch):
             return
         _check(node, options, staged)
-        files = tuple(one.path for one in staged if one.path is not None)
-        intent = Intent(0, 0, sum(one.rows for one in staged), files)
+        files = tuple(message.path for message in staged if message.path is not None)
+        intent = Intent(0, 0, sum(message.rows for message in staged), files)
         if ledger is not None and epoch is not None:
             log = node._running.topics_now().log
             call(log, log.sync).get()
@@ -256,59 +258,59 @@ def append_all(options: WriteOptions, staged: Sequence[Staged], epoch: int | Non
 def _check(node: warren.Node, options: WriteOptions, staged: Sequence[Staged]) -> None:
     """Raise :class:`PipelineError` for what the node would refuse, before anything is appended; topics are made."""
     highest: Counter[str] = Counter()
-    for one in staged:
-        for name, queue_id in one.queue_ids.items():
+    for message in staged:
+        for name, queue_id in message.queue_ids.items():
             highest[name] = max(highest.get(name, -1), queue_id)
     for name, queue_id in highest.items():
         queues = node.topic(name, queues=options.queues).queues
         if queue_id >= queues:
             raise PipelineError(f"topic {name}: a row is for queue {queue_id}, and there are {queues}: option queues")
     settings = node.config.topics
-    most = min(settings.max_message_size, settings.mapped_file_size_commit_log)
-    largest = max(one.largest_bytes for one in staged)
-    if largest > most:
-        raise PipelineError(f"a message of {largest} bytes with all that is around it; {most} at most")
+    limit = min(settings.max_message_size, settings.mapped_file_size_commit_log)
+    largest = max(message.largest_bytes for message in staged)
+    if largest > limit:
+        raise PipelineError(f"a message of {largest} bytes with all that is around it; {limit} at most")
 
 
 @attrs.define
 class _Appending:
-    """The rows of an intent, on their way; :meth:`run` once."""
+    """Appends the rows of an intent; call :meth:`run` once."""
 
     node: warren.Node
     options: WriteOptions
     intent: Intent
     query: str | None
-    """``None``: rows are not named."""
+    """``None``: rows are not marked."""
     _topics: dict[str, tuple[warren.Topic, Router]] = attrs.Factory(dict)
     _on_their_way: deque[Confirm] = attrs.Factory(deque)
 
     def run(self, *, again: bool) -> None:
         """Append all rows, except (``again``) those that are there; they are safe when this returns."""
-        there: set[int] = self._found() if again else set()
+        present_rows: set[int] = self._found() if again else set()
         first = 0
-        for chunk in chunks(self.intent.files) if len(there) < self.intent.rows else ():
-            missing = [row for row in range(chunk.num_rows) if first + row not in there]
+        for chunk in chunks(self.intent.files) if len(present_rows) < self.intent.rows else ():
+            missing = [row for row in range(chunk.num_rows) if first + row not in present_rows]
             if missing:
                 self._append(chunk.take(pa.array(missing, pa.int64())), [first + row for row in missing])
             first += chunk.num_rows
         while self._on_their_way:
             self._on_their_way.popleft().wait()
         log = self.node._running.topics_now().log
-        call(log, log.sync).get()  # rows that were found, too
+        call(log, log.sync).get()  # also for the rows that were found
 
     def _found(self) -> set[int]:
-        """Numbers of the rows that are in the CommitLog."""
+        """Return the numbers of the rows that are in the CommitLog."""
         log = self.node._running.topics_now().store.commit_log
         if log.min_offset > self.intent.log_end:
             raise PipelineError(
                 f"{self.options.path}: epoch {self.intent.epoch} of {self.query} was begun, and what was written then "
                 "has expired; nobody can tell what is missing"
             )
-        mark, found = self._mark(), set()
-        for item in log.items(self.intent.log_end):
-            if isinstance(item, Record) and (row := _row_of(item.properties, mark)) is not None:
-                found.add(row)
-        return found
+        mark, rows = self._mark(), set()
+        for record in log.items(self.intent.log_end):
+            if isinstance(record, Record) and (row := _row_of(record.properties, mark)) is not None:
+                rows.add(row)
+        return rows
 
     def _mark(self) -> bytes:
         return f"{WRITE_PROPERTY}\x01{self.query}/{self.intent.epoch}/".encode()
@@ -338,8 +340,8 @@ class _Appending:
         if self.query is not None:
             mark = self._mark()
             properties = [
-                b"%b%b%b%d" % (own, b"\x02" if own else b"", mark, row)
-                for own, row in zip(properties, rows, strict=True)
+                b"%b%b%b%d" % (encoded, b"\x02" if encoded else b"", mark, row)
+                for encoded, row in zip(properties, rows, strict=True)
             ]
         kinds = [
             (topic, bool(level), 0 if queue_id is not None else 1 if key is not None else 2)
@@ -360,19 +362,19 @@ class _Appending:
         self, kind: tuple[str, bool, int], columns: Mapping[str, list[Any]], properties: list[bytes]
     ) -> Iterator[Batch]:
         """Messages of one topic that find their queue in the same way."""
-        name, is_delayed, how = kind
+        name, is_delayed, routing = kind
         (topic, router), bodies = self._topic(name), columns["body"]
-        if how == 0:
+        if routing == 0:
             parts = router.by_choice(len(bodies), columns["queue_id"].__getitem__)
         else:
-            parts = router.by_keys(columns["key"]) if how == 1 else router.in_turn(len(bodies))
+            parts = router.by_keys(columns["key"]) if routing == 1 else router.in_turn(len(bodies))
         for part in parts:
             if not is_delayed:
                 yield topic._verbs.batch(part, bodies, properties)
                 continue
             for at in part.positions:
-                one = topic._verbs.batch(Part(part.queue_id, range(1)), [bodies[at]], properties[at])
-                yield to_scheduled(one, columns["delay_level"][at], self.node.config.topics)
+                batch = topic._verbs.batch(Part(part.queue_id, range(1)), [bodies[at]], properties[at])
+                yield to_scheduled(batch, columns["delay_level"][at], self.node.config.topics)
 
 
 def _row_of(properties: bytes, mark: bytes) -> int | None:

@@ -47,7 +47,7 @@ class Intent:
 
 @attrs.define
 class Ledger:
-    """One query's; :meth:`load` it."""
+    """The ledger of one query; :meth:`load` it."""
 
     files: FileSystem
     node: str
@@ -66,11 +66,11 @@ class Ledger:
         if not files.exists(ledger.path):
             return ledger
         try:
-            said: dict[str, Any] = json.loads(files.read(ledger.path))
-            if said["version"] != _VERSION or said["query"] != query:
+            document: dict[str, Any] = json.loads(files.read(ledger.path))
+            if document["version"] != _VERSION or document["query"] != query:
                 raise DataError(ledger.path, None, "is of another version, or another query's")
-            ledger.done = [(int(first), int(last)) for first, last in said["done"]]
-            if (intent := said["intent"]) is not None:
+            ledger.done = [(int(first), int(last)) for first, last in document["done"]]
+            if (intent := document["intent"]) is not None:
                 ledger.intent = Intent(
                     int(intent["epoch"]), int(intent["log_end"]), int(intent["rows"]), tuple(intent["files"])
                 )
@@ -79,17 +79,17 @@ class Ledger:
         return ledger
 
     def is_done(self, epoch: int) -> bool:
-        """Whether all rows of the epoch are there."""
+        """Whether all rows of the epoch have been appended."""
         return any(first <= epoch <= last for first, last in self.done)
 
     def begin(self, epoch: int, log_end: int, rows: int, files: Sequence[str]) -> Intent:
-        """Rows are about to be appended; safe when this returns."""
+        """Write down that rows are about to be appended; synced when this returns."""
         self.intent = intent = Intent(epoch, log_end, rows, tuple(files))
         self._save()
         return intent
 
     def finish(self) -> None:
-        """The intent's rows are there, and safe."""
+        """Write down that the intent's rows are appended and safe."""
         if self.intent is None:
             raise RuntimeError("nothing was begun")
         self.done = merged([*self.done, (self.intent.epoch, self.intent.epoch)])
@@ -101,10 +101,10 @@ class Ledger:
         if not self.files.is_directory(directory):
             self.files.make_directories(directory)
             self.files.sync_directory(self.node)
-        said = {
+        document = {
             "version": _VERSION,
             "query": self.query,
             "done": self.done,
             "intent": None if self.intent is None else attrs.asdict(self.intent),
         }
-        write_file(self.files, self.path, json.dumps(said).encode(), sync=True)
+        write_file(self.files, self.path, json.dumps(document).encode(), sync=True)

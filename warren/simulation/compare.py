@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 PICTURE_FILE: Final = "compare.png"
 PAGE_FILE: Final = "compare.html"
 MOST_COMPARED: Final = 3
-"""Queues."""
+"""The most queues that are compared."""
 _PERCENT_UNTIL: Final = 150
 
 
 @attrs.frozen
 class Row:
-    """One number of both: ``None`` where it did not happen."""
+    """One number of both results; ``None`` if it did not happen."""
 
     what: str
     a: float | None
@@ -64,7 +64,7 @@ class Row:
 
 @attrs.frozen
 class Comparison:
-    """What came of comparing."""
+    """The outcome of a comparison."""
 
     names: tuple[str, str]
     rows: tuple[Row, ...]
@@ -77,7 +77,7 @@ class Comparison:
         import pandas as pd  # noqa: PLC0415
 
         values = {"a": [row.a for row in self.rows], "b": [row.b for row in self.rows]}
-        columns = {name: pd.Series(one, dtype="float64") for name, one in values.items()}
+        columns = {name: pd.Series(numbers, dtype="float64") for name, numbers in values.items()}
         return pd.DataFrame({"what": [row.what for row in self.rows], **columns})
 
     def to_json(self) -> dict[str, Any]:
@@ -94,19 +94,19 @@ def compare(
     ``names`` are the names of the two. By default they are those of the scenarios; if these are the same, "(A)" and
     "(B)" are added. The same results give the same bytes.
     """
-    called = _names(a, b) if names is None else (names[0], names[1])
+    labels = _names(a, b) if names is None else (names[0], names[1])
     rows = tuple(_rows(a.summary, b.summary))
     if folder is None:
-        return Comparison(called, rows)
-    views = views_of(a, b, called)
+        return Comparison(labels, rows)
+    views = views_of(a, b, labels)
     with style():
         os.makedirs(folder, exist_ok=True)
         overview = [_column(view, OVERVIEW, views, most=1) for view in views]
-        title = short(f"{called[0]} and {called[1]}", 90)
+        title = short(f"{labels[0]} and {labels[1]}", 90)
         picture = save_png(compose(overview, title=title), Path(folder) / PICTURE_FILE)
-        sections = [_numbers(called, rows), *_pictures(views)]
-    page = write_page(folder, f"{called[0]} and {called[1]}", _subtitle(a, b), sections, name=PAGE_FILE)
-    return Comparison(called, rows, (picture, page))
+        sections = [_numbers(labels, rows), *_pictures(views)]
+    page = write_page(folder, f"{labels[0]} and {labels[1]}", _subtitle(a, b), sections, name=PAGE_FILE)
+    return Comparison(labels, rows, (picture, page))
 
 
 def _names(a: Result, b: Result) -> tuple[str, str]:
@@ -115,8 +115,8 @@ def _names(a: Result, b: Result) -> tuple[str, str]:
 
 
 def _subtitle(a: Result, b: Result) -> str:
-    said = [f"{time_text(one.summary['length_s'])} simulated, seed {one.summary['seed']}" for one in (a, b)]
-    return said[0] if said[0] == said[1] else " · ".join(said)
+    texts = [f"{time_text(result.summary['length_s'])} simulated, seed {result.summary['seed']}" for result in (a, b)]
+    return texts[0] if texts[0] == texts[1] else " · ".join(texts)
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,8 +126,8 @@ def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
     def of_node(what: str, key: str, text: Callable[[float], str]) -> Row:
         return Row(what, a["node"][key], b["node"][key], text)
 
-    def of_queues(what: str, key: str, text: Callable[[float], str], how: Callable[[Any], Any]) -> Row:
-        return Row(what, _of_all(a, key, how), _of_all(b, key, how), text)
+    def of_queues(what: str, key: str, text: Callable[[float], str], combine: Callable[[Any], Any]) -> Row:
+        return Row(what, _of_all(a, key, combine), _of_all(b, key, combine), text)
 
     return [
         of_node("most memory used", "max_used_bytes", bytes_text),
@@ -152,14 +152,14 @@ def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def _of_all(summary: Mapping[str, Any], key: str, how: Callable[[Any], Any]) -> float | None:
-    values = [one[key] for one in summary["queues"].values() if one[key] is not None]
-    return how(values) if values else None
+def _of_all(summary: Mapping[str, Any], key: str, combine: Callable[[Any], Any]) -> float | None:
+    values = [queue[key] for queue in summary["queues"].values() if queue[key] is not None]
+    return combine(values) if values else None
 
 
 def _numbers(names: tuple[str, str], rows: Sequence[Row]) -> str:
-    said = [[row.what, *row.texts] for row in rows if row.a is not None or row.b is not None]
-    return table_section("Numbers", ["", *(short(name, 40) for name in names), "change"], said)
+    table_rows = [[row.what, *row.texts] for row in rows if row.a is not None or row.b is not None]
+    return table_section("Numbers", ["", *(short(name, 40) for name in names), "change"], table_rows)
 
 
 # ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,25 +168,25 @@ def _numbers(names: tuple[str, str], rows: Sequence[Row]) -> str:
 def views_of(a: Result, b: Result, names: tuple[str, str]) -> tuple[View, View]:
     """Return the data of both for pictures: the queues that are compared, on the same axis of time."""
     first, second = a.summary["queues"], b.summary["queues"]
-    both = {
+    common = {
         name: {key: max(first[name][key], second[name][key]) for key in ("max_ready", "published", "delivered")}
         for name in first
         if name in second
     }
-    chosen = that_matter(both, MOST_COMPARED)
-    picked = (chosen, chosen) if chosen else (that_matter(first, 1), that_matter(second, 1))
-    made = [view_of(result, queues=queues) for result, queues in zip((a, b), picked, strict=True)]
-    length_s = max(view.scale.length_s for view in made)
-    starts = {view.scale.start_s for view in made}
+    chosen = that_matter(common, MOST_COMPARED)
+    selections = (chosen, chosen) if chosen else (that_matter(first, 1), that_matter(second, 1))
+    views = [view_of(result, queues=queues) for result, queues in zip((a, b), selections, strict=True)]
+    length_s = max(view.scale.length_s for view in views)
+    starts = {view.scale.start_s for view in views}
     scale = TimeScale(length_s, starts.pop() if len(starts) == 1 else 0.0)
-    one, other = (attrs.evolve(view, scale=scale, name=name) for view, name in zip(made, names, strict=True))
-    return one, other
+    view_a, view_b = (attrs.evolve(view, scale=scale, name=name) for view, name in zip(views, names, strict=True))
+    return view_a, view_b
 
 
 def _column(view: View, names: Sequence[str], views: Sequence[View], *, most: int) -> Column:
     """Return the column of one of them. Both have the same panels."""
     is_of_queue = len(view.queues) == 1 and len(names) == 1 and names[0] not in OF_NODE
-    waiting = any(one.node["waiting_messages"].any() for one in views)
+    waiting = any(compared.node["waiting_messages"].any() for compared in views)
     return column_for(view, names, most=most, waiting=waiting, queue=view.queues[0] if is_of_queue else None)
 
 

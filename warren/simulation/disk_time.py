@@ -22,7 +22,7 @@ class DiskTime:
         self._latency_ns, self._fsync_ns = ns(disk.latency), ns(disk.fsync)
         self._free_at_ns = 0
         self._given_ns = 0
-        """Work that it was given in all; what is left of it ends when it is free."""
+        """All work that it was given, including what is still to be done."""
 
     @property
     def busy_ns(self) -> int:

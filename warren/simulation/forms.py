@@ -148,11 +148,11 @@ def pairs(values: Any, first: str, second: str) -> tuple[list[Any], list[Any]]:
 
 def each(values: Any, form: Callable[[Any], T]) -> tuple[T, ...]:
     """Return ``form`` of each item of a list."""
-    made = []
+    results = []
     for index, value in enumerate(values if isinstance(values, tuple) else items(values, "values")):
         with inside(f"[{index}]"):
-            made.append(form(value.item() if isinstance(value, np.generic) else value))
-    return tuple(made)
+            results.append(form(value.item() if isinstance(value, np.generic) else value))
+    return tuple(results)
 
 
 # ── single values ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,11 +218,11 @@ def file_path(value: Any) -> str:
 
 def record_file(value: Any) -> tuple[str, str]:
     """Return the path and the queue in ``{record = "file.parquet", queue = "orders"}``."""
-    said = table_with(value, ("record", "queue"))
+    fields = table_with(value, ("record", "queue"))
     with inside("record"):
-        path = file_path(said["record"])
+        path = file_path(fields["record"])
     with inside("queue"):
-        return path, line(said["queue"])
+        return path, line(fields["queue"])
 
 
 def table(value: Any) -> dict[str, Any]:

@@ -45,9 +45,9 @@ class Axis:
     def __attrs_post_init__(self) -> None:
         if not self.values:
             raise ScenarioError(f"vary: {self.key} has no values")
-        said = [shown(value) for value in self.values]
-        if len(set(said)) != len(said):
-            twice = next(each for each in said if said.count(each) > 1)
+        texts = [shown(value) for value in self.values]
+        if len(set(texts)) != len(texts):
+            twice = next(text for text in texts if texts.count(text) > 1)
             raise ScenarioError(f"vary: {self.key} has the value {twice} twice")
 
     @classmethod
@@ -61,17 +61,17 @@ class Axis:
 
 def _parts(text: str) -> list[str]:
     """Split a text at its commas, except those inside brackets or quotes."""
-    parts, open_ones, quote = [""], [], ""
+    parts, brackets, quote = [""], [], ""
     for sign in text:
         if quote:
             quote = "" if sign == quote else quote
         elif sign in "\"'":
             quote = sign
         elif sign in _OPENING:
-            open_ones.append(_OPENING[sign])
-        elif open_ones and sign == open_ones[-1]:
-            open_ones.pop()
-        elif sign == "," and not open_ones:
+            brackets.append(_OPENING[sign])
+        elif brackets and sign == brackets[-1]:
+            brackets.pop()
+        elif sign == "," and not brackets:
             parts.append("")
             continue
         parts[-1] += sign

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PICTURE_FILE: Final = "sweep.png"
 _CELLS_WITH_TEXT: Final = 16
-"""Columns; of more, a cell has no room for its number."""
+"""With more columns than this, a cell has no room for its number."""
 _MOST_LABELS: Final = 40
 _COLOURS: Final = LinearSegmentedColormap.from_list("warren", ["#eef4f9", "#a9d2ef", "#4a9bd6", "#0a6ab0", "#0b2f57"])
 
@@ -73,16 +73,16 @@ def draw_sweep(
     """
     if not len(frame) or not keys:
         raise ValueError("a sweep's picture needs at least one point and one key")
-    known = [one for one in measures if one.column in frame]
+    present = [measure for measure in measures if measure.column in frame]
     grid = Grid.of(frame, keys)
-    ran = frame[[not failed for failed in grid.failed]]
-    varying = [one for one in known if _varies(ran[one.column], one.text)] or known[:1]
-    same = [one for one in known if one not in varying]
+    succeeded = frame[[not failed for failed in grid.failed]]
+    varying = [measure for measure in present if _varies(succeeded[measure.column], measure.text)] or present[:1]
+    constant = [measure for measure in present if measure not in varying]
     os.makedirs(folder, exist_ok=True)
     with style():
-        said = title or " and ".join(short(key, 40) for key in keys)
-        figure = _lines(grid, varying, said) if grid.is_line else _maps(grid, varying, said)
-        _add_note(figure, _same_text(ran, same, grid))
+        heading = title or " and ".join(short(key, 40) for key in keys)
+        figure = _lines(grid, varying, heading) if grid.is_line else _maps(grid, varying, heading)
+        _add_note(figure, _same_text(succeeded, constant, grid))
         return [save_png(figure, Path(folder) / PICTURE_FILE)]
 
 
@@ -145,15 +145,15 @@ def _varies(column: pd.Series, text: Callable[[float], str]) -> bool:
 
 
 def _same_text(frame: pd.DataFrame, same: Sequence[Measure], grid: Grid) -> str:
-    said = [
-        f"{one.title} {'–' if math.isnan(value) else one.text(value)}"
-        for one in same
-        for value in frame[one.column].astype(float).head(1)
+    texts = [
+        f"{measure.title} {'–' if math.isnan(value) else measure.text(value)}"
+        for measure in same
+        for value in frame[measure.column].astype(float).head(1)
     ]
-    parts = [f"The same everywhere: {', '.join(said)}."] if said else []
+    parts = [f"The same everywhere: {', '.join(texts)}."] if texts else []
     if any(grid.failed):
-        how = "" if grid.is_line else "Hatched: "
-        parts.append(f"{how}{sum(grid.failed)} of {len(grid.failed)} points failed.")
+        prefix = "" if grid.is_line else "Hatched: "
+        parts.append(f"{prefix}{sum(grid.failed)} of {len(grid.failed)} points failed.")
     return " ".join(parts)
 
 
@@ -168,17 +168,17 @@ def _figure(title: str, counts: tuple[int, int], high: float, left: float, betwe
     """Return a figure with axes. ``counts``: how many in a row, and in all. ``high``: the height of each in inches."""
     across, count = counts
     down = math.ceil(count / across)
-    each = (WIDE_INCHES - left - 0.2 - between * (across - 1)) / across
+    width = (WIDE_INCHES - left - 0.2 - between * (across - 1)) / across
     height = _TOP + down * (high + _HEAD + _UNDER)
     figure = Figure(figsize=(WIDE_INCHES, height))
     FigureCanvasAgg(figure)
     figure.text(0.01, 1 - 0.16 / height, title, ha="left", va="top", fontsize=13, fontweight="bold")
-    made = []
+    all_axes = []
     for number in range(count):
-        x = left + number % across * (each + between)
+        x = left + number % across * (width + between)
         y = _TOP + number // across * (high + _HEAD + _UNDER) + _HEAD
-        made.append(figure.add_axes((x / WIDE_INCHES, 1 - (y + high) / height, each / WIDE_INCHES, high / height)))
-    return figure, made
+        all_axes.append(figure.add_axes((x / WIDE_INCHES, 1 - (y + high) / height, width / WIDE_INCHES, high / height)))
+    return figure, all_axes
 
 
 def _maps(grid: Grid, measures: Sequence[Measure], title: str) -> Figure:
@@ -188,16 +188,16 @@ def _maps(grid: Grid, measures: Sequence[Measure], title: str) -> Figure:
     across = 1 if columns > _CELLS_WITH_TEXT else 2 if wide else 3
     high = min(max(0.34 * rows, 0.9), 8.0)
     left = 0.5 + 0.075 * min(names, 34)
-    figure, every = _figure(title, (min(across, len(measures)), len(measures)), high, left, 0.3)
-    for number, (axes, measure) in enumerate(zip(every, measures, strict=True)):
+    figure, all_axes = _figure(title, (min(across, len(measures)), len(measures)), high, left, 0.3)
+    for number, (axes, measure) in enumerate(zip(all_axes, measures, strict=True)):
         _map(axes, grid, measure, is_first=number % across == 0)
     return figure
 
 
 def _map(axes: Axes, grid: Grid, measure: Measure, *, is_first: bool) -> None:
     cells = grid.cells(measure.column)
-    known = cells[np.isfinite(cells)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    finite = cells[np.isfinite(cells)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     axes.imshow(cells, cmap=_COLOURS, vmin=low, vmax=high if high > low else low + 1.0, aspect="auto")
     axes.grid(visible=False)
     rows, columns = cells.shape
@@ -227,10 +227,12 @@ def _number(axes: Axes, at: tuple[int, int], value: float, measure: Measure, end
 
 
 def _names(axes: Axes, grid: Grid, columns: int, rows: int, *, is_first: bool) -> None:
-    every = math.ceil(columns / _MOST_LABELS)
-    axes.set_xticks(range(0, columns, every), grid.right_labels[::every])
-    every = math.ceil(rows / _MOST_LABELS)
-    axes.set_yticks(range(0, rows, every), grid.down_labels[::every] if is_first else [""] * len(range(0, rows, every)))
+    stride = math.ceil(columns / _MOST_LABELS)
+    axes.set_xticks(range(0, columns, stride), grid.right_labels[::stride])
+    stride = math.ceil(rows / _MOST_LABELS)
+    axes.set_yticks(
+        range(0, rows, stride), grid.down_labels[::stride] if is_first else [""] * len(range(0, rows, stride))
+    )
     axes.tick_params(length=0)
     if columns > 8:
         axes.tick_params(axis="x", labelrotation=45)
@@ -244,8 +246,8 @@ def _names(axes: Axes, grid: Grid, columns: int, rows: int, *, is_first: bool) -
 
 def _lines(grid: Grid, measures: Sequence[Measure], title: str) -> Figure:
     across = min(2, len(measures))
-    figure, every = _figure(title, (across, len(measures)), 1.7, 0.85, 0.85)
-    for axes, measure in zip(every, measures, strict=True):
+    figure, all_axes = _figure(title, (across, len(measures)), 1.7, 0.85, 0.85)
+    for axes, measure in zip(all_axes, measures, strict=True):
         _line(axes, grid, measure)
     return figure
 
@@ -256,18 +258,18 @@ def _line(axes: Axes, grid: Grid, measure: Measure) -> None:
     at = np.asarray(grid.values if is_numeric else range(len(cells)), float)
     order = np.argsort(at, kind="stable")
     axes.plot(at[order], cells[order], color=BLUE, marker="o", markersize=5)
-    known = cells[np.isfinite(cells)]
+    finite = cells[np.isfinite(cells)]
     if is_numeric and at.min() > 0 and at.max() > 30 * at.min():
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
     shown = order if len(order) <= 10 else order[:: math.ceil(len(order) / 10)]
     axes.set_xticks(at[shown], [grid.right_labels[place] for place in shown])
-    value_axis(axes, measure.text, top=float(known.max()) if len(known) else 0.0)
+    value_axis(axes, measure.text, top=float(finite.max()) if len(finite) else 0.0)
     for place, value in enumerate(cells):
         if not math.isfinite(value):
-            said = "failed" if grid.failed[grid.places.index((0, place))] else "never"
+            label = "failed" if grid.failed[grid.places.index((0, place))] else "never"
             across: Any = axes.get_xaxis_transform()
-            axes.text(at[place], 0.06, said, transform=across, ha="center", fontsize=8.5, color=PALE)
+            axes.text(at[place], 0.06, label, transform=across, ha="center", fontsize=8.5, color=PALE)
     axes.set_xlim(*_around(at, is_log=axes.get_xscale() == "log"))
     axes.set_title(measure.title, loc="left", fontsize=9.5, fontweight="bold", pad=6)
     axes.set_xlabel(short(grid.right, 60), fontsize=8.5)

@@ -22,10 +22,10 @@ Times = npt.NDArray[np.int64]
 
 @attrs.define(eq=False)
 class Latencies:
-    """Those of one queue or group: buckets, 200 a decade, so each is known to 1.2 %; their sum and largest exactly."""
+    """Latencies of a queue or group: buckets, 200 a decade, each known to 1.2 %; their sum and largest exactly."""
 
     counts: Times | None = None
-    """By bucket; ``None``: not one yet."""
+    """By bucket; ``None``: there are none yet."""
     count: int = 0
     sum_ns: int = 0
     largest_ns: int = 0

@@ -180,12 +180,12 @@ class SimulatedNode:
         """Account for the memory that a queue needs now."""
         memory = self._memory
         total = memory.queue_asleep if queue.asleep else memory.queue_awake
-        paged, in_ram, told = 0, 0, False
+        paged, in_ram, has_target = 0, 0, False
         for _, level in queue.process.backing.awake():
             state = level.state
             on_disk = state.length - state.ram_msg_count
             paged += state.length - len(state.q1) - len(state.q4)
-            told |= state.told_ram_count is not None
+            has_target |= state.told_ram_count is not None
             total += state.ram_bytes
             in_ram += state.ram_bytes
             total += memory.alpha * state.ram_msg_count + memory.unacked * state.ram_ack_count
@@ -196,7 +196,7 @@ class SimulatedNode:
         if queue.name in self._paged:
             if not paged and not (queue.asleep and len(queue.process)):  # asleep, it has the rest on disk still
                 self._note_paging(queue, begins=False)
-        elif paged and told:  # without a target nothing is paged, though a restart's messages lie there too
+        elif paged and has_target:  # without a target nothing is paged, though a restart's messages lie there too
             self._note_paging(queue, begins=True)
 
     def _note_paging(self, queue: SimulatedQueue, *, begins: bool) -> None:
@@ -227,9 +227,9 @@ class SimulatedNode:
     def read_memory(self) -> int:
         """Return the bytes in use now."""
         memory = self._memory
-        stored = self._stored_bodies() if memory.store_entry else 0
+        stored_count = self._stored_bodies() if memory.store_entry else 0
         files = self._open_files(memory.open_file) if memory.open_file else 0
-        return memory.node + memory.store_entry * stored + files + self.allocated.read()
+        return memory.node + memory.store_entry * stored_count + files + self.allocated.read()
 
     def _open_files(self, most_bytes: int) -> int:
         """Return the bytes in RAM of the files that the stores write, without bodies of ready messages.
@@ -237,11 +237,14 @@ class SimulatedNode:
         Persistent bodies are written when they come, so the last ones are those that queues still have in RAM.
         Transient bodies are written when they leave it.
         """
-        persistent, transient = (min(one.store.growing_bytes, most_bytes) for one in (self.persistent, self.transient))
+        persistent, transient = (
+            min(simulated_store.store.growing_bytes, most_bytes)
+            for simulated_store in (self.persistent, self.transient)
+        )
         return transient + max(persistent - self.bodies.read(), 0)
 
     def _stored_bodies(self) -> int:
-        return sum(one.store.status().messages for one in (self.persistent, self.transient))
+        return sum(simulated_store.store.status().messages for simulated_store in (self.persistent, self.transient))
 
     def _monitor_round(self) -> None:
         self._round()

@@ -95,20 +95,20 @@ def draw_target(axes: Axes, queue: QueueView) -> None:
     """Draw the messages in RAM, and the target."""
     columns = queue.columns
     at, in_ram, target = columns["time_s"], columns["ram_msg_count"], columns["target_ram_count"]
-    held = in_ram + columns["ram_ack_count"]
+    with_unacked = in_ram + columns["ram_ack_count"]
     axes.fill_between(at, in_ram, color=BLUE, alpha=0.16, linewidth=0)
     if _has_unacked_in_ram(columns):
-        axes.plot(at, held, color=GREY, linewidth=1.2, label="with unacked")
+        axes.plot(at, with_unacked, color=GREY, linewidth=1.2, label="with unacked")
     axes.plot(at, in_ram, color=BLUE, label="in RAM")
     finite = np.where(np.isfinite(target), target, np.nan)
-    known = finite[np.isfinite(finite)]
-    if len(known):
+    targets = finite[np.isfinite(finite)]
+    if len(targets):
         axes.plot(at, finite, color=AMBER, drawstyle="steps-post", label="target")
         alone = _alone(finite)
         axes.plot(at[alone], finite[alone], color=AMBER, linestyle="", marker=".", markersize=2.5)
-    most = float(held.max()) if len(at) else 0.0
-    if len(known):
-        most = max(most, min(float(known.max()), 1.6 * most) if most else float(known.max()))
+    most = float(with_unacked.max()) if len(at) else 0.0
+    if len(targets):
+        most = max(most, min(float(targets.max()), 1.6 * most) if most else float(targets.max()))
     value_axis(axes, count_text, top=most * 1.08)
     if queue.rates["no_limit"].any():
         _draw_no_limit(axes, queue.rates)
@@ -129,14 +129,14 @@ def draw_latency(axes: Axes, queue: QueueView) -> None:
     """Draw the latencies of the messages that were delivered in each step."""
     columns = queue.columns
     at, p50, p99 = columns["time_s"], columns["latency_p50_s"], columns["latency_p99_s"]
-    known = np.concatenate((p50, p99))
-    known = known[np.isfinite(known)]
-    if not len(known):
+    latencies = np.concatenate((p50, p99))
+    latencies = latencies[np.isfinite(latencies)]
+    if not len(latencies):
         _say(axes, "nothing was delivered")
         value_axis(axes, time_text, top=0.0)
         axes.set_yticks([])
         return
-    positive = known[known > 0]
+    positive = latencies[latencies > 0]
     is_log = len(positive) > 0 and positive.max() > _LOG_FROM * max(positive.min(), 1e-6)
     if is_log:
         floor = max(float(positive.min()), 1e-6)
@@ -145,7 +145,7 @@ def draw_latency(axes: Axes, queue: QueueView) -> None:
         latency_axis(axes, floor, float(positive.max()))
     else:
         axes.fill_between(at, p50, p99, color=PLUM, alpha=0.18, linewidth=0)
-        value_axis(axes, time_text, top=float(known.max()))
+        value_axis(axes, time_text, top=float(latencies.max()))
     for values, colour, name, width in ((p99, PLUM, "p99", 2.4), (p50, BLUE, "p50", 1.3)):
         axes.plot(at, values, color=colour, label=name, linewidth=width)
         alone = _alone(values)
@@ -155,9 +155,9 @@ def draw_latency(axes: Axes, queue: QueueView) -> None:
 
 def _alone(values: Floats) -> Any:
     """Return which values have no neighbour, so that a line does not show them."""
-    known = np.isfinite(values)
-    padded = np.concatenate(([False], known, [False]))
-    return known & ~padded[:-2] & ~padded[2:]
+    is_finite = np.isfinite(values)
+    padded = np.concatenate(([False], is_finite, [False]))
+    return is_finite & ~padded[:-2] & ~padded[2:]
 
 
 def draw_flow(axes: Axes, queue: QueueView) -> None:

@@ -99,9 +99,9 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
     length_s = float(summary["length_s"])
     scale = TimeScale(length_s, float(summary.get("start_s") or 0.0))
     names = that_matter(summary["queues"]) if queues is None else list(queues)
-    left = [one["max_ready"] for name, one in summary["queues"].items() if name not in names]
-    node_of = summary["node"]
-    limit = node_of["limit_bytes"]
+    left = [queue["max_ready"] for name, queue in summary["queues"].items() if name not in names]
+    node_summary = summary["node"]
+    limit = node_summary["limit_bytes"]
     node = {name: result.node[name].to_numpy() for name in result.node.columns}
     views = []
     for name, columns in _columns_of(result, names).items():
@@ -124,7 +124,7 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
         queues=tuple(views),
         left_out=len(left),
         left_out_ready=sum(left),
-        paging_ratio=node_of["paging_from_bytes"] / limit if limit else 0.0,
+        paging_ratio=node_summary["paging_from_bytes"] / limit if limit else 0.0,
         paging=spans(result.marks, "paging-starts", length_s),
         alarms=spans(result.marks, "memory-alarm", length_s),
         disk_alarms=spans(result.marks, "disk-alarm", length_s),
@@ -135,26 +135,26 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
 
 def _columns_of(result: Result, names: Sequence[str]) -> dict[str, Columns]:
     """Return the rows of some queues only, because a whole timeline as a DataFrame may be very large."""
-    of_rows = np.asarray(result.timeline_columns["queue"], object)
-    rows = {name: np.flatnonzero(of_rows == name) for name in names}
-    found: dict[str, Columns] = {name: {} for name in names}
+    row_queues = np.asarray(result.timeline_columns["queue"], object)
+    rows = {name: np.flatnonzero(row_queues == name) for name in names}
+    columns: dict[str, Columns] = {name: {} for name in names}
     for key, kind in QUEUE_COLUMNS.items():
         if kind != "str":
             column = np.asarray(result.timeline_columns[key], kind)
             for name in names:
-                found[name][key] = column[rows[name]]
-    return found
+                columns[name][key] = column[rows[name]]
+    return columns
 
 
 def that_matter(queues: Mapping[str, Any], most: int = MOST_QUEUES) -> list[str]:
     """Return the names of the most important queues, in order; ``queues`` is that of the summary."""
 
-    def importance(item: tuple[str, Any]) -> tuple[float, float]:
-        return -item[1]["max_ready"], -(item[1]["published"] + item[1]["delivered"])
+    def importance(entry: tuple[str, Any]) -> tuple[float, float]:
+        return -entry[1]["max_ready"], -(entry[1]["published"] + entry[1]["delivered"])
 
     order = sorted(queues.items(), key=importance)
     least = _MATTERS * order[0][1]["max_ready"] if order else 0.0
-    return [name for name, one in order[:most] if one["max_ready"] >= least]
+    return [name for name, queue in order[:most] if queue["max_ready"] >= least]
 
 
 def _is_of(queue: str, line: str) -> bool:
@@ -169,7 +169,7 @@ def spans(marks: Iterable[Mark], kind: str, length_s: float) -> tuple[Span, ...]
     """Return the spans in which at least one queue was in that state. Each event has a span of its own."""
     if kind == "event":
         return _of_events(marks, length_s)
-    found: list[Span] = []
+    state_spans: list[Span] = []
     open_at, depth = 0.0, 0
     for mark in marks:
         if mark.kind == kind:
@@ -179,30 +179,30 @@ def spans(marks: Iterable[Mark], kind: str, length_s: float) -> tuple[Span, ...]
         elif mark.kind == _ENDS[kind] and depth:
             depth -= 1
             if not depth:
-                found.append(Span(open_at, mark.at_s, ended=True))
+                state_spans.append(Span(open_at, mark.at_s, ended=True))
     if depth:
-        found.append(Span(open_at, length_s, ended=False))
-    return tuple(_joined(found, length_s * _CLOSE))
+        state_spans.append(Span(open_at, length_s, ended=False))
+    return tuple(_joined(state_spans, length_s * _CLOSE))
 
 
 def _of_events(marks: Iterable[Mark], length_s: float) -> tuple[Span, ...]:
-    found: list[Span] = []
+    event_spans: list[Span] = []
     open_at: dict[str, list[float]] = {}
     for mark in marks:
         if mark.kind == "event":
             if mark.text.startswith("purge"):
-                found.append(Span(mark.at_s, mark.at_s, ended=True, text=mark.text))
+                event_spans.append(Span(mark.at_s, mark.at_s, ended=True, text=mark.text))
             else:
                 open_at.setdefault(mark.text, []).append(mark.at_s)
         elif mark.kind == "event-ends" and open_at.get(mark.text):
-            found.append(Span(open_at[mark.text].pop(0), mark.at_s, ended=True, text=mark.text))
-    found += [Span(at, length_s, ended=False, text=text) for text, moments in open_at.items() for at in moments]
-    return tuple(sorted(found, key=lambda span: (span.start_s, span.end_s, span.text)))
+            event_spans.append(Span(open_at[mark.text].pop(0), mark.at_s, ended=True, text=mark.text))
+    event_spans += [Span(at, length_s, ended=False, text=text) for text, moments in open_at.items() for at in moments]
+    return tuple(sorted(event_spans, key=lambda span: (span.start_s, span.end_s, span.text)))
 
 
-def _joined(found: Sequence[Span], close_s: float) -> list[Span]:
+def _joined(raw_spans: Sequence[Span], close_s: float) -> list[Span]:
     joined: list[Span] = []
-    for span in found:
+    for span in raw_spans:
         if joined and span.start_s - joined[-1].end_s < close_s:
             last = joined.pop()
             span = attrs.evolve(span, start_s=last.start_s, times=last.times + 1)  # noqa: PLW2901
@@ -237,8 +237,8 @@ def _thinned(columns: Columns, by: str, most: int) -> Columns:
 
 def _known(of: Any, values: Floats) -> float:
     """Return ``of`` the finite values; NaN if no value is finite."""
-    known = values[np.isfinite(values)]
-    return float(of(known)) if len(known) else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(of(finite)) if len(finite) else float("nan")
 
 
 def _rates(columns: Columns, shares: Sequence[str] = ()) -> Columns:
@@ -249,11 +249,11 @@ def _rates(columns: Columns, shares: Sequence[str] = ()) -> Columns:
     begins = np.concatenate(([0.0], ends[:-1]))[edges] if rows else np.zeros(0)
     last = np.concatenate((ends[edges[1:] - 1], ends[-1:])) if rows else np.zeros(0)
     elapsed = np.maximum(last - begins, 1e-9)
-    made: Columns = {"time_s": np.concatenate((begins, last[-1:]))}
+    rates: Columns = {"time_s": np.concatenate((begins, last[-1:]))}
     for name in _COUNTED:
         if name in columns:
-            made[name] = np.add.reduceat(columns[name].astype(np.float64), edges) / elapsed
+            rates[name] = np.add.reduceat(columns[name].astype(np.float64), edges) / elapsed
     steps = np.diff(np.concatenate(([0.0], ends)))
     for name in shares:
-        made[name] = np.add.reduceat(columns[name].astype(np.float64) * steps, edges) / elapsed
-    return made
+        rates[name] = np.add.reduceat(columns[name].astype(np.float64) * steps, edges) / elapsed
+    return rates

@@ -166,23 +166,23 @@ def compose(columns: Sequence[Column], *, title: str = "", note: str = "", width
 
 def compose_each(columns: Sequence[Column], *, width_inches: float = NARROW_INCHES) -> list[Figure]:
     """Return a figure for each column, to stand below one another. They share their scales as in one figure."""
-    made = [_composed([column], "", "", width_inches) for column in columns]
-    for row in zip(*(grid[0] for _, grid in made), strict=True):
+    composed = [_composed([column], "", "", width_inches) for column in columns]
+    for row in zip(*(grid[0] for _, grid in composed), strict=True):
         _share_scale(row)
-    return [figure for figure, _ in made]
+    return [figure for figure, _ in composed]
 
 
 def _composed(columns: Sequence[Column], title: str, note: str, width_inches: float) -> tuple[Figure, list[list[Axes]]]:
     count = len(columns)
-    each = (width_inches - _LEFT - _RIGHT - _BETWEEN * (count - 1)) / count
+    column_width = (width_inches - _LEFT - _RIGHT - _BETWEEN * (count - 1)) / count
     ribbon = _RIBBON_ROW * max(column.ribbon_rows for column in columns)
-    named = _NAMED if count > 1 else 0.0
+    name_height = _NAMED if count > 1 else 0.0
     rows = columns[0].panels
     heads = [
-        _HEAD + _LEGEND_ROW * max(panel.legend_lines(is_narrow=each < _NARROW_AXES) for panel in row)
+        _HEAD + _LEGEND_ROW * max(panel.legend_lines(is_narrow=column_width < _NARROW_AXES) for panel in row)
         for row in zip(*(column.panels for column in columns), strict=True)
     ]
-    above = (_TITLE if title else 0.06) + named + ribbon
+    above = (_TITLE if title else 0.06) + name_height + ribbon
     height = above + sum(heads) + sum(panel.height for panel in rows) + _GAP * (len(rows) - 1) + _BOTTOM
     height += 0.2 if note else 0.0
     figure = Figure(figsize=(width_inches, height))
@@ -194,7 +194,7 @@ def _composed(columns: Sequence[Column], title: str, note: str, width_inches: fl
         figure.text(_LEFT / width_inches, 0.1 / height, note, ha="left", va="bottom", fontsize=8.5, color=PALE)
     grid: list[list[Axes]] = []
     for number, column in enumerate(columns):
-        place = _Place(_LEFT + number * (each + _BETWEEN), each, above - ribbon, above)
+        place = _Place(_LEFT + number * (column_width + _BETWEEN), column_width, above - ribbon, above)
         grid.append(_column(figure, column, place, heads, names=number == 0))
         if count > 1:
             y = 1 - (above - ribbon - 0.1) / height
@@ -217,7 +217,7 @@ class _Place:
 def _column(figure: Figure, column: Column, place: _Place, heads: Sequence[float], *, names: bool) -> list[Axes]:
     width, height = figure.get_size_inches()
     is_narrow = place.width < _NARROW_AXES
-    made: list[Axes] = []
+    all_axes: list[Axes] = []
     if column.ribbon_rows:
         axes = _axes(figure, place, place.ribbon, _RIBBON_ROW * column.ribbon_rows)
         axes.set_xlim(0, column.scale.length_s)
@@ -235,10 +235,10 @@ def _column(figure: Figure, column: Column, place: _Place, heads: Sequence[float
         axes.xaxis.set_major_locator(FixedLocator(column.scale.ticks(6 if is_narrow else 10)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: column.scale.text(value)))
         axes.tick_params(labelleft=names, labelbottom=panel is column.panels[-1])
-        made.append(axes)
+        all_axes.append(axes)
         y += panel.height + _GAP
-    made[-1].set_xlabel(column.scale.label, fontsize=8.5)
-    return made
+    all_axes[-1].set_xlabel(column.scale.label, fontsize=8.5)
+    return all_axes
 
 
 def _axes(figure: Figure, place: _Place, top: float, high: float) -> Axes:

@@ -111,7 +111,7 @@ class TimeScale:
         """Return the moments to be labelled, at most about ``most``."""
         unit_s, name = self.unit
         span = self.length_s / unit_s
-        step = next((one for one in _STEPS[name] if span / one <= most), span / most) * unit_s
+        step = next((size for size in _STEPS[name] if span / size <= most), span / most) * unit_s
         first = -(self.start_s % step) % step if self.is_clock else 0.0
         return [first + number * step for number in range(math.floor((self.length_s - first) / step + 1e-9) + 1)]
 

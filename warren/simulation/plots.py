@@ -58,14 +58,14 @@ def column_for(
     If there are several pictures, each has only its first panel of the node. ``waiting``: a panel below the memory has
     the messages that publishers hold back. ``queue``: the ribbon is that of this queue.
     """
-    of_node = node_panels(view)
+    panels_by_name = node_panels(view)
     panels: list[Panel] = []
     for name in names:
-        if name in of_node:
-            panels += of_node[name] if len(names) == 1 else of_node[name][:1]
-            panels += of_node["waiting"] if name == "memory" and waiting else []
+        if name in panels_by_name:
+            panels += panels_by_name[name] if len(names) == 1 else panels_by_name[name][:1]
+            panels += panels_by_name["waiting"] if name == "memory" and waiting else []
         else:
-            panels += [queue_panels(one)[name] for one in view.queues[:most]]
+            panels += [queue_panels(queue_view)[name] for queue_view in view.queues[:most]]
     return column_of(view, panels, queue=queue)
 
 
@@ -84,12 +84,12 @@ def left_out_text(view: View) -> str:
     if not view.left_out:
         return ""
     many = "1 more queue is" if view.left_out == 1 else f"{view.left_out:,} more queues are"
-    what = (
+    backlog = (
         f"at most {count_text(view.left_out_ready)} messages were ready in"
         if view.left_out_ready
         else "no backlog was in"
     )
-    return f"{many} not drawn: {what} {'it' if view.left_out == 1 else 'them'}."
+    return f"{many} not drawn: {backlog} {'it' if view.left_out == 1 else 'them'}."
 
 
 def overview_of(view: View) -> Picture:

@@ -84,13 +84,13 @@ def _run(waiting: deque[Point], count: int, finished: Callable[[Outcome], None])
 @contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     """Return processes that end with the block, at once if it is left by an error or an interrupt."""
-    before = set(multiprocessing.active_children())
+    existing_children = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
     try:
         yield pool
     except BaseException:
-        for child in set(multiprocessing.active_children()) - before:
+        for child in set(multiprocessing.active_children()) - existing_children:
             child.terminate()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
@@ -105,18 +105,20 @@ def _starting() -> Iterator[None]:
     """
     main, interrupts = sys.modules["__main__"], list[int]()
     sys.modules["__main__"] = types.ModuleType("__main__")
-    before: Any = None
+    previous_handler: Any = None
     with suppress(ValueError):  # not in the main thread, where interrupts do not come
-        before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if hasattr(signal, "pthread_sigmask") else None
+        previous_handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    previous_mask = (
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if hasattr(signal, "pthread_sigmask") else None
+    )
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        if heard is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        if previous_mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        if previous_handler is not None:
+            signal.signal(signal.SIGINT, previous_handler)
         if interrupts:
             signal.raise_signal(signal.SIGINT)
 

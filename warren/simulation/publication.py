@@ -10,7 +10,7 @@ import attrs
 from warren.queue_index.message.message_format import Envelope
 
 NO_TIME: Final = b"\xff" * 8
-"""Behind the counter in a message's id, where others have zeros: it was there before the simulation began."""
+"""After the counter in a message's id, where others have zeros: it was there before the simulation began."""
 
 
 class Behind(Protocol):
@@ -45,10 +45,10 @@ class Counters:
     """What has happened to a queue, in messages; ``turns``: how often it had work to do."""
 
     published: int = 0
-    """Handed over, those included that it then refused."""
+    """Messages handed over, including those that it then refused."""
     delivered: int = 0
     acked: int = 0
-    """Or delivered to one who acks nothing."""
+    """Including messages delivered to a consumer that acks nothing."""
     requeued: int = 0
     refused: int = 0
     dead_lettered: int = 0

@@ -155,13 +155,13 @@ class Bursts:
 
 def _points(value: Any) -> tuple[tuple[float, float], ...]:
     times, rates = pairs(value, "time of day", "rate")
-    made: list[tuple[float, float]] = []
+    points: list[tuple[float, float]] = []
     for index, (time, rate) in enumerate(zip(times, rates, strict=True)):
         with inside(f"[{index}]"):
-            made.append((_time_of_day(time), per_second(rate)))
-        if index and made[index][0] <= made[index - 1][0]:
+            points.append((_time_of_day(time), per_second(rate)))
+        if index and points[index][0] <= points[index - 1][0]:
             raise ScenarioError(f"[{index}] must be at a later time of day than the one before, not at {shown(time)}")
-    return tuple(made)
+    return tuple(points)
 
 
 @attrs.frozen(field_transformer=named)
@@ -174,8 +174,8 @@ class Daily:
         times = [time for time, _ in self.points]
         rates = [rate for _, rate in self.points]
         moments = np.append(np.arange(0.0, length_s, _DAILY_STEP_S), length_s)
-        of_day = (start_of_day_s + (moments[:-1] + moments[1:]) / 2) % DAY_S
-        return Curve.of_rates(moments, np.interp(of_day, times, rates, period=DAY_S))
+        times_of_day = (start_of_day_s + (moments[:-1] + moments[1:]) / 2) % DAY_S
+        return Curve.of_rates(moments, np.interp(times_of_day, times, rates, period=DAY_S))
 
 
 @attrs.frozen(eq=False, field_transformer=named)
@@ -190,9 +190,9 @@ class Trace:
     def __attrs_post_init__(self) -> None:
         if not self.rates or len(self.at_s) != len(self.rates) + 1:
             raise ScenarioError("rates: at least one is needed, and one moment more than rates")
-        for index, (before, behind) in enumerate(zip(self.at_s, self.at_s[1:], strict=False), 1):
-            if behind <= before:
-                raise ScenarioError(f"at_s[{index}] must be later than the one before ({before} s), not {behind} s")
+        for index, (earlier, later) in enumerate(zip(self.at_s, self.at_s[1:], strict=False), 1):
+            if later <= earlier:
+                raise ScenarioError(f"at_s[{index}] must be later than the one before ({earlier} s), not {later} s")
 
     def curve(self, start_of_day_s: float, length_s: float) -> Curve:
         moments, rates = list(self.at_s), list(self.rates)
@@ -200,11 +200,11 @@ class Trace:
             moments, rates = [0.0, *moments], [0.0, *rates]
         if moments[-1] < length_s:
             moments, rates = [*moments, length_s], [*rates, 0.0]
-        whole = Curve.of_rates(moments, rates)
+        full_curve = Curve.of_rates(moments, rates)
         if moments[-1] <= length_s:
-            return whole
+            return full_curve
         inside = np.asarray([moment for moment in moments if moment < length_s] + [length_s])
-        return Curve(inside, np.interp(inside, whole.at_s, whole.messages))
+        return Curve(inside, np.interp(inside, full_curve.at_s, full_curve.messages))
 
 
 Rate = Constant | Bursts | Daily | Trace

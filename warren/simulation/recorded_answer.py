@@ -50,13 +50,13 @@ def _filled(record: RecordedNode) -> pd.DataFrame:
         by_step = rows.groupby("step")
         last_step = int(record.queues["step"].max())
         steps = pd.RangeIndex(int(rows["step"].min()), last_step + 1, name="step")
-        whole = pd.concat(
+        filled = pd.concat(
             [by_step[["time_s", *states]].last().reindex(steps), by_step[list(_COUNTED)].sum().reindex(steps)], axis=1
         )
-        whole[list(_COUNTED)] = whole[list(_COUNTED)].fillna(0)
-        whole["time_s"] = whole["time_s"].fillna(pd.Series(steps * record.interval_s, steps))
-        whole[states] = whole[states].ffill()
-        parts.append(whole.assign(queue=name, queues=1).reset_index())
+        filled[list(_COUNTED)] = filled[list(_COUNTED)].fillna(0)
+        filled["time_s"] = filled["time_s"].fillna(pd.Series(steps * record.interval_s, steps))
+        filled[states] = filled[states].ffill()
+        parts.append(filled.assign(queue=name, queues=1).reset_index())
     return record.queues.assign(queues=1) if not parts else pd.concat(parts).sort_values("step", kind="stable")
 
 
@@ -112,9 +112,9 @@ def _summary(record: RecordedNode, queues: Any, node: Any, marks: tuple[Mark, ..
 def _of_queues(queues: Any) -> dict[str, dict[str, Any]]:
     import pandas as pd  # noqa: PLC0415
 
-    found: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, dict[str, Any]] = {}
     for name, rows in pd.DataFrame(queues).groupby("queue", sort=False):
-        found[str(name)] = {
+        summaries[str(name)] = {
             "queues": 1,
             **{count: int(rows[count].sum()) for count in _COUNTED},
             "dropped": 0,
@@ -130,4 +130,4 @@ def _of_queues(queues: Any) -> dict[str, dict[str, Any]]:
             **dict.fromkeys(("latency_mean_s", "latency_p50_s", "latency_p99_s")),
             "latency_max_s": 0.0,
         }
-    return found
+    return summaries

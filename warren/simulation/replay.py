@@ -67,11 +67,11 @@ def record_scenario(
     publishers: list[PublisherSpec] = []
     replayed: list[ConsumerSpec] = []
     for name in names:
-        of_queue = _RecordedQueue(record, name, rows[name])
-        specs.append(of_queue.queue())
-        publishers += of_queue.publishers()
+        recorded_queue = _RecordedQueue(record, name, rows[name])
+        specs.append(recorded_queue.queue())
+        publishers += recorded_queue.publishers()
         if consumers is None:
-            replayed += of_queue.consumers()
+            replayed += recorded_queue.consumers()
     return Scenario(
         name=f"{os.path.basename(record.path).removesuffix('.parquet')}, replayed",
         description=f"as recorded in {record.path}",
@@ -140,14 +140,14 @@ def _default(name: str) -> Any:
 
 def _profile_of(engine: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the profile with the fewest other settings than an engine, and those other settings."""
-    found: list[tuple[int, str, dict[str, Any]]] = []
+    candidates: list[tuple[int, str, dict[str, Any]]] = []
     for profile, settings in PROFILES.items():
-        own = json.loads(json.dumps(attrs.asdict(settings)))
-        known = {field.name for field in attrs.fields(Settings)}
-        other = {name: value for name, value in engine.items() if name in known and own[name] != value}
-        found.append((len(other), profile, other))
-    _, profile, other = min(found, key=lambda one: one[0])
-    return profile, other
+        profile_settings = json.loads(json.dumps(attrs.asdict(settings)))
+        names = {field.name for field in attrs.fields(Settings)}
+        differing = {name: value for name, value in engine.items() if name in names and profile_settings[name] != value}
+        candidates.append((len(differing), profile, differing))
+    _, profile, differing = min(candidates, key=lambda candidate: candidate[0])
+    return profile, differing
 
 
 # ── one queue ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,23 +200,23 @@ class _RecordedQueue:
             self._counts("purged"),
         )
         edges, counts = self._spans(*(np.maximum(count, 0.0) for count in spans))
-        whole = [tuple(int(value) for value in count) for count in counts]
-        return Consumption(f"{self._record.path}: {self._name}", tuple(edges.tolist()), *whole)
+        rounded_counts = [tuple(int(value) for value in count) for count in counts]
+        return Consumption(f"{self._record.path}: {self._name}", tuple(edges.tolist()), *rounded_counts)
 
     def _vanished(self) -> Floats:
         """Return the messages that expired by themselves. If the queue drops messages, the replay does so, too."""
         if any(name in self._arguments for name in _DROP_BY_THEMSELVES):
             return np.zeros(len(self._rows))
-        came = self._counts("published") - self._counts("refused")
-        went = self._counts("acked") + self._counts("rejected") + self._counts("purged")
+        arrived = self._counts("published") - self._counts("refused")
+        departed = self._counts("acked") + self._counts("rejected") + self._counts("purged")
         depth = self._rows["len"].to_numpy(np.float64) + self._rows["unacked"].to_numpy(np.float64)
-        before = np.concatenate([[float(self._at_start)], depth[:-1]])
-        return np.where(self._during, np.maximum(before + came - went - depth, 0.0), 0.0)
+        previous_depth = np.concatenate([[float(self._at_start)], depth[:-1]])
+        return np.where(self._during, np.maximum(previous_depth + arrived - departed - depth, 0.0), 0.0)
 
     @property
     def _arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._rows["arguments"].iloc[0])
-        return found
+        arguments: dict[str, Any] = json.loads(self._rows["arguments"].iloc[0])
+        return arguments
 
     @property
     def _at_start(self) -> int:
@@ -225,8 +225,8 @@ class _RecordedQueue:
         depth = int(first["len"]) + int(first["unacked"])
         if not self._during[0]:
             return depth
-        came = int(first["published"]) - int(first["refused"])
-        return max(0, depth - came + int(first["acked"]) + int(first["rejected"]) + int(first["purged"]))
+        arrived = int(first["published"]) - int(first["refused"])
+        return max(0, depth - arrived + int(first["acked"]) + int(first["rejected"]) + int(first["purged"]))
 
     def queue(self) -> QueueSpec:
         first, arguments = self._rows.iloc[0], self._arguments
@@ -291,8 +291,8 @@ def opened_record(path: str | os.PathLike[str] | RecordedNode) -> RecordedNode:
 
 def _known(record: RecordedNode, name: str) -> str:
     if name not in record.names:
-        there = ", ".join(map(repr, record.names[:10])) or "none"
-        raise ScenarioError(f"{record.path}: no queue {name!r} was recorded; there are {there}")
+        names = ", ".join(map(repr, record.names[:10])) or "none"
+        raise ScenarioError(f"{record.path}: no queue {name!r} was recorded; there are {names}")
     return name
 
 

@@ -64,22 +64,22 @@ class ReplayedConsumer:
         self._downs -= 1
 
     def _live(self) -> Generator[Any, Any, None]:
-        env, done = self._node.time.env, self._done
-        for span in done.busy:
-            begin_ns, end_ns = ns(done.at_s[span]), ns(done.at_s[span + 1])
+        env, consumption = self._node.time.env, self._done
+        for span in consumption.busy:
+            begin_ns, end_ns = ns(consumption.at_s[span]), ns(consumption.at_s[span + 1])
             pieces = max(1, min(PIECES, (end_ns - begin_ns) // 1_000_000))
-            before = dict.fromkeys(self._owed, 0)
+            previous_counts = dict.fromkeys(self._owed, 0)
             for piece in range(pieces):
                 middle_ns = begin_ns + (2 * piece + 1) * (end_ns - begin_ns) // (2 * pieces)
                 if middle_ns > env.now:
                     yield env.timeout(middle_ns - int(env.now))
                 for name in self._owed:
-                    until_now = getattr(done, name)[span] * (piece + 1) // pieces
-                    self._owed[name] += until_now - before[name]
-                    before[name] = until_now
+                    until_now = getattr(consumption, name)[span] * (piece + 1) // pieces
+                    self._owed[name] += until_now - previous_counts[name]
+                    previous_counts[name] = until_now
                 self._go_on()
             yield from self._catch_up(end_ns - _BEFORE_END_NS)
-            if done.purged[span]:
+            if consumption.purged[span]:
                 self._queue.tell(self._queue.purge)
         while True:  # nothing more was recorded; but something may be left of it
             yield from self._catch_up(int(env.now) + _LATER_NS)
@@ -103,9 +103,9 @@ class ReplayedConsumer:
         self._settle()
 
     def _taker(self, name: str, asked: int) -> Callable[[list[Delivered]], None]:
-        def take(found: list[Delivered]) -> None:
-            self._owed[name] += asked - sum(delivered.count for delivered in found)
-            for delivered in found:
+        def take(deliveries: list[Delivered]) -> None:
+            self._owed[name] += asked - sum(delivered.count for delivered in deliveries)
+            for delivered in deliveries:
                 if name == "taken":
                     self._unacked.append(delivered.tags)
                 taken_ns = np.full(delivered.count, self._node.time.now_ns(), np.int64)

@@ -38,7 +38,7 @@ from warren.simulation.result import Result
 
 REPORT_FILE: Final = "report.html"
 MOST_ROWS: Final = 20
-"""Of the tables of queues and of moments."""
+"""The most rows of the tables of queues and of moments."""
 _FEW_COLUMNS: Final = 5
 """The number of columns that fit on a phone. A wider table has its column names on one line, scrolls, and says so."""
 
@@ -81,16 +81,16 @@ def write_page(
     """Write a page of sections, which are HTML already. Returns its path."""
     os.makedirs(folder, exist_ok=True)
     path = Path(folder) / name
-    called, said = html.escape(printable(title)), html.escape(printable(subtitle))
-    text = f"{_HEAD.replace('{title}', called)}<h1>{called}</h1><p class=sub>{said}</p>{''.join(sections)}{_TAIL}"
+    header, line = html.escape(printable(title)), html.escape(printable(subtitle))
+    text = f"{_HEAD.replace('{title}', header)}<h1>{header}</h1><p class=sub>{line}</p>{''.join(sections)}{_TAIL}"
     path.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
 def subtitle_of(summary: Mapping[str, Any]) -> str:
     """Return what was simulated, in a line."""
-    said = f"{time_text(summary['length_s'])} simulated, seed {summary['seed']}"
-    return f"{summary['description']} · {said}" if summary.get("description") else said
+    facts = f"{time_text(summary['length_s'])} simulated, seed {summary['seed']}"
+    return f"{summary['description']} · {facts}" if summary.get("description") else facts
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +103,7 @@ def cards_of(summary: Mapping[str, Any], view: View) -> list[tuple[str, str, str
     ratio = node["max_ratio"]
     paged = node["first_paging_s"] is not None
     alarms = node["alarms"]
-    worst = max((one["latency_p99_s"] for one in queues if one["latency_p99_s"] is not None), default=None)
+    worst = max((queue["latency_p99_s"] for queue in queues if queue["latency_p99_s"] is not None), default=None)
     return [
         (
             "most memory used",
@@ -123,8 +123,8 @@ def cards_of(summary: Mapping[str, Any], view: View) -> list[tuple[str, str, str
         ),
         (
             "ready at most",
-            count_text(max((one["max_ready"] for one in queues), default=0)),
-            f"{count_text(sum(one['published'] for one in queues))} published in all",
+            count_text(max((queue["max_ready"] for queue in queues), default=0)),
+            f"{count_text(sum(queue['published'] for queue in queues))} published in all",
         ),
         ("p99 of latency", "–" if worst is None else time_text(worst), "of the slowest queue"),
         (
@@ -136,12 +136,12 @@ def cards_of(summary: Mapping[str, Any], view: View) -> list[tuple[str, str, str
 
 
 def _cards(cards: Sequence[tuple[str, str, str]]) -> str:
-    made = "".join(
-        f"<div class=card><div class=what>{html.escape(what)}</div><div class=number>{html.escape(number)}</div>"
-        f"<div class=note>{html.escape(word)}</div></div>"
-        for what, number, word in cards
+    inner = "".join(
+        f"<div class=card><div class=what>{html.escape(label)}</div><div class=number>{html.escape(number)}</div>"
+        f"<div class=note>{html.escape(note)}</div></div>"
+        for label, number, note in cards
     )
-    return f"<div class=cards>{made}</div>"
+    return f"<div class=cards>{inner}</div>"
 
 
 _QUEUE_COLUMNS: Final[tuple[tuple[str, str, Any], ...]] = (
@@ -170,7 +170,7 @@ def _queues(summary: Mapping[str, Any], view: View) -> str:
     columns = [
         column
         for column in _QUEUE_COLUMNS
-        if column[1] not in _ONLY_WHERE_ANY or any(one[column[1]] for one in queues.values())
+        if column[1] not in _ONLY_WHERE_ANY or any(queue[column[1]] for queue in queues.values())
     ]
     rows = [
         [
@@ -207,9 +207,9 @@ def table_section(
 ) -> str:
     """Return a table under a heading. The first column is text; the others are numbers if ``numbers``."""
     kind = " class=n" if numbers else ""
-    top = "".join(f"<th{kind if n else ''}>{html.escape(one)}" for n, one in enumerate(head))
+    top = "".join(f"<th{kind if n else ''}>{html.escape(heading)}" for n, heading in enumerate(head))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind if n else ''}>{html.escape(one)}" for n, one in enumerate(row)) for row in rows
+        "<tr>" + "".join(f"<td{kind if n else ''}>{html.escape(cell)}" for n, cell in enumerate(row)) for row in rows
     )
     more = f"<p class=note>{html.escape(note)}</p>" if note else ""
     scrolls, hint = "scrolls", ""
@@ -225,15 +225,17 @@ def table_section(
 
 def _section(picture: Picture, number: int) -> str:
     wide, narrow = (picture.figure(width_inches=inches) for inches in (WIDE_INCHES, NARROW_INCHES))
-    both = inline(wide, picture.title, f"w{number}", "screen") + inline(narrow, picture.title, f"n{number}", "phone")
-    return picture_section(picture.title, EXPLAINED.get(picture.name, ""), both, picture.note)
+    pictures = inline(wide, picture.title, f"w{number}", "screen") + inline(
+        narrow, picture.title, f"n{number}", "phone"
+    )
+    return picture_section(picture.title, EXPLAINED.get(picture.name, ""), pictures, picture.note)
 
 
 def picture_section(title: str, explained: str, pictures: str, note: str = "") -> str:
     """Return a picture under its heading, with an explanation."""
     more = f"<p class=note>{html.escape(note)}</p>" if note else ""
-    said = f"<p class=how>{html.escape(explained)}</p>" if explained else ""
-    return f"<section><h2>{html.escape(title)}</h2>{said}{pictures}{more}</section>"
+    explanation = f"<p class=how>{html.escape(explained)}</p>" if explained else ""
+    return f"<section><h2>{html.escape(title)}</h2>{explanation}{pictures}{more}</section>"
 
 
 def inline(figure: Any, title: str, prefix: str, kind: str) -> str:

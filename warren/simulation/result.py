@@ -85,7 +85,7 @@ class Result:
             for name, columns in ((TIMELINE_FILE, QUEUE_COLUMNS), (NODE_FILE, NODE_COLUMNS)):
                 path = os.path.join(folder, name)
                 table = pq.read_table(path, columns=list(columns))
-                tables[name] = {each: table.column(each).to_numpy() for each in columns}
+                tables[name] = {column: table.column(column).to_numpy() for column in columns}
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise DataError(path, None, f"not the answer of a simulation: {error}") from None
         return cls(

@@ -135,16 +135,16 @@ class _Words:
     def placed(self) -> list[_Word]:
         if len(self.spans) > _MOST_WORDS:
             return self._of_many()
-        made: list[_Word] = []
+        words: list[_Word] = []
         taken_s = 0.0
         for number, span in enumerate(self.spans):
-            behind = [one.start_s for one in self.spans[number + 1 :]]
-            word = self._of_one(span, min(behind, default=self.view.scale.length_s), taken_s)
+            next_starts = [later.start_s for later in self.spans[number + 1 :]]
+            word = self._of_one(span, min(next_starts, default=self.view.scale.length_s), taken_s)
             taken_s = max(taken_s, span.end_s)
             if word is not None:
-                made.append(word)
+                words.append(word)
                 taken_s = max(taken_s, word.at_s if word.before else word.at_s + self._width_s(word.text))
-        return made
+        return words
 
     def _width_s(self, text: str) -> float:
         return (len(text) * _LETTER_INCHES + 0.12) / self.inches_a_second

@@ -21,7 +21,7 @@ from warren.simulation.units import moment, ns
 from warren.simulation.workload import SimulatedConsumer, SimulatedPublisher
 
 Progress = Callable[[float], None]
-"""Told the share of the simulated time that has passed, once a step."""
+"""Called once a step with the share of the simulated time that has passed."""
 
 _FACTOR_EVENTS: Final = {"publishers-down", "publishers-factor"}
 
@@ -64,14 +64,14 @@ class Simulation:
         for number, spec in enumerate(scenario.publishers):
             for name in scenario.queues_of(spec.queue):
                 curve = self._curve(spec, name)
-                for which in range(spec.count):
+                for instance in range(spec.count):
                     self.publishers.append(
                         SimulatedPublisher(
                             self.node,
                             self.node.queues[name],
                             spec,
                             curve,
-                            self._rng("publisher", number, name, which),
+                            self._rng("publisher", number, name, instance),
                             granularity_s=scenario.granularity,
                         )
                     )
@@ -99,13 +99,13 @@ class Simulation:
                 if spec.record is not None:
                     self._add_replayed(spec.record, name, f"consumer-{number}")
                     continue
-                for which in range(spec.count):
+                for instance in range(spec.count):
                     consumer = SimulatedConsumer(
                         self.node,
                         self.node.queues[name],
                         spec,
-                        f"consumer-{number}-{which}",
-                        self._rng("consumer", number, name, which),
+                        f"consumer-{number}-{instance}",
+                        self._rng("consumer", number, name, instance),
                         granularity_s=scenario.granularity,
                         latencies=self._line_of[name].latencies.add,
                     )
@@ -156,8 +156,10 @@ class Simulation:
             for name in names:
                 self._at(at, partial(node.queues[name].tell, node.queues[name].purge))
         elif event.what == "watermark":
-            before = node.settings.vm_memory_high_watermark
-            self._span_calls(at, until, lambda: node.set_watermark(value), lambda: node.set_watermark(before))
+            previous_watermark = node.settings.vm_memory_high_watermark
+            self._span_calls(
+                at, until, lambda: node.set_watermark(value), lambda: node.set_watermark(previous_watermark)
+            )
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -314,9 +314,9 @@ class Scenario:
                 raise ScenarioError(
                     f"publishers[{index}].rate.bursts.every: more than {MOST_BURSTS} bursts are too many"
                 )
-            many = spec.count * len(self.queues_of(spec.queue))
-            messages += many * float(spec.rate.curve(self.start, self.length).messages[-1])
-            workers += many
+            publisher_count = spec.count * len(self.queues_of(spec.queue))
+            messages += publisher_count * float(spec.rate.curve(self.start, self.length).messages[-1])
+            workers += publisher_count
         workers += sum(spec.count * len(self.queues_of(spec.queue)) for spec in self.consumers)
         if workers > MOST_WORKERS:
             raise ScenarioError(f"publishers: {workers} publishers and consumers are more than {MOST_WORKERS}")
@@ -325,11 +325,11 @@ class Scenario:
 
     def queues_of(self, pattern: str) -> list[str]:
         """Return the names of the queues that match a name, a group or a pattern."""
-        found = self._meant.get(pattern)
-        if found is None:
+        matching = self._meant.get(pattern)
+        if matching is None:
             names = (name for spec in self.queues for name in spec.names)
-            found = self._meant[pattern] = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        return found
+            matching = self._meant[pattern] = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        return matching
 
     @functools.cached_property
     def _meant(self) -> dict[str, list[str]]:

@@ -287,12 +287,12 @@ class SimulatedQueue(NeverFull):
 
     def get(self, channel: str, count: int, ack_required: bool, take: Callable[[list[Delivered]], object]) -> None:
         """Hand at most ``count`` messages to ``take``, in this turn."""
-        found = self._turns.get_many(channel, count, ack_required=ack_required)
-        got = sum(delivered.count for delivered in found)
-        self.counters.delivered += got
+        fetched = self._turns.get_many(channel, count, ack_required=ack_required)
+        message_count = sum(delivered.count for delivered in fetched)
+        self.counters.delivered += message_count
         if not ack_required:
-            self.counters.acked += got
-        take(found)
+            self.counters.acked += message_count
+        take(fetched)
 
     def subscribe(self, consumer: Consumer, receiver: Receiver) -> None:
         """Add a consumer."""

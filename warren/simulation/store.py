@@ -44,7 +44,7 @@ class SimulatedStore(NeverFull):
         time.env.process(self._live())
 
     def charging(self) -> Any:
-        """Return a block in which a queue makes the store work. What the disk does in it is the store's."""
+        """Return a block in which a queue makes the store work. The disk's work in it is charged to the store."""
         return self._files.charging(self.account)
 
     def want_turn(self) -> None:
@@ -68,12 +68,12 @@ class SimulatedStore(NeverFull):
                 due, self._timers_due = self._timers_due, []
                 for call in due:
                     call()
-                told = self.turns.make_safe()
+                reports = self.turns.make_safe()
             cost_ns = self._disk.cost_ns(self.account.since(self._paid))
             if cost_ns:
                 self._paid = self.account.copy()
                 yield from self._disk.use(cost_ns)
-            for progress in told:
+            for progress in reports:
                 progress.client.tell(progress.taken_ticket, progress.safe_ticket)
             self.turns.finish()
 

@@ -80,28 +80,28 @@ _MOST = {
 def _of_lines(scenario: Scenario, timeline: Timeline) -> dict[str, dict[str, Any]]:
     columns, lines, length_ns = timeline.queue_columns, timeline.lines, scenario.length * NS
     by_step = {name: np.reshape(columns[name], (-1, len(lines))) for name in {"unacked", *_MOST.values()}}
-    most = {name: by_step[column].max(axis=0).tolist() for name, column in _MOST.items()}
+    maxima = {name: by_step[column].max(axis=0).tolist() for name, column in _MOST.items()}
     ready, unacked = by_step["len"][-1].tolist(), by_step["unacked"][-1].tolist()
-    counted = {name: timeline.total(name) for name in (*_COUNTED, "held_ns", "turns")}
+    totals = {name: timeline.total(name) for name in (*_COUNTED, "held_ns", "turns")}
     return {
         line.name: {
             "queues": len(line.queues),
-            **{name: counted[name][number] for name in _COUNTED},
+            **{name: totals[name][number] for name in _COUNTED},
             "dropped": sum(queue.dropped for queue in line.queues),
             "ready": ready[number],
             "unacked": unacked[number],
-            "max_ready": most["max_ready"][number],
+            "max_ready": maxima["max_ready"][number],
             "mean_ready": sum(queue.ready_area for queue in line.queues) / length_ns,
             "mean_unacked": sum(queue.unacked_area for queue in line.queues) / length_ns,
-            "max_ram_msg_count": most["max_ram_msg_count"][number],
-            "max_ram_bytes": most["max_ram_bytes"][number],
-            "publishers_held_s": counted["held_ns"][number] / NS,
-            "max_waiting_messages": most["max_waiting_messages"][number],
+            "max_ram_msg_count": maxima["max_ram_msg_count"][number],
+            "max_ram_bytes": maxima["max_ram_bytes"][number],
+            "publishers_held_s": totals["held_ns"][number] / NS,
+            "max_waiting_messages": maxima["max_waiting_messages"][number],
             "latency_mean_s": finite(line.latencies.mean_s),
             "latency_p50_s": finite(line.latencies.quantile(0.5)),
             "latency_p99_s": finite(line.latencies.quantile(0.99)),
             "latency_max_s": line.latencies.largest_ns / NS,
-            "turns": counted["turns"][number],
+            "turns": totals["turns"][number],
         }
         for number, line in enumerate(lines)
     }

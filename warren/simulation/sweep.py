@@ -31,7 +31,7 @@ TABLE_FILE: Final = "sweep.parquet"
 JSON_FILE: Final = "sweep.json"
 
 Done = Callable[[int], None]
-"""Told how many points are finished, whenever one more is."""
+"""Called with the number of finished points whenever one more is finished."""
 
 OF_NODE: Final = {
     "first_paging_s": "f8", "first_alarm_s": "f8", "alarms": "i8", "alarm_s": "f8", "max_used_bytes": "i8",
@@ -108,8 +108,8 @@ class Sweep:
         """Return what sweep.json has: the axes, and each point with its values and its whole summary or its error."""
         points = []
         for point, outcome in zip(self.points, self.outcomes, strict=True):
-            said = {"error": outcome.error} if outcome.summary is None else {"summary": outcome.summary}
-            points.append({"point": point.number, "values": dict(point.values), **said})
+            result = {"error": outcome.error} if outcome.summary is None else {"summary": outcome.summary}
+            points.append({"point": point.number, "values": dict(point.values), **result})
         axes = [{"key": axis.key, "values": list(axis.values)} for axis in self.axes]
         return {"name": self.name, "axes": axes, "points": points}
 

@@ -123,14 +123,14 @@ class Timeline:
         steps, count = len(self._times), len(self.lines)
         names = np.empty(count, object)
         names[:] = [line.name for line in self.lines]
-        made: dict[str, npt.NDArray[Any]] = {
+        columns: dict[str, npt.NDArray[Any]] = {
             "time_s": np.repeat(np.asarray(self._times, np.float64), count),
             "queue": np.tile(names, steps),
             "queues": np.tile(self._sizes, steps),
         }
-        made |= {name: self._whole_rows.column(number) for number, name in enumerate(_WHOLE)}
-        made |= {name: self._float_rows.column(number) for number, name in enumerate(_FLOATS)}
-        return {name: made[name] for name in QUEUE_COLUMNS}
+        columns |= {name: self._whole_rows.column(number) for number, name in enumerate(_WHOLE)}
+        columns |= {name: self._float_rows.column(number) for number, name in enumerate(_FLOATS)}
+        return {name: columns[name] for name in QUEUE_COLUMNS}
 
     def total(self, name: str) -> list[int]:
         """Return for each line what was counted until the last row."""
@@ -140,7 +140,7 @@ class Timeline:
     def take(self) -> None:
         """Add the rows of this moment."""
         self._look()
-        before = self._sums
+        previous_sums = self._sums
         if len(self._begins) == len(self._whole):
             self._sums, self._line_floats = self._whole.copy(), self._floats.copy()
         else:
@@ -149,7 +149,7 @@ class Timeline:
             added[:, -1] = np.minimum.reduceat(self._floats[:, -1], self._begins)
             self._line_floats = added
         rows = self._sums.copy()
-        rows[:, _FROM_COUNTED:] -= before[:, _FROM_COUNTED:]
+        rows[:, _FROM_COUNTED:] -= previous_sums[:, _FROM_COUNTED:]
         latencies = [line.latencies.end_step() for line in self.lines]
         self._times.append(self._node.time.now_ns() / NS)
         self._whole_rows.add(rows)
@@ -157,7 +157,7 @@ class Timeline:
         self._take_node(rows.sum(axis=0))
 
     def _look(self) -> None:
-        """Read the queues again to which something has happened."""
+        """Read the queues again that have changed."""
         node, places, owners = self._node, self._place, self._node.allocated.by_owner
         changed, node.changed = node.changed, {}
         for queue in changed:
@@ -174,7 +174,7 @@ class Timeline:
         disk = DiskAccount(*(int(self._sums[:, _AT[name]].sum()) for name in _DISK))
         for store in (node.persistent, node.transient):
             disk.add(store.account)
-        of_step, self._disk = disk.since(self._disk), disk
+        step_account, self._disk = disk.since(self._disk), disk
         elapsed_ns, self._at_ns = max(now_ns - self._at_ns, 1), now_ns
         busy_ns, self._disk_busy_ns = node.disk.busy_ns - self._disk_busy_ns, node.disk.busy_ns
         used, monitor = node.read_memory(), node.monitor
@@ -189,11 +189,11 @@ class Timeline:
             "blocked_publishers": int(step[_AT["blocked_publishers"]]),
             "waiting_messages": int(step[_AT["waiting_messages"]]),
             "disk_bytes": node.files.used_bytes,
-            "disk_reads": of_step.reads,
-            "disk_read_bytes": of_step.read_bytes,
-            "disk_writes": of_step.writes,
-            "disk_write_bytes": of_step.written_bytes,
-            "disk_syncs": of_step.syncs,
+            "disk_reads": step_account.reads,
+            "disk_read_bytes": step_account.read_bytes,
+            "disk_writes": step_account.writes,
+            "disk_write_bytes": step_account.written_bytes,
+            "disk_syncs": step_account.syncs,
             "disk_busy": min(busy_ns / elapsed_ns, 1.0),
             "turns": int(step[_AT["turns"]]),
             "queues_awake": len(self._whole) - int(step[_AT["asleep"]]),

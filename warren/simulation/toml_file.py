@@ -105,8 +105,8 @@ def _parsed(data: bytes, path: str | None) -> Table:
         raise _in_file(path, f"no TOML: {error}") from None
 
 
-def _in_file(path: object, said: object) -> ScenarioError:
-    return ScenarioError(str(said) if path is None else f"{os.fspath(path)}: {said}")  # type: ignore[call-overload]
+def _in_file(path: object, text: object) -> ScenarioError:
+    return ScenarioError(str(text) if path is None else f"{os.fspath(path)}: {text}")  # type: ignore[call-overload]
 
 
 # ── from tables ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,13 +158,13 @@ def _check_top(table: Any) -> None:
     """Raise ScenarioError for a key at the top that belongs elsewhere. The error says where."""
     if not isinstance(table, Mapping):
         raise ScenarioError(f"a scenario must be a table, not {shown(table)}")
-    own = [field.name for field in attrs.fields(Scenario)]
-    of_node = [field.name for field in attrs.fields(NodeSpec)]
+    scenario_fields = [field.name for field in attrs.fields(Scenario)]
+    node_fields = [field.name for field in attrs.fields(NodeSpec)]
     for key, value in table.items():
-        if key not in own and key in of_node:
+        if key not in scenario_fields and key in node_fields:
             raise ScenarioError(f"{key}: stands in the table [node]")
-        if key not in own and isinstance(value, Mapping | list) and nearest(key, own) in _LISTS:
-            raise ScenarioError(f"{key}: there is no such table; the nearest is [[{nearest(key, own)}]]")
+        if key not in scenario_fields and isinstance(value, Mapping | list) and nearest(key, scenario_fields) in _LISTS:
+            raise ScenarioError(f"{key}: there is no such table; the nearest is [[{nearest(key, scenario_fields)}]]")
         if key in _LISTS and isinstance(value, Mapping):
             raise ScenarioError(f"{key} must be a list of tables, each [[{key}]], not one [{key}]")
 
@@ -184,16 +184,16 @@ def _with_places(table: Mapping[str, Any], folder: str) -> Table:
 
 def _with_place(user: Any, key: str, folder: str) -> Any:
     """Return a publisher or a consumer. Under ``key`` it may name a file."""
-    held = user.get(key) if isinstance(user, Mapping) else None
-    if not isinstance(held, Mapping):
+    inner_table = user.get(key) if isinstance(user, Mapping) else None
+    if not isinstance(inner_table, Mapping):
         return user
-    found = {
+    resolved = {
         name: os.path.join(folder, value) if name in _FILES and isinstance(value, str) and value else value
-        for name, value in held.items()
+        for name, value in inner_table.items()
     }
-    if "record" in found and isinstance(user.get("queue"), str):
-        found.setdefault("queue", user["queue"])
-    return {**user, key: found}
+    if "record" in resolved and isinstance(user.get("queue"), str):
+        resolved.setdefault("queue", user["queue"])
+    return {**user, key: resolved}
 
 
 # ── and back ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,7 +225,7 @@ def _plain(value: Any) -> Any:
             return {key: _plain(inner) for key, inner in value.items()}
     if type(value).__module__ in _SPECS:
         inner = {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
-        return {name: each for name, each in inner.items() if each is not None}
+        return {name: field_value for name, field_value in inner.items() if field_value is not None}
     return value
 
 
@@ -251,7 +251,7 @@ def vary(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 def _changed(holder: Mapping[str, Any], where: str, steps: Sequence[_Step], key: str, value: Any) -> Table:
     """Return a copy of the table ``holder`` with another value at the end of ``steps``. Errors call it ``where``."""
     (name, index), *further = steps
-    called, found = under(where, name), holder.get(name)
+    path, current = under(where, name), holder.get(name)
 
     def inner(item: Any, place: str) -> Any:
         if not further:
@@ -260,19 +260,19 @@ def _changed(holder: Mapping[str, Any], where: str, steps: Sequence[_Step], key:
             raise ScenarioError(f"{key}: {place} is no table, but {shown(item)}")
         return _changed(item, place, further, key, value)
 
-    if index is None and (not further or isinstance(found, Mapping)):
-        return {**holder, name: inner(found, called)}
+    if index is None and (not further or isinstance(current, Mapping)):
+        return {**holder, name: inner(current, path)}
     if index is None and name not in holder and name not in _LISTS:
-        return {**holder, name: inner({}, called)}
-    if found is None or found in ([], ()):
-        raise ScenarioError(f"{key}: the scenario has no {called}")
-    if not isinstance(found, list | tuple):
-        raise ScenarioError(f"{key}: {called} is no {'list' if index is not None else 'table'}, but {shown(found)}")
-    if index is not None and index >= len(found):
-        raise ScenarioError(f"{key}: {called} has {len(found)} items, numbered from 0")
-    items = list(found)
+        return {**holder, name: inner({}, path)}
+    if current is None or current in ([], ()):
+        raise ScenarioError(f"{key}: the scenario has no {path}")
+    if not isinstance(current, list | tuple):
+        raise ScenarioError(f"{key}: {path} is no {'list' if index is not None else 'table'}, but {shown(current)}")
+    if index is not None and index >= len(current):
+        raise ScenarioError(f"{key}: {path} has {len(current)} items, numbered from 0")
+    items = list(current)
     for number in range(len(items)) if index is None else (index,):
-        items[number] = inner(items[number], f"{called}[{number}]")
+        items[number] = inner(items[number], f"{path}[{number}]")
     return {**holder, name: items}
 
 
@@ -281,7 +281,7 @@ _Step = tuple[str, int | None]
 
 
 def _step(step: str, key: str) -> _Step:
-    matched = _KEY.fullmatch(step)
-    if matched is None:
+    match = _KEY.fullmatch(step)
+    if match is None:
         raise ScenarioError(f"{shown(key)} is no key such as 'node.paging_ratio' or 'publishers[0].rate'")
-    return matched[1], None if matched[2] is None else int(matched[2])
+    return match[1], None if match[2] is None else int(match[2])

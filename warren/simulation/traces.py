@@ -54,17 +54,17 @@ def read_trace(path: Any, time_column: Any = TIME, rate_column: Any | None = Non
     with inside("path"):
         name = line(path)
     with inside("time_column"):
-        of_time = line(time_column)
+        time_name = line(time_column)
     with inside("rate_column"):
-        of_rate = None if rate_column is None else line(rate_column)
+        rate_name = None if rate_column is None else line(rate_column)
     with inside("gaps"):
-        wanted: Gaps = one_of(gaps, Gaps)
+        gap_mode: Gaps = one_of(gaps, Gaps)
     with inside(f"{name}: "):
         frame = _rows(name)
-        at_s = _times(_column(frame, of_time))
-        in_all = of_rate is None and RATE not in frame.columns and MESSAGES in frame.columns
-        values = _numbers(_column(frame, of_rate or (MESSAGES if in_all else RATE)))
-        return _traced(name, at_s, values, wanted, in_all=in_all)
+        at_s = _times(_column(frame, time_name))
+        in_all = rate_name is None and RATE not in frame.columns and MESSAGES in frame.columns
+        values = _numbers(_column(frame, rate_name or (MESSAGES if in_all else RATE)))
+        return _traced(name, at_s, values, gap_mode, in_all=in_all)
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,14 +124,14 @@ def _parquet(path: str) -> pd.DataFrame:
 
 def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
     if name in frame.columns:
-        found = frame[name]
-        if isinstance(found, pd.DataFrame):
-            raise ScenarioError(f"there are {found.shape[1]} columns {shown(name)}")
-        return found
-    names = [shown(str(each)) for each in frame.columns[:_MOST_NAMES]]
+        column = frame[name]
+        if isinstance(column, pd.DataFrame):
+            raise ScenarioError(f"there are {column.shape[1]} columns {shown(name)}")
+        return column
+    names = [shown(str(column_name)) for column_name in frame.columns[:_MOST_NAMES]]
     others = " …" if len(frame.columns) > _MOST_NAMES else ""
-    wanted = f"{name!r} or {MESSAGES!r}" if name == RATE else repr(name)
-    raise ScenarioError(f"there is no column {wanted}; its columns are {', '.join(names)}{others}")
+    expected = f"{name!r} or {MESSAGES!r}" if name == RATE else repr(name)
+    raise ScenarioError(f"there is no column {expected}; its columns are {', '.join(names)}{others}")
 
 
 def _numbers(column: pd.Series[Any]) -> Floats:
@@ -183,11 +183,11 @@ def _format(column: pd.Series[Any]) -> str | None:
     return None if pd.api.types.is_datetime64_any_dtype(column) else "ISO8601"
 
 
-def _refuse(column: pd.Series[Any], index: int, wanted: str) -> None:
+def _refuse(column: pd.Series[Any], index: int, expected: str) -> None:
     value = column.iloc[index]
     missing = value is None or value is pd.NaT or value == "" or (isinstance(value, float) and np.isnan(value))
-    said = "is missing" if missing else f"must be {wanted}, not {shown(value)}"
-    raise ScenarioError(f"row {index + 1}: {column.name} {said}")
+    problem = "is missing" if missing else f"must be {expected}, not {shown(value)}"
+    raise ScenarioError(f"row {index + 1}: {column.name} {problem}")
 
 
 # ── the trace ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,27 +23,27 @@ _BEYOND: Final = 1e300  # infinities, what is no number, and whole numbers too l
 
 
 class ScenarioError(SettingsError):
-    """A scenario that cannot be: which key, and why."""
+    """An invalid scenario: which key, and why."""
 
 
 def period(value: object) -> float:
     """Return the seconds of a period, from a number of them or a text with its unit. From 0 to a year."""
-    if isinstance(value, str) and (matched := _PERIOD.fullmatch(value.strip())) and matched[2] in _SECONDS_OF_UNIT:
-        found = round(float(matched[1]) * _SECONDS_OF_UNIT[matched[2]], 9)
+    if isinstance(value, str) and (match := _PERIOD.fullmatch(value.strip())) and match[2] in _SECONDS_OF_UNIT:
+        seconds = round(float(match[1]) * _SECONDS_OF_UNIT[match[2]], 9)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND:
-        found = float(value)
+        seconds = float(value)
     else:
         raise ScenarioError(f" must be a time such as 2.5, '250ms' or '10min', not {shown(value)}")
-    if not 0.0 <= found <= LONGEST_S:
+    if not 0.0 <= seconds <= LONGEST_S:
         raise ScenarioError(f" must be 0 s … 366 days, not {shown(value)}")
-    return found
+    return seconds
 
 
 def clock(value: object) -> float:
     """Return the seconds since midnight of a time of day, ``"HH:MM"`` or ``"HH:MM:SS"``."""
-    matched = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
-    if matched is not None:
-        hour, minute, second = int(matched[1]), int(matched[2]), int(matched[3] or 0)
+    match = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is not None:
+        hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
         if hour <= 24 and minute < 60 and second < 60 and hour * 3600 + minute * 60 + second <= DAY_S:
             return float(hour * 3600 + minute * 60 + second)
     raise ScenarioError(f" must be a time of day such as '09:30', not {shown(value)}")

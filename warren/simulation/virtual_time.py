@@ -49,7 +49,7 @@ class Event:
         return self._event
 
     def set(self) -> None:
-        """Let those go on that wait now."""
+        """Wake the processes that wait now."""
         if self._event is not None:
             event, self._event = self._event, None
             event.succeed()

@@ -36,10 +36,10 @@ from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 Note = Callable[[str], object]
 Arguments = Mapping[str, Any]
 Declared = Mapping[tuple[str, str], Arguments]
-"""The arguments of queues, by vhost and name; ``""``: of whichever vhost."""
+"""The arguments of queues, by vhost and name; ``""``: of any vhost."""
 
 _LEVELS_ABOVE: Final = 3
-"""A vhost's folder lies so deep in a warren's directory, which has the definitions."""
+"""How deep a vhost's folder lies in a warren's directory, which has the definitions."""
 _DEAD_LETTERS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-overflow")
 _MOST_DEFINITIONS_BYTES: Final = 256 << 20
 
@@ -91,48 +91,50 @@ def queues_of_directory(
             declared = dict(_declared(place.files, source, said))
             if definitions is not None:
                 declared |= _exported(os.fspath(definitions))
-            found = list(_found(source, vhost, queues, declared, said))
-    if not found:
+            directory_queues = list(_found(source, vhost, queues, declared, said))
+    if not directory_queues:
         which = "" if vhost is None and not queues else " of that name"
         because = f": {notes[0]}" if notes else ""
         raise ScenarioError(f"{name}: there is no queue{which} that can be read{because}")
-    several = {one for one, times in Counter(each.name for each in found).items() if times > 1}
-    specs = [_spec(each, each.name in several, declared, said) for each in found]
+    several = {
+        queue_name for queue_name, times in Counter(queue.name for queue in directory_queues).items() if times > 1
+    }
+    specs = [_spec(queue, queue.name in several, declared, said) for queue in directory_queues]
     return tuple(sorted((spec for spec in specs if spec is not None), key=lambda spec: spec.name))
 
 
 def _found(
     source: Source, vhost: str | None, queues: Sequence[str], declared: Declared, note: Note
 ) -> Iterator[_Found]:
-    for each in source.vhosts:
-        name = to_text(each.name)
+    for opened_vhost in source.vhosts:
+        name = to_text(opened_vhost.name)
         if vhost is None or name == vhost:
-            yield from _found_in(each, name, queues, declared, note)
-        for problem in each.problems:
+            yield from _found_in(opened_vhost, name, queues, declared, note)
+        for problem in opened_vhost.problems:
             if problem.severity == "damage":
                 note(str(problem))
 
 
 def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: Declared, note: Note) -> Iterator[_Found]:
-    found: dict[str, _Found | None] = {}
+    by_name: dict[str, _Found | None] = {}
     for directory in vhost.queues:
         base_name, level = split_level(directory.name)
         name = to_text(base_name) or posixpath.basename(directory.path)
-        counted = _counted(directory, note) if not queues or name in queues else None
-        if counted is None:
-            found.setdefault(name, None)
+        totals = _counted(directory, note) if not queues or name in queues else None
+        if totals is None:
+            by_name.setdefault(name, None)
             continue
-        one = found.get(name) or _Found(vhost_name, name)
-        found[name] = one
-        one.ready += counted[0]
-        one.payload_bytes += counted[1]
+        queue = by_name.get(name) or _Found(vhost_name, name)
+        by_name[name] = queue
+        queue.ready += totals[0]
+        queue.payload_bytes += totals[1]
         if level is not None:
-            one.top = level if one.top is None else max(one.top, level)
+            queue.top = level if queue.top is None else max(queue.top, level)
     if vhost.is_whole:  # a queue that was never used has no directory
-        for of_vhost, name in declared:
-            if of_vhost in (vhost_name, "") and (not queues or name in queues):
-                found.setdefault(name, _Found(vhost_name, name))
-    yield from (one for one in found.values() if one is not None)
+        for declared_vhost, name in declared:
+            if declared_vhost in (vhost_name, "") and (not queues or name in queues):
+                by_name.setdefault(name, _Found(vhost_name, name))
+    yield from (queue for queue in by_name.values() if queue is not None)
 
 
 def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
@@ -152,25 +154,25 @@ def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
     return summary.ready, summary.payload_bytes
 
 
-def _spec(found: _Found, with_vhost: bool, declared: Declared, note: Note) -> QueueSpec | None:
+def _spec(queue: _Found, with_vhost: bool, declared: Declared, note: Note) -> QueueSpec | None:
     """Return the queue as a scenario has it. ``None``: a scenario cannot have it."""
-    name = printable(f"{found.vhost}/{found.name}" if with_vhost else found.name)
-    body = ConstantSize(min(round(found.payload_bytes / found.ready), LARGEST)) if found.ready else ConstantSize(1000)
-    arguments = dict(declared.get((found.vhost, found.name)) or declared.get(("", found.name)) or {})
-    if found.top is not None:
-        arguments.setdefault("x-max-priority", max(found.top, 1))
-    wrong: ScenarioError | None = None
+    name = printable(f"{queue.vhost}/{queue.name}" if with_vhost else queue.name)
+    body = ConstantSize(min(round(queue.payload_bytes / queue.ready), LARGEST)) if queue.ready else ConstantSize(1000)
+    arguments = dict(declared.get((queue.vhost, queue.name)) or declared.get(("", queue.name)) or {})
+    if queue.top is not None:
+        arguments.setdefault("x-max-priority", max(queue.top, 1))
+    problem: ScenarioError | None = None
     for left_out in ((), _DEAD_LETTERS, arguments):
-        kept = {key: value for key, value in arguments.items() if key not in left_out}
+        retained = {key: value for key, value in arguments.items() if key not in left_out}
         try:
-            spec = QueueSpec(name=name, messages=found.ready, body=body, arguments=kept)
+            spec = QueueSpec(name=name, messages=queue.ready, body=body, arguments=retained)
         except ScenarioError as error:
-            wrong = wrong or error
+            problem = problem or error
             continue
-        if wrong is not None:
-            note(f"queue {name}: {', '.join(key for key in arguments if key not in kept)} left out: {wrong}")
+        if problem is not None:
+            note(f"queue {name}: {', '.join(key for key in arguments if key not in retained)} left out: {problem}")
         return attrs.evolve(spec, lazy=spec.arguments.get("x-queue-mode") == "lazy")
-    note(f"queue {name} is left out: {wrong}")
+    note(f"queue {name} is left out: {problem}")
     return None
 
 
@@ -217,10 +219,10 @@ def _exported(path: str) -> dict[tuple[str, str], Arguments]:
 
 
 def _arguments(queues: Any) -> Iterator[tuple[tuple[str, str], Arguments]]:
-    for item in queues if isinstance(queues, Sequence) else ():
-        if not isinstance(item, Mapping) or item.get("durable") is not True:  # gone with the broker
+    for definition in queues if isinstance(queues, Sequence) else ():
+        if not isinstance(definition, Mapping) or definition.get("durable") is not True:  # gone with the broker
             continue
-        vhost, name, arguments = item.get("vhost", ""), item.get("name"), item.get("arguments")
+        vhost, name, arguments = definition.get("vhost", ""), definition.get("name"), definition.get("arguments")
         kind = arguments.get("x-queue-type", "classic") if isinstance(arguments, Mapping) else None
         if isinstance(vhost, str) and isinstance(name, str) and isinstance(arguments, Mapping) and kind == "classic":
             yield (vhost, name), arguments
@@ -241,19 +243,19 @@ def with_queues(scenario: Scenario, queues: Sequence[QueueSpec]) -> Scenario:
 
 def merged(own: Sequence[QueueSpec], found: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
     """Return the queues of a scenario and of a directory, each once."""
-    there = {spec.name: spec for spec in found}
+    from_directory = {spec.name: spec for spec in found}
     merged: list[QueueSpec] = []
     for index, spec in enumerate(own):
-        if spec.count > 1 and (both := next((name for name in spec.names if name in there), None)) is not None:
+        if spec.count > 1 and (both := next((name for name in spec.names if name in from_directory), None)) is not None:
             raise ScenarioError(
                 f"queues[{index}]: {both!r} of the group {spec.name!r} is in the directory, too; left out of the "
                 "scenario, the directory's queues are there by themselves"
             )
-        filled = there.pop(spec.name, None)
+        filled = from_directory.pop(spec.name, None)
         if filled is None:
             merged.append(spec)
         elif spec.count > 1:
             raise ScenarioError(f"queues[{index}]: {spec.name!r} is a group, and in the directory a queue")
         else:
             merged.append(attrs.evolve(spec, durable=True, messages=filled.messages, body=filled.body))
-    return (*merged, *there.values())
+    return (*merged, *from_directory.values())

@@ -186,14 +186,14 @@ class SimulatedPublisher:
                 self._unconfirmed += end - start
                 token = partial(self._answered, end - start)
             if isinstance(spec.body, ConstantSize):
-                made = [body(spec.body.size)] * (end - start)
+                message_bodies = [body(spec.body.size)] * (end - start)
             else:
-                made = bodies(group.sizes[start:end])
+                message_bodies = bodies(group.sizes[start:end])
             self._queue.publish(
                 Publication(
                     envelope(self._queue.name, persistent=kind),
                     group.ids[16 * start : 16 * end],
-                    made,
+                    message_bodies,
                     self._expiration_ms,
                     spec.priority,
                     token,
@@ -303,23 +303,23 @@ class SimulatedConsumer:
 
     def _service_ends(self) -> Times:
         """Return when it will have handled each message of one granule, at least one: ns from now."""
-        most = self.buffered
+        limit = self.buffered
         if self._spec.rate is None:
-            return np.zeros(most, np.int64)
+            return np.zeros(limit, np.int64)
         mean_ns = NS / (self._spec.rate * self.factor)
         in_granule = self._granularity_ns / mean_ns
         if self._spec.service == "constant":
-            most = max(1, min(most, int(in_granule)))
-            if self._even[0] != (most, mean_ns):
-                self._even = (most, mean_ns), np.rint(np.arange(1, most + 1) * mean_ns).astype(np.int64)
+            limit = max(1, min(limit, int(in_granule)))
+            if self._even[0] != (limit, mean_ns):
+                self._even = (limit, mean_ns), np.rint(np.arange(1, limit + 1) * mean_ns).astype(np.int64)
             return self._even[1]
-        most = min(most, int(1.5 * in_granule) + 16, _DRAWN_AT_ONCE)  # seldom more, and then in two parts
-        if len(self._drawn) < most:
+        limit = min(limit, int(1.5 * in_granule) + 16, _DRAWN_AT_ONCE)  # seldom more, and then in two parts
+        if len(self._drawn) < limit:
             self._drawn = np.concatenate([self._drawn, self._rng.exponential(size=_DRAWN_AT_ONCE)])
         if not self._granularity_ns:
             ends = self._drawn[:1] * mean_ns
         else:
-            ends = np.cumsum(self._drawn[:most]) * mean_ns
+            ends = np.cumsum(self._drawn[:limit]) * mean_ns
             ends = ends[: max(1, int(np.searchsorted(ends, self._granularity_ns)))]
         self._drawn = self._drawn[len(ends) :]
         rounded: Times = np.rint(ends).astype(np.int64)
@@ -332,16 +332,16 @@ class SimulatedConsumer:
         ids: list[bytes] = []
         tags: list[range] = []
         while count:
-            some, first_tag, held = buffer[0]
-            end = min(at + count, held)
-            ids.append(some[16 * at : 16 * end])
+            chunk_ids, first_tag, chunk_count = buffer[0]
+            end = min(at + count, chunk_count)
+            ids.append(chunk_ids[16 * at : 16 * end])
             if first_tag and tags and tags[-1].stop == first_tag + at:
                 tags[-1] = range(tags[-1].start, first_tag + end)
             elif first_tag:
                 tags.append(range(first_tag + at, first_tag + end))
             count -= end - at
             at = end
-            if end == held:
+            if end == chunk_count:
                 buffer.popleft()
                 at = 0
         self._taken_of_first = at
@@ -373,8 +373,8 @@ class SimulatedConsumer:
 
     def _by_fate(self, tags: list[range]) -> Iterator[tuple[bool, list[range]]]:
         numbers = np.concatenate([np.arange(part.start, part.stop) for part in tags])
-        back = self._rng.random(len(numbers)) < self._spec.requeue
-        for acked, some in ((True, numbers[~back]), (False, numbers[back])):
-            if len(some):
-                pieces = np.split(some, np.flatnonzero(np.diff(some) != 1) + 1)
+        is_requeued = self._rng.random(len(numbers)) < self._spec.requeue
+        for acked, tag_numbers in ((True, numbers[~is_requeued]), (False, numbers[is_requeued])):
+            if len(tag_numbers):
+                pieces = np.split(tag_numbers, np.flatnonzero(np.diff(tag_numbers) != 1) + 1)
                 yield acked, [range(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]

@@ -46,9 +46,9 @@ def check_duckdb() -> None:
     """Raises :class:`MissingDuckDBError` where DuckDB or pyarrow is not installed."""
     import importlib.util  # noqa: PLC0415 - nobody else needs it
 
-    for needed in _NEEDED:
-        if importlib.util.find_spec(needed) is None:
-            raise MissingDuckDBError(needed)
+    for module in _NEEDED:
+        if importlib.util.find_spec(module) is None:
+            raise MissingDuckDBError(module)
 
 
 def connect(

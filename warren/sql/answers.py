@@ -37,7 +37,7 @@ from warren.sql.statements import Answer
 Write = Callable[[bytes], object]
 
 _ROWS: Final = 1024
-_ESCAPES: Final = {one: f"\\x{one:02X}" for one in range(256) if not 32 <= one < 127 or one == ord("\\")}
+_ESCAPES: Final = {byte: f"\\x{byte:02X}" for byte in range(256) if not 32 <= byte < 127 or byte == ord("\\")}
 
 _AS_THEY_ARE: Final = frozenset({"VARCHAR", "BIGINT", "INTEGER", "SMALLINT", "TINYINT", "HUGEINT"})
 _UNPLAIN: Final = re.compile(rb"[^ -\[\]-~]")
@@ -45,7 +45,7 @@ _UNPLAIN: Final = re.compile(rb"[^ -\[\]-~]")
 
 
 def write_csv(answer: Answer, write: Write) -> None:
-    """Names, and a line for each row."""
+    """Write the names, and a line for each row."""
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(answer.names)
@@ -64,29 +64,29 @@ def _taken(lines: io.StringIO) -> bytes:
 
 
 def write_jsonl(answer: Answer, write: Write) -> None:
-    """A JSON object on a line for each row."""
+    """Write a JSON object on a line for each row."""
     names = _distinct(answer.names)
     for row in _converted(answer, as_json):
         write(to_json(dict(zip(names, row, strict=True))) + b"\n")
 
 
 def _converted(answer: Answer, convert: Callable[[Any], Any]) -> Iterator[list[Any]]:
-    """The rows; what is text or a whole number in every format is not looked at. JSON is a text where all is text."""
-    others = [
+    """Yield the rows, converted, except text and whole numbers. JSON is parsed only for JSON lines."""
+    conversions = [
         (number, json.loads if column.kind == "JSON" and convert is as_json else convert)
         for number, column in enumerate(answer.columns)
         if column.kind not in _AS_THEY_ARE
     ]
     for row in answer.rows():
         values = list(row)
-        for number, of in others:
+        for number, converter in conversions:
             if values[number] is not None:
-                values[number] = of(values[number])
+                values[number] = converter(values[number])
         yield values
 
 
 def write_markdown(answer: Answer, write: Write) -> None:
-    """A table in Markdown."""
+    """Write a table in Markdown."""
     write(_markdown_line(answer.names))
     write(_markdown_line("---:" if is_number(column.kind) else "---" for column in answer.columns))
     for row in answer.rows():
@@ -99,7 +99,7 @@ def _markdown_line(cells: Iterable[str]) -> bytes:
 
 
 def write_parquet(answer: Answer, write: Write) -> None:
-    """A file of Parquet."""
+    """Write a Parquet file."""
     import pyarrow as pa  # noqa: PLC0415 - text needs none of these
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -111,7 +111,7 @@ def write_parquet(answer: Answer, write: Write) -> None:
             pending: list[pa.RecordBatch] = []
             for batch in batches:
                 pending.append(batch)
-                if sum(one.nbytes for one in pending) >= GROUP_BYTES or sum(map(len, pending)) >= GROUP_ROWS:
+                if sum(part.nbytes for part in pending) >= GROUP_BYTES or sum(map(len, pending)) >= GROUP_ROWS:
                     writer.write_table(pa.Table.from_batches(pending))
                     pending = []
             writer.write_table(pa.Table.from_batches(pending, batches.schema))
@@ -132,15 +132,15 @@ _INTS: Final = ("INTEGER", "UINTEGER")
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names, each once: an object has one value for each."""
-    found: dict[str, None] = {}
+    """Return the names, made unique: an object has one value for each."""
+    distinct: dict[str, None] = {}
     for name in names:
-        other, number = name, 1
-        while other in found:
+        candidate, number = name, 1
+        while candidate in distinct:
             number += 1
-            other = f"{name}_{number}"
-        found[other] = None
-    return list(found)
+            candidate = f"{name}_{number}"
+        distinct[candidate] = None
+    return list(distinct)
 
 
 def as_text(value: Any) -> str:
@@ -181,9 +181,9 @@ def as_json(value: Any) -> Json:
         case bytes():
             return base64.b64encode(value).decode()
         case list() | tuple():
-            return [as_json(one) for one in value]
+            return [as_json(element) for element in value]
         case dict():
-            return {str(as_text(key)): as_json(one) for key, one in value.items()}
+            return {str(as_text(key)): as_json(element) for key, element in value.items()}
         case decimal.Decimal():
             return int(value) if value == value.to_integral_value() else float(value)
         case datetime.datetime() | datetime.date() | datetime.time():

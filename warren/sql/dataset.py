@@ -43,16 +43,16 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     def scanner(
         self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: object
     ) -> TableScanner:
-        """What is to be read: these columns, of the rows for which the filter is true. Planned at once."""
+        """Return a scanner of these columns, of the rows for which the filter is true. Its tasks are planned here."""
         names = tuple(self.schema.names if columns is None else columns)
-        needed = frozenset[str]() if filter is None else columns_of(filter)
-        asked = frozenset(self.schema.names) if needed is None else needed.union(names)
-        wanted = Wanted.of(() if filter is None else bounds_of(filter), asked)
+        filter_columns = frozenset[str]() if filter is None else columns_of(filter)
+        columns_read = frozenset(self.schema.names) if filter_columns is None else filter_columns.union(names)
+        selection = Wanted.of(() if filter is None else bounds_of(filter), columns_read)
         table = TABLES[self._name]
         with self._directories.scanning.failures():
             self._directories.refuse_live_nodes()
-            tasks = tuple(plan(table, self._directories.nodes, self._directories.options, wanted))
-        return TableScanner(table, self._directories, names, filter, wanted, tasks)
+            tasks = tuple(plan(table, self._directories.nodes, self._directories.options, selection))
+        return TableScanner(table, self._directories, names, filter, selection, tasks)
 
 
 @attrs.frozen(eq=False)
@@ -68,7 +68,7 @@ class TableScanner:
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """The columns that come."""
+        """The columns of the result."""
         return pa.schema([self.table.schema.field(name) for name in self.columns])
 
     def to_reader(self) -> pa.RecordBatchReader:

@@ -21,10 +21,10 @@ from warren.tables.places import Node, find_nodes
 
 
 class Watcher(Protocol):
-    """Receives how far the scans of a connection are."""
+    """Receives the progress of a connection's scans."""
 
     def begun(self, table: str, tasks: int) -> Any:
-        """A scan of a table has begun, with ``tasks`` tasks; return what it is known by afterwards."""
+        """A scan of a table has begun, with ``tasks`` tasks; return its identifier."""
 
     def told(self, scan: Any, task: int) -> object:
         """A scan has a batch of ``task``; when the scan has ended, ``task`` is the number of tasks."""
@@ -35,7 +35,7 @@ class Scanning:
     """What the scans of a connection tell."""
 
     failed: BaseException | None = None
-    """What the last one that failed failed for: DuckDB makes a text of it."""
+    """The error of the last scan that failed, of which DuckDB passes on only the text."""
     watcher: Watcher | None = None
 
     def begun(self, table: str, tasks: int) -> Any:
@@ -47,7 +47,7 @@ class Scanning:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Notes what reading fails for."""
+        """Note the error with which reading fails."""
         try:
             yield
         except GeneratorExit:
@@ -73,12 +73,12 @@ class Directories:
     ) -> Self:
         """See :func:`warren.sql.connect`."""
         archives = ExitStack()
-        given = tuple(os.fspath(path) for path in paths)
+        path_texts = tuple(os.fspath(path) for path in paths)
         with archives:
-            nodes = find_nodes(given, archives=archives)
+            nodes = find_nodes(path_texts, archives=archives)
             archives = archives.pop_all()
         options = ReadOptions(
-            paths=given, table="", mode="failfast" if failfast else "permissive", settings=settings or {}
+            paths=path_texts, table="", mode="failfast" if failfast else "permissive", settings=settings or {}
         )
         return cls(tuple(nodes), options, archives)
 

@@ -44,12 +44,12 @@ class Literal:
 
 @attrs.frozen
 class Call:
-    """A function of others."""
+    """A function with other parts as arguments."""
 
     function: str
     arguments: tuple[Field | Literal | Call, ...]
     options: Any
-    """Of the function, by their names; ``None`` without."""
+    """The function's options by name; ``None`` if it has none."""
 
 
 Part = Field | Literal | Call
@@ -57,14 +57,14 @@ Part = Field | Literal | Call
 
 def bounds_of(expression: pc.Expression) -> Iterator[tuple[str, Bounds]]:
     """Bounds of single columns that hold wherever the expression is true."""
-    whole = taken_apart(expression)
-    return iter(()) if whole is None else _bounds(whole)
+    root = taken_apart(expression)
+    return iter(()) if root is None else _bounds(root)
 
 
 def columns_of(expression: pc.Expression) -> frozenset[str] | None:
-    """The columns that an expression asks for; ``None``: that is not known."""
-    whole = taken_apart(expression)
-    return None if whole is None else frozenset(_fields(whole))
+    """Return the columns that an expression uses; ``None``: they are not known."""
+    root = taken_apart(expression)
+    return None if root is None else frozenset(_fields(root))
 
 
 def taken_apart(expression: pc.Expression) -> Part | None:
@@ -73,11 +73,11 @@ def taken_apart(expression: pc.Expression) -> Part | None:
         _, (pickled, *_) = expression.__reduce__()
         with pa.ipc.open_file(pickled) as opened:
             values = [column[0].as_py() for column in opened.get_batch(0).columns]
-            said = opened.schema.to_string(truncate_metadata=False, show_field_metadata=False)
-        lines: Iterator[tuple[str, str]] = iter(_LINE.findall(said.partition("-- schema metadata --\n")[2]))
+            schema_text = opened.schema.to_string(truncate_metadata=False, show_field_metadata=False)
+        lines: Iterator[tuple[str, str]] = iter(_LINE.findall(schema_text.partition("-- schema metadata --\n")[2]))
         kind, text = next(lines)
-        whole = _part(kind, text, lines, values)
-        return whole if next(lines, None) is None else None
+        root = _part(kind, text, lines, values)
+        return root if next(lines, None) is None else None
     except (pa.ArrowException, LookupError, ValueError, TypeError, StopIteration, RecursionError):
         return None
 
@@ -91,13 +91,13 @@ def _part(kind: str, text: str, lines: Iterator[tuple[str, str]], values: list[A
         raise ValueError(kind)
     arguments: list[Part] = []
     options = None
-    for inner, said in lines:
-        if inner == "end":
+    for inner_kind, inner_text in lines:
+        if inner_kind == "end":
             return Call(text, tuple(arguments), options)
-        if inner == "options":
-            options = values[int(said)]
+        if inner_kind == "options":
+            options = values[int(inner_text)]
         else:
-            arguments.append(_part(inner, said, lines, values))
+            arguments.append(_part(inner_kind, inner_text, lines, values))
     raise ValueError("no end")
 
 
@@ -106,8 +106,8 @@ def _fields(part: Part) -> Iterator[str]:
         case Field(name):
             yield name
         case Call(arguments=arguments):
-            for one in arguments:
-                yield from _fields(one)
+            for argument in arguments:
+                yield from _fields(argument)
         case Literal():
             pass
 
@@ -124,8 +124,8 @@ def _bounds(part: Part) -> Iterator[tuple[str, Bounds]]:
         case Call("is_in", (Field(name),), {"value_set": list(values)}) if None not in values:
             yield name, Bounds(choice=frozenset(values))
         case Call(function, (Field(name), Literal(value))) if value is not None:
-            if (found := _compared(function, value)) is not None:
-                yield name, found
+            if (bounds := _compared(function, value)) is not None:
+                yield name, bounds
         case _:
             pass
 
@@ -143,8 +143,8 @@ def _compared(function: str, value: Any) -> Bounds | None:
 
 
 def _either(left: dict[str, Bounds], right: dict[str, Bounds]) -> Iterator[tuple[str, Bounds]]:
-    """What holds of a column whichever of both is true; said of what both choose from."""
-    for name, one in left.items():
-        other = right.get(name)
-        if other is not None and one.choice is not None and other.choice is not None:
-            yield name, Bounds(choice=one.choice | other.choice)
+    """Yield the bounds that hold if either side is true, for columns that both sides limit to a choice."""
+    for name, left_bounds in left.items():
+        right_bounds = right.get(name)
+        if right_bounds is not None and left_bounds.choice is not None and right_bounds.choice is not None:
+            yield name, Bounds(choice=left_bounds.choice | right_bounds.choice)

@@ -30,7 +30,7 @@ class ScanBars:
         return self._bars.add_task(table, total=tasks)
 
     def told(self, scan: TaskID, task: int) -> None:
-        """It has come to that task."""
+        """The scan has reached that task."""
         if not self._is_shown and time.monotonic() - self._begun > _AFTER_S:
             self._is_shown = True
             self._bars.start()
@@ -38,6 +38,6 @@ class ScanBars:
             self._bars.update(scan, completed=task)
 
     def close(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         if self._is_shown:
             self._bars.stop()

@@ -18,7 +18,7 @@ from warren.sql import SqlError
 from warren.sql.directories import Directories
 
 _FETCH_ROWS: Final = 2048
-"""What DuckDB makes at a time, too."""
+"""Rows that are fetched at a time, as many as DuckDB makes."""
 
 _WHERE: Final = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 _CUT: Final = "..."
@@ -40,22 +40,22 @@ class Answer:
 
     columns: tuple[Column, ...]
     connection: duckdb.DuckDBPyConnection
-    """Has run the statement."""
+    """The connection that ran the statement."""
     relation: Any = None
-    """In its place: what runs it when batches are asked for."""
+    """Runs the statement instead if batches are asked for."""
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """The names of the columns."""
         return [column.name for column in self.columns]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Its rows as Python's values, once."""
-        while some := self.connection.fetchmany(_FETCH_ROWS):
-            yield from some
+        """Yield the rows as Python's values, once."""
+        while rows := self.connection.fetchmany(_FETCH_ROWS):
+            yield from rows
 
     def batches(self) -> pa.RecordBatchReader:
-        """Its rows as Arrow's batches."""
+        """Return the rows as Arrow's batches."""
         return self.relation.to_arrow_reader(_FETCH_ROWS)
 
 
@@ -82,8 +82,8 @@ class Statements:
             if not statements:
                 raise SqlError("no statement")
             *others, last = statements
-            for one in others:
-                self._connection.execute(one)
+            for statement in others:
+                self._connection.execute(statement)
             if duckdb.ExpectedResultType.NOTHING in last.expected_result_type:
                 self._connection.execute(last)
                 return None
@@ -93,8 +93,8 @@ class Statements:
                     tuple(map(Column, relation.columns, map(str, relation.types))), self._connection, relation
                 )
             self._connection.execute(last)
-            described = self._connection.description or ()
-            return Answer(tuple(Column(name, str(kind)) for name, kind, *_ in described), self._connection)
+            description = self._connection.description or ()
+            return Answer(tuple(Column(name, str(kind)) for name, kind, *_ in description), self._connection)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -112,11 +112,11 @@ class Statements:
 def said_by(error: duckdb.Error) -> str:
     """An error of DuckDB's in one line, with the place that its arrow points at."""
     text = str(error).strip()
-    found = _WHERE.search(text)
-    if found is None:
+    match = _WHERE.search(text)
+    if match is None:
         return " ".join(text.split())
-    number, shown, blanks = found.groups()
-    where = f"line {number}"
-    if not shown.startswith(_CUT):
-        where += f", column {len(blanks) - len(f'LINE {number}: ') + 1}"
-    return f"{' '.join(text[: found.start()].split())} ({where})"
+    number, line_text, blanks = match.groups()
+    position = f"line {number}"
+    if not line_text.startswith(_CUT):
+        position += f", column {len(blanks) - len(f'LINE {number}: ') + 1}"
+    return f"{' '.join(text[: match.start()].split())} ({position})"

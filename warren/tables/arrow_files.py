@@ -1,6 +1,6 @@
 """Files of any system that pyarrow knows (S3, GS, HDFS, Azure), through the interface that the engines read from.
 
-Paths are URIs without a query: ``s3://bucket/broker-1/msg_stores``. Errors and rows name files so. What opens the
+Paths are URIs without a query: ``s3://bucket/broker-1/msg_stores``. Errors and rows name files this way. What opens the
 system (an endpoint, a region, keys) is the query of the URI that the user gave, and the environment; none of it is in a
 path.
 
@@ -71,7 +71,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def moved(secret: str, shown: str) -> str:
-    """What opens another place (``shown``) of the system that ``secret`` opens."""
+    """Return the URI ``secret`` with the path of ``shown``."""
     new = urlsplit(shown, allow_fragments=False)
     return urlsplit(secret, allow_fragments=False)._replace(path=new.path).geturl()
 
@@ -80,7 +80,7 @@ def moved(secret: str, shown: str) -> str:
 def _connected(secret: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The system that holds a bucket (or whatever stands between ``://`` and ``/``), and what pyarrow calls the bucket.
 
-    It is not asked for before it is needed: a process that was forked from one that had it open would hang.
+    It is opened only when needed: a process that was forked from one that had it open would hang.
     """
     import pyarrow.fs  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ class _Info:
 
 @attrs.define(eq=False)
 class ArrowFileSystem(UnchangingFileSystem):
-    """The directory that ``secret`` opens, with all below it; whatever would write raises :class:`StorageError`."""
+    """The directory that ``secret`` opens, with all below it; methods that write raise :class:`StorageError`."""
 
     secret: str = attrs.field(repr=False)
     _root: str = attrs.field(init=False)
@@ -161,7 +161,7 @@ class ArrowFileSystem(UnchangingFileSystem):
         return self._known(path).modified_ms
 
     def _ask(self, path: str, question: Callable[[Any, str], _Result]) -> _Result:
-        """What pyarrow says of that path."""
+        """Return pyarrow's answer to a question about a path."""
         with _refusals(path):
             if not f"{path}/".startswith(f"{self._bucket}/"):
                 raise ValueError(f"does not lie in {self._bucket}")
@@ -169,15 +169,15 @@ class ArrowFileSystem(UnchangingFileSystem):
             return question(system, bucket + path[len(self._bucket) :].rstrip("/"))
 
     def _listing(self, path: str) -> dict[str, _Info]:
-        """What is in a directory; empty if it is missing."""
+        """Return what is in a directory; empty if it is missing."""
         import pyarrow.fs  # noqa: PLC0415
 
-        found = self._listings.get(path)
-        if found is None:
+        listing = self._listings.get(path)
+        if listing is None:
             selector = functools.partial(pyarrow.fs.FileSelector, allow_not_found=True)
-            every = self._ask(path, lambda system, at: system.get_file_info(selector(at)))
-            found = self._listings[path] = {one.base_name: _info_of(one) for one in every if one.base_name}
-        return found
+            infos = self._ask(path, lambda system, at: system.get_file_info(selector(at)))
+            listing = self._listings[path] = {info.base_name: _info_of(info) for info in infos if info.base_name}
+        return listing
 
     def _info(self, path: str) -> _Info | None:
         directory, _, name = path.rpartition("/")
@@ -185,8 +185,8 @@ class ArrowFileSystem(UnchangingFileSystem):
             return self._listing(directory).get(name)
         import pyarrow.fs  # noqa: PLC0415
 
-        (one,) = self._ask(path, lambda system, at: system.get_file_info([at]))
-        return None if one.type == pyarrow.fs.FileType.NotFound else _info_of(one)
+        (info,) = self._ask(path, lambda system, at: system.get_file_info([at]))
+        return None if info.type == pyarrow.fs.FileType.NotFound else _info_of(info)
 
     def _known(self, path: str) -> _Info:
         info = self._info(path)
@@ -195,14 +195,14 @@ class ArrowFileSystem(UnchangingFileSystem):
         return info
 
     def block(self, path: str, number: int) -> bytes | None:
-        """A block of a file, if it is still here."""
+        """Return a block of a file, if it is still cached."""
         data = self._blocks.get((path, number))
         if data is not None:
             self._blocks.move_to_end((path, number))
         return data
 
     def keep(self, path: str, number: int, data: bytes) -> None:
-        """Remember a block of a file."""
+        """Cache a block of a file."""
         self._blocks[path, number] = data
         while len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
@@ -221,18 +221,18 @@ class ArrowFile:
         stop = min(offset + size, self.size())
         if stop <= offset:
             return b""
-        first, behind = offset // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
-        if behind - first >= _UNCACHED_BLOCKS:
+        first_block, end_block = offset // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
+        if end_block - first_block >= _UNCACHED_BLOCKS:
             return self._get(offset, stop)
-        blocks = {number: self._system.block(self.path, number) for number in range(first, behind)}
+        blocks = {number: self._system.block(self.path, number) for number in range(first_block, end_block)}
         for low, high in runs(number for number, data in blocks.items() if data is None):
             data = self._get(low * BLOCK_BYTES, min((high + 1) * BLOCK_BYTES, self.size()))
             for number in range(low, high + 1):
                 start = (number - low) * BLOCK_BYTES
                 blocks[number] = data if high == low else data[start : start + BLOCK_BYTES]
                 self._system.keep(self.path, number, blocks[number] or b"")
-        start = offset - first * BLOCK_BYTES
-        whole = blocks[first] if len(blocks) == 1 else b"".join(data or b"" for data in blocks.values())
+        start = offset - first_block * BLOCK_BYTES
+        whole = blocks[first_block] if len(blocks) == 1 else b"".join(data or b"" for data in blocks.values())
         return (whole or b"")[start : start + stop - offset]
 
     def next_data(self, offset: int) -> int:
@@ -278,24 +278,24 @@ class ArrowFile:
 
 
 def matches(pattern: Address) -> list[Address]:
-    """The paths that a URI with a pattern names, sorted; as on a disk a name with a dot in front wants one there."""
+    """Return the paths that match a URI's pattern, sorted; a name that begins with a dot needs a pattern with one."""
     scheme, separator, path = pattern.shown.partition("://")
     names = path.split("/")
     is_directory_wanted = names[-1] == ""
     plain = next(number for number, name in enumerate(names) if has_magic(name))
-    found = [f"{scheme}{separator}{'/'.join(names[:plain])}"]
+    places = [f"{scheme}{separator}{'/'.join(names[:plain])}"]
     for number in range(plain, len(names) - is_directory_wanted):
         is_last = number + 1 == len(names)
-        found = [inner for place in found for inner in _matches_in(pattern, place, names[number], is_last=is_last)]
+        places = [inner for place in places for inner in _matches_in(pattern, place, names[number], is_last=is_last)]
     end = "/" if is_directory_wanted else ""
-    return [Address(place + end, moved(pattern.secret, place + end)) for place in sorted(found)]
+    return [Address(place + end, moved(pattern.secret, place + end)) for place in sorted(places)]
 
 
 def _matches_in(pattern: Address, place: str, name: str, *, is_last: bool) -> Iterator[str]:
     files = ArrowFileSystem(moved(pattern.secret, place))
-    for one in files.list(place):
-        if fnmatch.fnmatchcase(one, name) and (not one.startswith(".") or name.startswith(".")):
-            inner = f"{place}/{one}"
+    for entry in files.list(place):
+        if fnmatch.fnmatchcase(entry, name) and (not entry.startswith(".") or name.startswith(".")):
+            inner = f"{place}/{entry}"
             if is_last or files.is_directory(inner):
                 yield inner
 
@@ -305,16 +305,16 @@ def has_magic(path: str) -> bool:
     return re.search(r"[*\[]", path) is not None
 
 
-def _info_of(one: pyarrow.fs.FileInfo) -> _Info:
+def _info_of(info: pyarrow.fs.FileInfo) -> _Info:
     import pyarrow.fs  # noqa: PLC0415
 
-    modified_ns = one.mtime_ns
-    return _Info(one.type == pyarrow.fs.FileType.Directory, one.size or 0, (modified_ns or 0) // 1_000_000)
+    modified_ns = info.mtime_ns
+    return _Info(info.type == pyarrow.fs.FileType.Directory, info.size or 0, (modified_ns or 0) // 1_000_000)
 
 
 @contextmanager
 def _refusals(path: str) -> Iterator[None]:
-    """What the system refuses, in one line of ours."""
+    """Turn the file system's errors into a :class:`StorageError` of one line."""
     try:
         yield
     except FileNotFoundError as error:

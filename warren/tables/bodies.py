@@ -43,34 +43,35 @@ class _KeptStore:
     fingerprint: Fingerprint
     store: StoreReader
     looked_by: ReadOnlyFileSystem
-    """Of the task that looked last whether the files are the same: each task looks once."""
+    """Of the task that last checked whether the files have changed: each task checks once."""
 
 
 def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
-    """What reads the store in that directory; one that cannot be scanned is empty, as on one machine.
+    """Return the reader of the store in a directory; a store that cannot be scanned is empty, as on one machine.
 
-    Raises :class:`StorageError` for a remote one instead, so that Spark tries again.
+    For a remote one :class:`StorageError` is raised instead, so that Spark tries again.
     """
     key, stores = (node.path, directory), kept().stores
-    known: _KeptStore | None = stores.pop(key, None)
-    if known is None or known.looked_by is not files:
+    cached: _KeptStore | None = stores.pop(key, None)
+    if cached is None or cached.looked_by is not files:
         fingerprint = _fingerprint(files, directory)
-        if known is not None and (known.fingerprint != fingerprint or known.store.has_failed):
-            known.store.close()
-            known = None
-        if known is None:
-            known = _KeptStore(fingerprint, _scanned(node, files, directory), files)
-        known.looked_by = files
-    stores[key] = known
+        if cached is not None and (cached.fingerprint != fingerprint or cached.store.has_failed):
+            cached.store.close()
+            cached = None
+        if cached is None:
+            cached = _KeptStore(fingerprint, _scanned(node, files, directory), files)
+        cached.looked_by = files
+    stores[key] = cached
     while len(stores) > 1 and (
-        len(stores) > MOST_STORES or sum(len(one.store) for one in stores.values()) - len(known.store) > MOST_MESSAGES
+        len(stores) > MOST_STORES
+        or sum(len(entry.store) for entry in stores.values()) - len(cached.store) > MOST_MESSAGES
     ):
         stores.popitem(last=False)[1].store.close()
-    return known.store
+    return cached.store
 
 
 def forget() -> None:
-    """Close all stores that are kept, and keep nothing."""
+    """Close all cached stores, and forget everything that is cached."""
     kept().forget()
 
 
@@ -85,7 +86,7 @@ def _scanned(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
 
 
 def _needed(node: Node, files: ReadOnlyFileSystem, directory: str) -> MsgIds:
-    """What the queues of a store's vhost need of it."""
+    """Return the ids of the messages in a store that the queues of its vhost need."""
     with _vhost_of(node, files, directory) as vhost:
         if vhost is None:
             return np.empty(0, MSG_IDS)
@@ -93,17 +94,17 @@ def _needed(node: Node, files: ReadOnlyFileSystem, directory: str) -> MsgIds:
 
 
 def knows_needs(node: Node, files: ReadOnlyFileSystem, directory: str) -> bool:
-    """Whether all that refers to the store in that directory can be read: reads the indexes of its vhost."""
+    """Whether every index that refers to the store in that directory can be read; reads those of its vhost."""
     with _vhost_of(node, files, directory) as vhost:
         return vhost is not None and vhost.knows_needs
 
 
 @contextmanager
 def _vhost_of(node: Node, files: ReadOnlyFileSystem, directory: str) -> Iterator[Vhost | None]:
-    """The vhost of a store, with its classic queues alone: no other refers to it."""
-    for where in node.contents().vhosts or ():
-        if where.path == posixpath.dirname(directory):
-            with closing(Vhost.open(files, attrs.evolve(where, quorum=()))) as vhost:
+    """Open the vhost of a store, with its classic queues alone: no other queue refers to the store."""
+    for vhost_place in node.contents().vhosts or ():
+        if vhost_place.path == posixpath.dirname(directory):
+            with closing(Vhost.open(files, attrs.evolve(vhost_place, quorum=()))) as vhost:
                 yield vhost
             return
     yield None
@@ -111,16 +112,16 @@ def _vhost_of(node: Node, files: ReadOnlyFileSystem, directory: str) -> Iterator
 
 @attrs.frozen
 class Hidden:
-    """Of one file, whose scan stopped before its end or met a bad record."""
+    """What is hidden in a file whose scan stopped before its end or met a bad record."""
 
     records: tuple[Record, ...] = ()
     """Needed messages that no scan reached, in the order of the file."""
     explains_breaks: bool = False
-    """Whether what breaks the chain is left over: it hides messages, and nothing that is needed is missing."""
+    """Whether what breaks the chain is only left over: it hides messages, and no needed message is missing."""
 
 
 def hidden_in(node: Node, files: ReadOnlyFileSystem, path: str, *, knows_needs: bool) -> Hidden:
-    """What is hidden in that file, which is broken; ``knows_needs``: as the vhost of its store says it."""
+    """What is hidden in that file, which is broken; ``knows_needs``: what :func:`knows_needs` returns for it."""
     directory, name = posixpath.split(path)
     store = store_at(node, files, directory)
     has_all = store.has_all_needed()
@@ -147,19 +148,19 @@ class NodeBodies:
         return self.store.contains_each(msg_ids)
 
     def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
-        for found in self.store.read_each(msg_ids):
-            if isinstance(found, StorageError) and self._node.is_remote:
-                raise found  # Spark tries again
-            yield found
+        for body_or_error in self.store.read_each(msg_ids):
+            if isinstance(body_or_error, StorageError) and self._node.is_remote:
+                raise body_or_error  # Spark tries again
+            yield body_or_error
 
     def read_uniform(self, msg_ids: MsgIds) -> Octets | None:
         return self.store.read_uniform(msg_ids)
 
     @property
     def looked_into(self) -> StoreReader | None:
-        """The store, if these files were scanned for it by now."""
-        known: _KeptStore | None = kept().stores.get((self._node.path, self._directory))
-        return known.store if known is not None and known.looked_by is self._files else None
+        """The store, if it was already opened with these files."""
+        cached: _KeptStore | None = kept().stores.get((self._node.path, self._directory))
+        return cached.store if cached is not None and cached.looked_by is self._files else None
 
     @property
     def store(self) -> StoreReader:

@@ -22,13 +22,13 @@ Key = tuple[str, str, str]
 
 @attrs.frozen(eq=False)
 class _Known:
-    """Of the segments from a directory's first on."""
+    """A count of messages in a directory's segments, from the first segment on."""
 
     stop: int
     """The number of the segment where counting goes on."""
     count: int
     store: StoreReader | None
-    """The one that was looked into; ``None``: nothing was wanted of it."""
+    """The store that was consulted; ``None`` if the count did not need it."""
 
 
 def count_before(opener: QueueOpener, before: tuple[QueuePart, ...]) -> int:
@@ -39,34 +39,34 @@ def count_before(opener: QueueOpener, before: tuple[QueuePart, ...]) -> int:
 def remember(opener: QueueOpener, part: QueuePart, count: int) -> None:
     """Keep the count of a part that was read: it need not be counted for the parts after it."""
     store, key = opener.bodies(part.vhost_path).looked_into, _key(opener, part)
-    known: _Known = kept().counts.get(key, _Known(0, 0, None))
-    if known.stop == part.segments.start and (known.store is None or known.store is store):
-        _keep(key, _Known(part.segments.stop, known.count + count, store))
+    previous: _Known = kept().counts.get(key, _Known(0, 0, None))
+    if previous.stop == part.segments.start and (previous.store is None or previous.store is store):
+        _keep(key, _Known(part.segments.stop, previous.count + count, store))
 
 
 def _count(opener: QueueOpener, part: QueuePart) -> int:
     stop, directory, bodies = part.segments.stop, opener.open_part(part), opener.bodies(part.vhost_path)
     key = _key(opener, part)
-    known: _Known | None = kept().counts.get(key)
-    if known is None or known.stop > stop or (known.store is not None and known.store is not bodies.store):
-        known = _Known(0, 0, None)
-    found, store = known.count, known.store
-    for embedded, stored in directory.deliverable(range(known.stop, stop)) if known.stop < stop else ():
-        found += embedded
+    previous: _Known | None = kept().counts.get(key)
+    if previous is None or previous.stop > stop or (previous.store is not None and previous.store is not bodies.store):
+        previous = _Known(0, 0, None)
+    count, store = previous.count, previous.store
+    for embedded, stored in directory.deliverable(range(previous.stop, stop)) if previous.stop < stop else ():
+        count += embedded
         if len(stored):
             store = bodies.store
-            found += int(store.contains_each(stored).sum())
-    _keep(key, _Known(stop, found, store))
-    return found
+            count += int(store.contains_each(stored).sum())
+    _keep(key, _Known(stop, count, store))
+    return count
 
 
 def _key(opener: QueueOpener, part: QueuePart) -> Key:
     return opener.node.path, part.path, part.fingerprint
 
 
-def _keep(key: Key, known: _Known) -> None:
+def _keep(key: Key, entry: _Known) -> None:
     counts = kept().counts
     counts.pop(key, None)
-    counts[key] = known
+    counts[key] = entry
     if len(counts) > MOST_KNOWN:
         counts.popitem(last=False)

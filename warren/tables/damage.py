@@ -17,7 +17,7 @@ from warren.tables.places import Node
 
 @attrs.frozen
 class Damage:
-    """Told of everything that a task meets."""
+    """Receives every problem that a task meets."""
 
     node: Node
     options: ReadOptions
@@ -28,26 +28,26 @@ class Damage:
         return self.options.mode == "failfast"
 
     def found(self, path: str, offset: int | None, reason: str) -> None:
-        """Something is lost; raises :class:`DataError` with ``mode=failfast``."""
+        """Report that something is lost; raises :class:`DataError` with ``mode=failfast``."""
         if self.stops:
             raise DataError(path, offset, reason)
 
     def finding(self, finding: Finding) -> None:
-        """The same, as salvage says it."""
+        """Report a finding of salvage."""
         if finding.kind == UNREADABLE_FILE and self.node.is_remote:
             raise StorageError(str(finding))
         if finding.severity == "damage":
             self.found(finding.path, finding.offset, f"{finding.kind}: {finding.detail}")
 
     def refused(self, path: str, error: StorageError) -> None:
-        """The system does not give a file away; raises that error where the file is on another machine."""
+        """Report a file that cannot be opened; raises the error if the file is on another machine."""
         if self.node.is_remote:
             raise error
         self.found(path, None, f"unreadable file: {error}")
 
     def look_at(self, directory: QueueDirectory, segments: range) -> None:
-        """Look at these segments of a queue before they are read, where damage or another machine may stop it."""
+        """Check these segments of a queue before they are read, if a problem in them may stop the task."""
         if self.stops or self.node.is_remote:
-            for one in directory.index_columns(segments):
-                if isinstance(one, Finding):
-                    self.finding(one)
+            for columns in directory.index_columns(segments):
+                if isinstance(columns, Finding):
+                    self.finding(columns)

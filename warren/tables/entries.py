@@ -46,18 +46,18 @@ class EntryPart:
     is_recovered: bool
 
     def between(self, start: int, stop: int) -> EntryPart:
-        """Those with these queue offsets."""
+        """The entries with these queue offsets."""
         return attrs.evolve(self, start=start, stop=stop)
 
 
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
-    """Tasks of queues that lie on the disk as they are, in order; then one of all others."""
+    """Tasks for the queues that recovery does not change, in order; then one for all others."""
     node = contents.node
-    found = survey_of(node, options)
-    file_bytes = found.settings.mapped_file_size_consume_queue
+    survey = survey_of(node, options)
+    file_bytes = survey.settings.mapped_file_size_consume_queue
     queues = [
         queue
-        for queue in found.queues
+        for queue in survey.queues
         if wanted.allows("topic", as_text(queue.topic)) and wanted.allows("queue_id", queue.queue_id)
     ]
     if options.mode == "failfast":
@@ -112,21 +112,21 @@ def _bytes_of(files: FileSystem, part: EntryPart) -> bytes:
 def _rows(node: Node, parts: list[EntryPart], shown: Sequence[str | None], entries: Entries, wanted: Wanted) -> Columns:
     mask = wanted.of_column("physical_offset").within(entries["physical_offset"])
     rows = np.flatnonzero(mask)
-    which: Longs = np.repeat(np.arange(len(parts)), counts(parts))[rows]
+    part_of: Longs = np.repeat(np.arange(len(parts)), counts(parts))[rows]
     offsets: Longs = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]
     bases = np.array([part.base for part in parts])
     return Columns(
         len(rows),
         {
             "node": node.name,
-            "topic": lambda: chosen([as_text(part.topic) for part in parts], which),
-            "queue_id": lambda: np.array([part.queue_id for part in parts])[which],
+            "topic": lambda: chosen([as_text(part.topic) for part in parts], part_of),
+            "queue_id": lambda: np.array([part.queue_id for part in parts])[part_of],
             "queue_offset": offsets,
             "physical_offset": lambda: entries["physical_offset"][rows],
             "size": lambda: entries["size"][rows],
             "tags_code": lambda: entries["tags_code"][rows],
-            "file": lambda: chosen([as_text(path) for path in shown], which),
-            "file_offset": lambda: offsets * ENTRY_BYTES - bases[which],
+            "file": lambda: chosen([as_text(path) for path in shown], part_of),
+            "file_offset": lambda: offsets * ENTRY_BYTES - bases[part_of],
         },
     )
 

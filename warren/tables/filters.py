@@ -34,13 +34,13 @@ class Bounds:
             return False
         if self.choice is None:
             return True
-        return any((low is None or one >= low) and (high is None or one <= high) for one in self.choice)
+        return any((low is None or value >= low) and (high is None or value <= high) for value in self.choice)
 
     def and_(self, other: Bounds) -> Bounds:
-        """What both want."""
-        lows = [one.low for one in (self, other) if one.low is not None]
-        highs = [one.high for one in (self, other) if one.high is not None]
-        choices = [one.choice for one in (self, other) if one.choice is not None]
+        """Return bounds for the values that both allow."""
+        lows = [bounds.low for bounds in (self, other) if bounds.low is not None]
+        highs = [bounds.high for bounds in (self, other) if bounds.high is not None]
+        choices = [bounds.choice for bounds in (self, other) if bounds.choice is not None]
         choice = frozenset.intersection(*choices) if choices else None
         return Bounds(max(lows, default=None), min(highs, default=None), choice)
 
@@ -63,9 +63,9 @@ class Bounds:
         if self.high is not None:
             highs.append(int(self.high) + 1)
         if self.choice is not None:
-            inside = [one for one in self.choice if start <= one < stop]
-            lows.append(min(inside, default=stop))
-            highs.append(max(inside, default=start) + 1)
+            choices = [value for value in self.choice if start <= value < stop]
+            lows.append(min(choices, default=stop))
+            highs.append(max(choices, default=start) + 1)
         low, high = max(lows), min(highs)
         return low, max(low, high)
 
@@ -84,10 +84,10 @@ class Wanted:
     @classmethod
     def of(cls, bounds: Iterable[tuple[str, Bounds]], columns: frozenset[str] | None = None) -> Self:
         """Combine bounds of single columns, which all must hold."""
-        found: dict[str, Bounds] = {}
-        for column, one in bounds:
-            found[column] = found.get(column, EVERYTHING).and_(one)
-        return cls(found, columns)
+        combined: dict[str, Bounds] = {}
+        for column, limits in bounds:
+            combined[column] = combined.get(column, EVERYTHING).and_(limits)
+        return cls(combined, columns)
 
     def asks(self, column: str) -> bool:
         """Whether that column is asked for."""

@@ -38,18 +38,21 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """Every finding, in the order in which it is found."""
     pending = findings(task.node, task.work, options)
-    while found := list(islice(pending, _ROWS)):
-        yield Columns(len(found), {"node": as_text(task.node.name), **finding_columns(found)})
+    while batch := list(islice(pending, _ROWS)):
+        yield Columns(len(batch), {"node": as_text(task.node.name), **finding_columns(batch)})
 
 
 def finding_columns(findings: Sequence[Finding]) -> dict[str, list[Any]]:
     """Findings as columns of :data:`warren.tables.schemas.FINDINGS`, but for the node."""
-    texts = {name: [as_text(getattr(one, name)) for one in findings] for name in ("kind", "severity", "path", "detail")}
-    return {**texts, "offset": [one.offset for one in findings]}
+    texts = {
+        name: [as_text(getattr(finding, name)) for finding in findings]
+        for name in ("kind", "severity", "path", "detail")
+    }
+    return {**texts, "offset": [finding.offset for finding in findings]}
 
 
 def findings(node: Node, work: VhostPlace | str, options: ReadOptions) -> Iterator[Finding]:
-    """Of a vhost, or of the topic store in a directory."""
+    """The findings of a vhost, or of the topic store in a directory."""
     files = node.place().files
     if isinstance(work, str):
         settings, _, _ = infer(files, work, options.settings)

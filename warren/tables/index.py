@@ -1,5 +1,5 @@
-"""The table ``index``: a row for each message that a queue's own files speak of: of a classic queue as journal and
-segments say it together, of a quorum queue as its log does."""
+"""The table ``index``: a row for each message that a queue's own files mention: of a classic queue its journal and
+segments together, of a quorum queue its log."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     opener, damage = QueueOpener(task.node), Damage(task.node, options)
     rows = max(options.batch_bytes // ROW_BYTES, 1)
     for part in task.work:
-        for found in opener.open_part(part).index_columns(part.segments):
-            if isinstance(found, Finding):
-                damage.finding(found)
+        for columns in opener.open_part(part).index_columns(part.segments):
+            if isinstance(columns, Finding):
+                damage.finding(columns)
                 continue
-            for start in range(0, len(found), rows):
-                yield _columns(task.node, part, found.rows(slice(start, start + rows)))
+            for start in range(0, len(columns), rows):
+                yield _columns(task.node, part, columns.rows(slice(start, start + rows)))
 
 
-def _columns(node: Node, part: QueuePart, found: IndexColumns) -> Columns:
-    expiries_us = found.expiries_us.view(np.int64)
+def _columns(node: Node, part: QueuePart, columns: IndexColumns) -> Columns:
+    expiries_us = columns.expiries_us.view(np.int64)
     return Columns(
-        len(found),
+        len(columns),
         {
             **queue_columns(node, part),
-            "seq_id": found.seq_ids,
-            "msg_id": lambda: known(hexadecimal(found.msg_ids), found.has_msg_id),
-            "persistent": found.persistent,
-            "delivered": found.delivered,
-            "acked": found.acked,
+            "seq_id": columns.seq_ids,
+            "msg_id": lambda: known(hexadecimal(columns.msg_ids), columns.has_msg_id),
+            "persistent": columns.persistent,
+            "delivered": columns.delivered,
+            "acked": columns.acked,
             "expiry_us": lambda: pa.array(expiries_us, mask=expiries_us == 0),
-            "size": found.sizes,
-            "embedded": found.embedded,
-            "in_journal": found.in_journal,
-            "file": lambda: chosen(found.paths, found.path_of),
-            "file_offset": found.offsets,
+            "size": columns.sizes,
+            "embedded": columns.embedded,
+            "in_journal": columns.in_journal,
+            "file": lambda: chosen(columns.paths, columns.path_of),
+            "file_offset": columns.offsets,
         },
     )
 

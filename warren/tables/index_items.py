@@ -48,12 +48,12 @@ class ItemPart:
     is_recovered: bool
 
     def between(self, start: int, stop: int) -> ItemPart:
-        """Those with these numbers."""
+        """The items with these numbers."""
         return attrs.evolve(self, start=start, stop=stop)
 
 
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
-    """Tasks of files that lie on the disk as they are, oldest first; then one of all others."""
+    """Tasks for the files that recovery does not change, oldest first; then one for all others."""
     parts = _parts(survey_of(contents.node, options), wanted)
     return store_tasks(contents.node, parts, ITEM_BYTES, options)
 
@@ -70,10 +70,10 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
         yield _rows(task.node, group, np.concatenate(items), wanted)
 
 
-def _parts(found: Survey, wanted: Wanted) -> Iterator[ItemPart]:
-    layout = Layout(found.settings.max_hash_slot_num, found.settings.max_index_num)
-    for number, file in enumerate(found.index_files):
-        stop = min(file.index_count, found.settings.max_index_num)
+def _parts(survey: Survey, wanted: Wanted) -> Iterator[ItemPart]:
+    layout = Layout(survey.settings.max_hash_slot_num, survey.settings.max_index_num)
+    for number, file in enumerate(survey.index_files):
+        stop = min(file.index_count, survey.settings.max_index_num)
         matches = wanted.overlaps("physical_offset", file.begin_physical_offset, file.end_physical_offset)
         if stop > 1 and matches:
             yield ItemPart(
@@ -97,7 +97,7 @@ def _items_of(files: FileSystem, part: ItemPart) -> Items:
 def _rows(node: Node, parts: list[ItemPart], joined: Items, wanted: Wanted) -> Columns:
     layout = parts[0].layout
     rows = np.flatnonzero(wanted.of_column("physical_offset").within(joined["physical_offset"]))
-    which = np.repeat(np.arange(len(parts)), counts(parts))[rows]
+    part_of = np.repeat(np.arange(len(parts)), counts(parts))[rows]
     numbers = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]
     begins = np.array([part.begin_timestamp for part in parts], np.int64)
     hashes = joined["key_hash"][rows].astype(np.int32)
@@ -111,9 +111,9 @@ def _rows(node: Node, parts: list[ItemPart], joined: Items, wanted: Wanted) -> C
             "key_hash": hashes,
             "physical_offset": lambda: joined["physical_offset"][rows],
             "time_diff": seconds,
-            "timestamp": lambda: begins[which] + seconds.astype(np.int64) * 1000,
+            "timestamp": lambda: begins[part_of] + seconds.astype(np.int64) * 1000,
             "previous": lambda: joined["previous"][rows],
-            "file": lambda: chosen([as_text(part.path) for part in parts], which),
+            "file": lambda: chosen([as_text(part.path) for part in parts], part_of),
             "file_offset": layout.item_offset(0) + numbers * ITEM_BYTES,
         },
     )

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 def merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same numbers in ascending order; intervals that overlap or touch become one."""
-    found: list[tuple[int, int]] = []
+    disjoint: list[tuple[int, int]] = []
     for first, last in sorted(intervals):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if disjoint and first <= disjoint[-1][1] + 1:
+            disjoint[-1] = disjoint[-1][0], max(disjoint[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            disjoint.append((first, last))
+    return disjoint
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:

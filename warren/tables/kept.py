@@ -1,7 +1,7 @@
 """What is kept from one task to the next, because the next one may need it again.
 
 A Python worker of Spark does one task at a time, and keeps this for all that it does. A process that reads several
-tables at once gives each reading something of its own (:func:`alone`): what one of them lets go, another may be at.
+tables at once gives each reading its own (:func:`alone`), because one may close what another still uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Item = TypeVar("_Item")
 
 @attrs.frozen(eq=False)
 class Kept:
-    """By whom it is used: what was used last stands at the end."""
+    """Caches; the entry that was used last is the last one."""
 
     stores: OrderedDict[tuple[str, str], Any] = attrs.Factory(OrderedDict)
     """Of :mod:`warren.tables.bodies`: scanned stores, by node and directory."""
@@ -26,7 +26,7 @@ class Kept:
     """Of :mod:`warren.tables.counting`: by node, directory and fingerprint."""
 
     def forget(self) -> None:
-        """Close all stores, and keep nothing."""
+        """Close all stores, and forget everything."""
         self.counts.clear()
         while self.stores:
             self.stores.popitem()[1].store.close()
@@ -42,9 +42,9 @@ def kept() -> Kept:
 
 
 def alone(read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
-    """What ``read`` gives, which keeps something of its own, until it ends or is closed."""
-    context, own = copy_context(), Kept()
-    context.run(_CURRENT.set, own)
+    """Yield what ``read`` yields, with a :class:`Kept` of its own until it ends or is closed."""
+    context, caches = copy_context(), Kept()
+    context.run(_CURRENT.set, caches)
     items = context.run(read)
     try:
         while (item := context.run(next, items, None)) is not None:
@@ -53,4 +53,4 @@ def alone(read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
         close = getattr(items, "close", None)
         if close is not None:
             context.run(close)
-        own.forget()
+        caches.forget()

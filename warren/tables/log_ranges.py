@@ -7,7 +7,7 @@ guesses. So afterwards the ranges of a file are put in a *chain*: each must begi
 that does not is read again, from the right position (:func:`chain`). After damage a reader goes on where RocketMQ's
 dispatch does, which may be the next file; the ranges in between are empty then.
 
-The end of the log is recovery's, and recovery reads the last files for it with their CRCs. The ranges can do that too:
+Recovery determines the end of the log: it reads the last files and checks their CRCs. The ranges can do that too:
 from :attr:`LogLayout.checked_from` on every record's CRC is compared, and the first failure there is the end. Recovery
 then only has to read on from the last good record (``good_until``). Or the end is known, because recovery came first.
 """
@@ -55,7 +55,7 @@ class LogLayout:
 
     @classmethod
     def of_recovered(cls, node: Node, opened: RocketmqStore) -> Self:
-        """Of a store that recovery has been through."""
+        """Return the layout of a store after its recovery."""
         log = opened.store.commit_log
         return cls(
             node=node,
@@ -67,7 +67,7 @@ class LogLayout:
         )
 
     def commit_log(self) -> CommitLog:
-        """It, to be read."""
+        """Open the CommitLog for reading."""
         place = commit_log_directory(self.directory, self.settings)
         size = self.settings.mapped_file_size_commit_log
         mapped = MappedFiles(self.node.place().files, place, size, list(self.bases), writable=False)
@@ -135,7 +135,7 @@ class Range:
         return attrs.evolve(self, start=start, stop=stop, first=None)
 
     def joined(self, behind: object) -> Range | None:
-        """Both as one; ``None``: they are not neighbours in a file."""
+        """Return both as one range; ``None`` if they are not neighbours in a file."""
         if not isinstance(behind, Range) or (behind.base, behind.start) != (self.base, self.stop):
             return None
         return attrs.evolve(self, stop=behind.stop) if behind.layout == self.layout else None
@@ -143,15 +143,15 @@ class Range:
 
 def ranges(layout: LogLayout, range_bytes: int) -> list[Range]:
     """The whole CommitLog, in ranges of about ``range_bytes``."""
-    found = []
+    parts = []
     for base in layout.bases:
-        of_file = attrs.evolve(layout, bases=(base,))
+        file_layout = attrs.evolve(layout, bases=(base,))
         file_stop = min(base + layout.settings.mapped_file_size_commit_log, layout.end)
         is_checked = layout.checked_from is not None and base >= layout.checked_from
         for start in range(base, file_stop, range_bytes):
-            found.append(
+            parts.append(
                 Range(
-                    layout=of_file,
+                    layout=file_layout,
                     base=base,
                     start=start,
                     stop=min(start + range_bytes, file_stop),
@@ -160,7 +160,7 @@ def ranges(layout: LogLayout, range_bytes: int) -> list[Range]:
                     first=base if start == base else None,
                 )
             )
-    return found
+    return parts
 
 
 @attrs.frozen(kw_only=True)
@@ -177,7 +177,7 @@ class Outcome:
     """Nothing after it in the log counts."""
     records: int
     failures: tuple[Failure, ...]
-    """What is no good record, in order; the log's end is not one of them."""
+    """The invalid records, in order, without the one that ends the log."""
 
 
 @attrs.define
@@ -206,10 +206,10 @@ class RangeWalk:
         try:
             for item in items:
                 if isinstance(item, RecordColumns):
-                    inside = int(item.positions.searchsorted(part.stop))
-                    resume = item.stop if inside == len(item) else int(item.positions[inside])
-                    records += inside
-                    yield item if inside == len(item) else item.take(slice(inside))
+                    inside_count = int(item.positions.searchsorted(part.stop))
+                    resume = item.stop if inside_count == len(item) else int(item.positions[inside_count])
+                    records += inside_count
+                    yield item if inside_count == len(item) else item.take(slice(inside_count))
                 elif isinstance(item, Blank) or part.is_checked:
                     resume, is_over, is_end = item.physical_offset, True, isinstance(item, Failure)
                     break
@@ -238,7 +238,7 @@ class RangeWalk:
 
 
 def walked(part: Range) -> Outcome:
-    """Read a range, and keep nothing of it."""
+    """Read a range only for its outcome."""
     walk = RangeWalk(part)
     for _ in walk.columns():
         pass
@@ -267,7 +267,7 @@ def chain(parts: Sequence[Range], outcomes: Sequence[Outcome | None]) -> Chain:
 
     After a wrong range the next one is trusted for now: call this again when the wrong one has been read again.
     """
-    kept: list[int] = []
+    chained: list[int] = []
     wrong: dict[int, int] = {}
     firsts: dict[int, int] = {}
     expected: int | None = None
@@ -288,7 +288,7 @@ def chain(parts: Sequence[Range], outcomes: Sequence[Outcome | None]) -> Chain:
         elif expected is not None and outcome.start != expected:
             wrong[number], expected = expected, None
         elif outcome.start is not None:
-            kept.append(number)
+            chained.append(number)
             is_over, is_end = outcome.is_over, outcome.is_end
             expected = good_until = outcome.resume
-    return Chain(tuple(kept), wrong, good_until, firsts)
+    return Chain(tuple(chained), wrong, good_until, firsts)

@@ -37,11 +37,11 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
         if part.before is not None:
             batcher.position = count_before(opener, part.before) if wanted.asks("position") else 0
         directory, first = opener.open_part(part), batcher.position
-        for one in batcher.batches(directory.message_runs(only=part.segments)):
-            if isinstance(one, Finding):
-                damage.finding(one)
+        for batch in batcher.batches(directory.message_runs(only=part.segments)):
+            if isinstance(batch, Finding):
+                damage.finding(batch)
             else:
-                yield Columns(len(one), {**queue_columns(task.node, part), **message_arrays(one, bodies=bodies)})
+                yield Columns(len(batch), {**queue_columns(task.node, part), **message_arrays(batch, bodies=bodies)})
         remember(opener, part, batcher.position - first)
 
 

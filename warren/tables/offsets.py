@@ -1,6 +1,6 @@
-"""The table ``offsets``: a row for each queue that a consumer group has come to, as ``warren inspect`` has it.
+"""The table ``offsets``: a row for each queue that a consumer group has read, as ``warren inspect`` has it.
 
-One task a node. Where ``consumerOffset.json`` and its backup are both damaged there are no rows; with
+One task a node. If ``consumerOffset.json`` and its backup are both damaged, there are no rows; with
 ``mode=failfast`` that is an error.
 
 Pushed down: ``group``, ``topic`` and ``queue_id`` leave out rows.
@@ -33,10 +33,10 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """All of a node's groups."""
-    found = survey_of(task.node, options) if task.work is None else task.work
-    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in found.queues}
+    survey = survey_of(task.node, options) if task.work is None else task.work
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
     try:
-        offsets = ConsumerOffsets.load(task.node.place().files, f"{found.directory}/{CONFIG}")
+        offsets = ConsumerOffsets.load(task.node.place().files, f"{survey.directory}/{CONFIG}")
     except DataError:
         if options.mode == "failfast":
             raise
@@ -44,10 +44,10 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     rows = []
     for position in sorted(offsets.positions(), key=attrs.astuple):
         group, topic, queue_id = as_text(position.group), as_text(position.topic), position.queue_id
-        said = {"group": group, "topic": topic, "queue_id": queue_id}
-        if all(wanted.allows(name, value) for name, value in said.items()):
+        columns = {"group": group, "topic": topic, "queue_id": queue_id}
+        if all(wanted.allows(column, value) for column, value in columns.items()):
             end = ends.get((position.topic, queue_id), 0)
-            rows.append((task.node.name, *said.values(), position.offset, end, end - position.offset))
+            rows.append((task.node.name, *columns.values(), position.offset, end, end - position.offset))
     yield of_rows(rows, OFFSETS)
 
 

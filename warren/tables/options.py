@@ -33,8 +33,8 @@ class OptionTexts:
         return cls({name.lower(): value for name, value in options.items()})
 
     def check_known(self, known: Sequence[str], what: str = "there is none") -> None:
-        """Refuse all options but these."""
-        for name in self.texts.keys() - {one.lower() for one in known}:
+        """Raise :class:`PipelineError` for all other options."""
+        for name in self.texts.keys() - {option.lower() for option in known}:
             near = did_you_mean(name, known)
             raise PipelineError(f"option {name!r}: {what}{near or ';'} known are {', '.join(known)}")
 
@@ -87,9 +87,9 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        said = OptionTexts.of(options)
-        said.check_known(READ_OPTIONS)
-        texts = said.texts
+        option_texts = OptionTexts.of(options)
+        option_texts.check_known(READ_OPTIONS)
+        texts = option_texts.texts
         paths = tuple(json.loads(texts["paths"])) if "paths" in texts else (texts["path"],) if "path" in texts else ()
         if not paths:
             raise PipelineError("no path to load")
@@ -99,20 +99,20 @@ class ReadOptions:
         return cls(
             paths=paths,
             table=texts.get("table", ""),
-            partition_bytes=said.byte_count("partition_bytes", DEFAULT_PARTITION_BYTES),
-            batch_bytes=said.byte_count("batch_bytes", 8 << 20),
+            partition_bytes=option_texts.byte_count("partition_bytes", DEFAULT_PARTITION_BYTES),
+            batch_bytes=option_texts.byte_count("batch_bytes", 8 << 20),
             mode=cast(Mode, mode),
-            bodies=said.yes_or_no("bodies"),
+            bodies=option_texts.yes_or_no("bodies"),
             settings=_settings(texts.get("set", "")),
             survey=texts.get("survey", ""),
         )
 
 
 def _settings(text: str) -> dict[str, str]:
-    found = {}
-    for each in filter(None, text.split(",")):
-        name, equals, value = each.partition("=")
+    settings = {}
+    for assignment in filter(None, text.split(",")):
+        name, equals, value = assignment.partition("=")
         if not (name and equals and value):
-            raise PipelineError(f"option set: {each!r} wants name=value")
-        found[name.strip()] = value.strip()
-    return found
+            raise PipelineError(f"option set: {assignment!r} wants name=value")
+        settings[name.strip()] = value.strip()
+    return settings

@@ -33,20 +33,20 @@ _Part = TypeVar("_Part", bound=Part)
 
 
 def packed(parts: Iterable[_Part], item_bytes: int, limit_bytes: int) -> Iterator[list[_Part]]:
-    """The parts in their order, of each group about ``limit_bytes`` and at least one item."""
-    most = max(limit_bytes // item_bytes, 1)
+    """Yield the parts in order, in groups of about ``limit_bytes`` and at least one item."""
+    limit = max(limit_bytes // item_bytes, 1)
     group: list[_Part] = []
-    room = most
+    room = limit
     for part in parts:
-        at = part.start
-        while at < part.stop:
-            stop = min(at + room, part.stop)
-            group.append(part.between(at, stop))
-            room -= stop - at
-            at = stop
+        start = part.start
+        while start < part.stop:
+            stop = min(start + room, part.stop)
+            group.append(part.between(start, stop))
+            room -= stop - start
+            start = stop
             if not room:
                 yield group
-                group, room = [], most
+                group, room = [], limit
     if group:
         yield group
 
@@ -85,16 +85,16 @@ _StorePart = TypeVar("_StorePart", bound=StorePart)
 
 
 def store_tasks(node: Node, parts: Iterable[_StorePart], item_bytes: int, options: ReadOptions) -> Iterator[Task]:
-    """Tasks of what lies on the disk as it is, in order; then one of all else, which runs the recovery."""
-    every = list(parts)
-    for group in packed((part for part in every if not part.is_recovered), item_bytes, options.partition_bytes):
+    """Tasks for the parts that recovery does not change, in order; then one for all others, which runs the recovery."""
+    all_parts = list(parts)
+    for group in packed((part for part in all_parts if not part.is_recovered), item_bytes, options.partition_bytes):
         yield Task(node, tuple(group))
-    if rest := tuple(part for part in every if part.is_recovered):
+    if rest := tuple(part for part in all_parts if part.is_recovered):
         yield Task(node, rest)
 
 
 def store_groups(task: Task, item_bytes: int, options: ReadOptions) -> Iterator[tuple[list[Any], RocketmqStore | None]]:
-    """Parts of a task that are read together, and the recovered store if they are in that."""
+    """Yield the parts of a task that are read together, and the recovered store if they are in it."""
     with recovered(task.node, options.settings) if task.work[0].is_recovered else nullcontext() as opened:
         for group in packed(task.work, item_bytes, options.batch_bytes):
             yield group, opened

@@ -57,7 +57,7 @@ class Node:
 
     @property
     def path(self) -> str:
-        """What names this node alone where paths are given: with all that opens it."""
+        """The path to give for this node alone, with all that opens it."""
         return self.secret or self.name
 
     @property
@@ -66,7 +66,7 @@ class Node:
         return bool(self.secret)
 
     def files(self) -> FileSystem:
-        """What reads it, on whatever machine this is."""
+        """The file system to read it with, on any machine."""
         return ArrowFileSystem(self.secret) if self.secret else RealFileSystem(descriptor_bound())
 
     def place(self) -> Place:
@@ -74,12 +74,12 @@ class Node:
         return Place(self.name, ReadOnlyFileSystem(self.files()), self.directory, 0)
 
     def nodes(self) -> list[Node]:
-        """This one, or those that lie below it; this one, too, if nothing is found: what reads it says so."""
+        """This node, or the nodes below it; if nothing is found, this one: reading it raises the error."""
         try:
-            found = attrs.evolve(self.place(), depth=DIRECTORY_DEPTH).nodes()
+            places = attrs.evolve(self.place(), depth=DIRECTORY_DEPTH).nodes()
         except DataError:
             return [self]
-        return [self._of(one, name=self.name if len(found) == 1 else one.path) for one in found]
+        return [self._of(place, name=self.name if len(places) == 1 else place.path) for place in places]
 
     def _of(self, place: Place, name: str) -> Node:
         directory = place.directory
@@ -118,15 +118,15 @@ class NodeContents:
 
     @property
     def kinds(self) -> Kind:
-        """Which of both there are."""
+        """Which of the two kinds it has."""
         return (Kind(0) if self.vhosts is None else Kind.QUEUES) | (Kind(0) if self.store is None else Kind.TOPICS)
 
     def opened_vhosts(self) -> Iterator[Vhost]:
         """Its vhosts, each open until the next."""
         files = self.node.place().files
         nodes = QuorumNodes(files)
-        for where in self.vhosts or ():
-            with closing(Vhost.open(files, where, nodes)) as vhost:
+        for vhost_place in self.vhosts or ():
+            with closing(Vhost.open(files, vhost_place, nodes)) as vhost:
                 yield vhost
 
 
@@ -140,8 +140,10 @@ def find_nodes(paths: Sequence[str], *, may_run: bool = False, archives: ExitSta
     machine.
     """
     nodes: dict[str, Node] = {}
-    given = (node for path in paths for node in (_local(path, archives) if _is_local(path) else _remote(address(path))))
-    for directory in given:
+    directories = (
+        node for path in paths for node in (_local(path, archives) if _is_local(path) else _remote(address(path)))
+    )
+    for directory in directories:
         for node in directory.nodes():
             nodes.setdefault(node.directory if node.is_remote else os.path.realpath(node.directory), node)
     if not nodes:
@@ -184,22 +186,22 @@ def _unpacked(name: str, place: Place) -> UnpackedNode:
     return UnpackedNode(name, below(place.files.root, place.directory), unpacked=place)
 
 
-def _remote(given: Address) -> Iterator[Node]:
+def _remote(pattern: Address) -> Iterator[Node]:
     """Directories on an object store: whatever has a file below it is one."""
-    found = [given]
-    if has_magic(given.shown) and not _is_there(given):
-        found = matches(given)
-        if not found:
-            raise StorageError(f"{given.shown}: nothing matches")
-    for one in found:
-        directory = one.shown.rstrip("/")
-        files = ArrowFileSystem(one.secret)
+    addresses = [pattern]
+    if has_magic(pattern.shown) and not _is_there(pattern):
+        addresses = matches(pattern)
+        if not addresses:
+            raise StorageError(f"{pattern.shown}: nothing matches")
+    for remote in addresses:
+        directory = remote.shown.rstrip("/")
+        files = ArrowFileSystem(remote.secret)
         if not files.is_directory(directory):
             if files.exists(directory):
-                raise DataError(one.shown, None, _ARCHIVE)
-            raise StorageError(f"{one.shown}: no such directory")
-        yield Node(one.shown, directory, one.secret)
+                raise DataError(remote.shown, None, _ARCHIVE)
+            raise StorageError(f"{remote.shown}: no such directory")
+        yield Node(remote.shown, directory, remote.secret)
 
 
-def _is_there(one: Address) -> bool:
-    return ArrowFileSystem(one.secret).exists(one.shown.rstrip("/"))
+def _is_there(remote: Address) -> bool:
+    return ArrowFileSystem(remote.secret).exists(remote.shown.rstrip("/"))

@@ -36,7 +36,7 @@ class PropertyMaps:
     sizes: _Longs
 
     def maps(self) -> pa.Array:
-        """All of them."""
+        """All properties, a map for each message."""
         entries = self._entries
         offsets = np.concatenate(([0], np.cumsum(np.bincount(entries.owners, minlength=len(self.starts)))))
         return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), entries.names, entries.values)
@@ -44,10 +44,10 @@ class PropertyMaps:
     def named(self, name: str) -> pa.Array:
         """The values under one name; null for a record without it."""
         entries = self._entries
-        found = entries.code_of(name)
-        which = np.full(len(self.starts), -1, np.int64)
-        which[entries.owners[found]] = found
-        return entries.values.take(pa.array(which, mask=which < 0))
+        numbers = entries.code_of(name)
+        entry_of = np.full(len(self.starts), -1, np.int64)
+        entry_of[entries.owners[numbers]] = numbers
+        return entries.values.take(pa.array(entry_of, mask=entry_of < 0))
 
     @functools.cached_property
     def _entries(self) -> _Entries:
@@ -78,8 +78,8 @@ class _Entries:
     def code_of(self, name: str) -> _Longs:
         """Which of the entries have that name."""
         codes, names = self._coded
-        where = names.index(name) if name in names else -1
-        return np.flatnonzero(codes == where)
+        code = names.index(name) if name in names else -1
+        return np.flatnonzero(codes == code)
 
     @functools.cached_property
     def _coded(self) -> tuple[npt.NDArray[np.int32], list[str]]:
@@ -87,32 +87,32 @@ class _Entries:
         return coded.indices.to_numpy(), coded.dictionary.to_pylist()
 
     def without_older(self) -> _Entries:
-        """Of equal names of a record the last one, in the place of the first."""
+        """Of a record's entries with equal names, keep only the last, in the place of the first."""
         codes, owners = self._coded[0], self.owners
         if not _has_equal(codes, owners):
             return self
         last: dict[tuple[int, int], int] = {}
         for number, key in enumerate(zip(owners.tolist(), codes.tolist(), strict=True)):
             last[key] = number  # a dict keeps the place of the first
-        kept = np.fromiter(last.values(), np.int64, len(last))
-        return _Entries(self.names.take(pa.array(kept)), self.values.take(pa.array(kept)), owners[kept])
+        retained = np.fromiter(last.values(), np.int64, len(last))
+        return _Entries(self.names.take(pa.array(retained)), self.values.take(pa.array(retained)), owners[retained])
 
 
 def _entries_of(lines: pa.Array) -> _Entries:
-    """Of texts that each begin with a separator."""
+    """The entries of texts that each begin with a separator."""
     _, offsets, data = lines.buffers()
     begins = np.frombuffer(offsets, np.int32)[: len(lines) + 1]
     octets = np.frombuffer(data, np.uint8)[: int(begins[-1])] if len(lines) else np.empty(0, np.uint8)
     ends = np.flatnonzero(octets == _END)
     starts, stops = ends + 1, np.append(ends[1:], len(octets)) if len(ends) else ends
     marks = np.append(np.flatnonzero(octets == _NAMED), len(octets))
-    behind_name = marks[np.searchsorted(marks, starts)]
-    good = np.flatnonzero((behind_name > starts) & (behind_name + 1 < stops))
-    starts, stops, behind_name = starts[good], stops[good], behind_name[good]
+    name_ends = marks[np.searchsorted(marks, starts)]
+    good = np.flatnonzero((name_ends > starts) & (name_ends + 1 < stops))
+    starts, stops, name_ends = starts[good], stops[good], name_ends[good]
     owners = np.searchsorted(begins[:-1], starts, side="right") - 1
     text = octets.data
-    names = _as_strings(slices(text, starts, behind_name - starts))
-    values = _as_strings(slices(text, behind_name + 1, stops - behind_name - 1))
+    names = _as_strings(slices(text, starts, name_ends - starts))
+    values = _as_strings(slices(text, name_ends + 1, stops - name_ends - 1))
     return _Entries(names, values, owners).without_older()
 
 

@@ -41,7 +41,7 @@ from warren.tables.places import Node, NodeContents
 from warren.tables.table import Task
 
 NO_END: Final = sys.maxsize
-"""Behind every segment."""
+"""After every segment."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +62,7 @@ class QueuePart:
         return self.queue.path
 
     def joined(self, behind: object) -> QueuePart | None:
-        """Both as one; ``None``: they are not neighbours in a queue."""
+        """Return both as one part; ``None`` if they are not neighbours in a queue."""
         if not isinstance(behind, QueuePart) or (behind.path, behind.segments.start) != (self.path, self.segments.stop):
             return None
         return attrs.evolve(self, segments=range(self.segments.start, behind.segments.stop))
@@ -73,7 +73,7 @@ class QueuePart:
 
     @property
     def queue_text(self) -> str | None:
-        """Its name; of a level the bare one."""
+        """The queue's name; of a level, without the priority."""
         return as_text(to_text(split_level(self.queue.name)[0]))
 
     @property
@@ -90,11 +90,11 @@ class QueueOpener:
         self._nodes = QuorumNodes(self.files)
 
     def open(self, queue: QueueDescriptor, vhost_path: str) -> QueueDirectory:
-        """What reads a queue. All of its segments are there: ask for those of a part."""
+        """Open a queue. It has all of its segments: ask for those of a part."""
         return queue.open(self.files, self.bodies(vhost_path), self._nodes)
 
     def open_part(self, part: QueuePart) -> QueueDirectory:
-        """What reads a part's queue."""
+        """Open the queue of a part."""
         return self.open(part.queue, part.vhost_path)
 
     def bodies(self, vhost_path: str) -> NodeBodies:
@@ -117,25 +117,27 @@ def plan_queues(
         cutter = QueueCutter(
             vhost, wanted, spread_over=options.partition_bytes if messages else None, cut=not as_stored
         )
-        queues = [[queue] for queue in vhost.queues] if as_stored else [one for _, one in chosen_queues(vhost)]
-        chosen = [one for one in queues if wanted.allows("queue", as_text(to_text(split_level(one[0].name)[0])))]
+        queues = [[queue] for queue in vhost.queues] if as_stored else [levels for _, levels in chosen_queues(vhost)]
+        chosen = [
+            levels for levels in queues if wanted.allows("queue", as_text(to_text(split_level(levels[0].name)[0])))
+        ]
         if options.mode == "failfast":
-            _stop_at_problem(vhost, {one.path for directories in chosen for one in directories})
+            _stop_at_problem(vhost, {directory.path for directories in chosen for directory in directories})
         for directories in chosen:
             yield from packing.add([cutter.cut(directory) for directory in directories])
     yield from packing.rest()
 
 
 def _stop_at_problem(vhost: Vhost, chosen: set[str]) -> None:
-    others = tuple(queue.path for queue in vhost.queues if queue.path not in chosen)
+    other_paths = tuple(queue.path for queue in vhost.queues if queue.path not in chosen)
     for problem in vhost.problems:
-        if problem.severity == "damage" and not problem.path.startswith(others):
+        if problem.severity == "damage" and not problem.path.startswith(other_paths):
             raise DataError(problem.path, problem.offset, f"{problem.kind}: {problem.detail}")
 
 
 @attrs.frozen
 class Piece:
-    """What is never cut, and what it weighs."""
+    """A part that is not cut further, and its weight."""
 
     part: QueuePart
     weight: int
@@ -172,9 +174,9 @@ class QueueCutter:
     def _pieces(self, whole: QueuePart, extent: Extent) -> Iterator[Piece]:
         factor = self._factor if _may_store(extent) else 1.0
         for segments in wanted_segments(self._seq_ids, extent.seq_ids_per_piece):
-            inside = sorted(filter(segments.__contains__, extent.pieces)) or [segments.start]
+            numbers = sorted(filter(segments.__contains__, extent.pieces)) or [segments.start]
             for number, low, high in zip(
-                inside, [segments.start, *inside[1:]], [*inside[1:], segments.stop], strict=True
+                numbers, [segments.start, *numbers[1:]], [*numbers[1:], segments.stop], strict=True
             ):
                 weight = extent.pieces.get(number, 0) + (extent.shared_bytes if low == segments.start else 0)
                 yield Piece(attrs.evolve(whole, segments=range(low, high)), int(weight * factor))
@@ -189,7 +191,7 @@ class _Packing:
         self._weight = 0
 
     def add(self, levels: list[tuple[QueuePart, list[Piece]]]) -> Iterator[Task]:
-        """One queue, or all levels of one, in the order of their messages."""
+        """Add one queue, or all levels of one, in the order of their messages."""
         pieces = [piece for _, of_level in levels for piece in of_level]
         wholes = [whole for whole, _ in levels]
         if self._weight + sum(piece.weight for piece in pieces) > self._partition_bytes:
@@ -216,10 +218,10 @@ class _Packing:
 
 def _before(part: QueuePart, levels: list[QueuePart]) -> tuple[QueuePart, ...]:
     """What comes before a part of a queue: higher levels, and segments of its own level, wanted ones or not."""
-    found = list(takewhile(lambda level: level.path != part.path, levels))
+    before = list(takewhile(lambda level: level.path != part.path, levels))
     if part.segments.start:
-        found.append(attrs.evolve(part, segments=range(part.segments.start)))
-    return tuple(found)
+        before.append(attrs.evolve(part, segments=range(part.segments.start)))
+    return tuple(before)
 
 
 def _follows(part: QueuePart, previous: QueuePart) -> bool:
@@ -237,7 +239,7 @@ def wanted_segments(seq_ids: Bounds, seq_ids_per_piece: int | None) -> list[rang
     high = NO_END if seq_ids.high is None else int(seq_ids.high) // seq_ids_per_piece + 1
     if seq_ids.choice is None:
         return [range(low, high)] if low < high else []
-    numbers = (int(one) // seq_ids_per_piece for one in seq_ids.choice if one >= 0)
+    numbers = (int(seq_id) // seq_ids_per_piece for seq_id in seq_ids.choice if seq_id >= 0)
     return [range(first, last + 1) for first, last in runs(number for number in numbers if low <= number < high)]
 
 
@@ -250,7 +252,7 @@ def extent_of(queue: QueueDirectory) -> Extent:
 
 
 def byte_count(extent: Extent) -> int:
-    """Of all files of a queue."""
+    """The bytes of all files of a queue."""
     return extent.shared_bytes + sum(extent.pieces.values())
 
 
@@ -260,9 +262,9 @@ def _may_store(extent: Extent) -> bool:
 
 
 def _store_bytes(vhost: Vhost) -> int:
-    """Of the persistent store's files, as far as that can be told."""
-    directory, found = below(vhost.path, PERSISTENT_STORE), 0
+    """The bytes of the persistent store's files, as far as they can be read."""
+    directory, total_bytes = below(vhost.path, PERSISTENT_STORE), 0
     with suppress(StorageError):
         for name in vhost.files.list(directory) if vhost.path else ():
-            found += vhost.files.size(below(directory, name)) if file_number(name) is not None else 0
-    return found
+            total_bytes += vhost.files.size(below(directory, name)) if file_number(name) is not None else 0
+    return total_bytes

@@ -56,10 +56,10 @@ class RecordRows:
         """Store host and physical offset, in upper-case hexadecimal digits."""
         offsets = np.ascontiguousarray(self.columns.physical_offsets, ">i8").view(np.uint8).reshape(-1, 8)
         parts = []
-        for hosts, where in self.columns.store_hosts():
-            octets = np.concatenate((hosts, offsets[where]), axis=1)
+        for hosts, row_numbers in self.columns.store_hosts():
+            octets = np.concatenate((hosts, offsets[row_numbers]), axis=1)
             digits = np.frombuffer(hexlify(octets.tobytes()).upper(), np.uint8)
-            parts.append((rows_of(digits.reshape(len(octets), -1), pa.string()), where))
+            parts.append((rows_of(digits.reshape(len(octets), -1), pa.string()), row_numbers))
         return _put_together(parts)
 
     @functools.cached_property
@@ -72,17 +72,17 @@ class RecordRows:
 def _hosts(hosts: Hosts) -> pa.Array:
     """``10.1.2.3:50123`` and the like; few are distinct."""
     parts = []
-    for rows, where in hosts:
+    for rows, row_numbers in hosts:
         joined = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").reshape(-1)
         if (rows == rows[0]).all():
-            distinct, which = joined[:1], np.zeros(len(rows), np.int64)
+            distinct, host_of = joined[:1], np.zeros(len(rows), np.int64)
         else:
-            distinct, which = np.unique(joined, return_inverse=True)
+            distinct, host_of = np.unique(joined, return_inverse=True)
         texts = [
             str(Host(packed[:-4], int.from_bytes(packed[-4:], "big", signed=True)))
-            for packed in (one.tobytes() for one in distinct)
+            for packed in (host.tobytes() for host in distinct)
         ]
-        parts.append((chosen(texts, which), where))
+        parts.append((chosen(texts, host_of), row_numbers))
     return _put_together(parts)
 
 
@@ -90,7 +90,7 @@ def _put_together(parts: list[tuple[pa.Array, npt.NDArray[np.int64]]]) -> pa.Arr
     """Merge partial columns, each with the rows that its values belong to."""
     if len(parts) == 1:
         return parts[0][0]
-    order = np.argsort(np.concatenate([where for _, where in parts]), kind="stable")
+    order = np.argsort(np.concatenate([row_numbers for _, row_numbers in parts]), kind="stable")
     return pa.concat_arrays([values for values, _ in parts]).take(pa.array(order))
 
 

@@ -47,25 +47,25 @@ _FIRST_BYTES: Final = 4096
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """A task for each ``partition_bytes``; small files share one."""
     node = contents.node
-    found = survey_of(node, options)
-    log, file_bytes = found.log, found.settings.mapped_file_size_commit_log
+    survey = survey_of(node, options)
+    log, file_bytes = survey.log, survey.settings.mapped_file_size_commit_log
     if options.mode == "failfast":
         for start, stop in log.gaps(file_bytes):
             raise DataError(log.directory, None, missing_file(start, stop))
     layout = LogLayout(
         node=node,
-        directory=found.directory,
-        settings=found.settings,
+        directory=survey.directory,
+        settings=survey.settings,
         bases=log.bases,
         end=log.end,
-        was_clean=found.was_clean,
+        was_clean=survey.was_clean,
     )
     files = ranges(layout, file_bytes)
     if "store_timestamp" in wanted.bounds:
-        stored = _stored(node, files)
-        files = [one for one in files if wanted.overlaps("store_timestamp", *stored[one.base])]
+        stored_spans = _stored(node, files)
+        files = [file for file in files if wanted.overlaps("store_timestamp", *stored_spans[file.base])]
     offsets = wanted.of_column("physical_offset")
-    parts = [one.between(*offsets.narrowed(one.start, one.stop)) for one in files]
+    parts = [file.between(*offsets.narrowed(file.start, file.stop)) for file in files]
     for group in packed(parts, 1, options.partition_bytes):
         yield Task(node, tuple(group))
 
@@ -100,25 +100,25 @@ def search(part: Range, files: FileSystem, window_bytes: int) -> Iterator[Record
 # ── what is wanted ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stored(node: Node, whole: list[Range]) -> dict[int, tuple[int | None, int | None]]:
+def _stored(node: Node, log_files: list[Range]) -> dict[int, tuple[int | None, int | None]]:
     """Between which times the messages of each file were stored: those of its first record and of the next file's.
 
     No times are given if files do not follow each other, or their times do not ascend.
     """
-    files, first = node.place().files, {}
-    for one in whole:
-        item = next(search(one.between(one.base, one.base + 1), files, _FIRST_BYTES), None)
-        first[one.base] = int(item.store_timestamps[0]) if isinstance(item, RecordColumns) else None
-    times = [time for time in first.values() if time is not None]
+    files, first_times = node.place().files, {}
+    for file in log_files:
+        item = next(search(file.between(file.base, file.base + 1), files, _FIRST_BYTES), None)
+        first_times[file.base] = int(item.store_timestamps[0]) if isinstance(item, RecordColumns) else None
+    times = [time for time in first_times.values() if time is not None]
     are_known = all(before <= after for before, after in pairwise(times))
-    found: dict[int, tuple[int | None, int | None]] = {}
-    for one in whole:
-        begun, following = first[one.base], first.get(one.file_end)
-        found[one.base] = (
+    spans: dict[int, tuple[int | None, int | None]] = {}
+    for file in log_files:
+        begun, following = first_times[file.base], first_times.get(file.file_end)
+        spans[file.base] = (
             begun - _CLOCK_SLACK_MS if are_known and begun is not None else None,
             following + _CLOCK_SLACK_MS if are_known and following is not None else None,
         )
-    return found
+    return spans
 
 
 def _only(columns: RecordColumns, wanted: Wanted) -> RecordColumns | None:

@@ -72,51 +72,51 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The records of a task's files, a window at a time."""
     files, damage = task.node.place().files, Damage(task.node, options)
     with_messages = options.bodies and wanted.asks("message")
-    for one in task.work:
+    for file in task.work:
         try:
-            handle = files.open_read(one.path)
+            handle = files.open_read(file.path)
         except StorageError as error:
-            damage.refused(one.path, error)
+            damage.refused(file.path, error)
             continue
         try:
-            for found in _records(handle, files, one, damage, with_messages=with_messages):
-                yield _columns(task.node, one, found, with_messages=with_messages)
+            for columns in _records(handle, files, file, damage, with_messages=with_messages):
+                yield _columns(task.node, file, columns, with_messages=with_messages)
         finally:
             handle.close()
 
 
 def _records(
-    handle: File, files: ReadOnlyFileSystem, one: StoreFile, damage: Damage, *, with_messages: bool
+    handle: File, files: ReadOnlyFileSystem, file: StoreFile, damage: Damage, *, with_messages: bool
 ) -> Iterator[RdqColumns]:
     window_bytes = damage.options.batch_bytes
-    scanned = ColumnScan(handle, one.path, window_bytes=window_bytes, with_messages=with_messages)
+    scanned = ColumnScan(handle, file.path, window_bytes=window_bytes, with_messages=with_messages)
     hidden: Hidden | None = None
-    for found in scanned:
-        if not found.good.all():
-            hidden = hidden or _hidden(damage.node, files, one)
-            if not (one.is_sound_without or hidden.explains_breaks):
-                first = int(found.offsets[found.good.argmin()])
-                damage.found(one.path, first, "torn record: it does not end in 0xFF")
-        yield found
+    for columns in scanned:
+        if not columns.good.all():
+            hidden = hidden or _hidden(damage.node, files, file)
+            if not (file.is_sound_without or hidden.explains_breaks):
+                first = int(columns.offsets[columns.good.argmin()])
+                damage.found(file.path, first, "torn record: it does not end in 0xFF")
+        yield columns
     end = scanned.finish()
     if end.reason is not EndReason.CLEAN:
-        hidden = hidden or _hidden(damage.node, files, one)
+        hidden = hidden or _hidden(damage.node, files, file)
         if not hidden.explains_breaks:
-            _look_at_end(damage, one, end)
+            _look_at_end(damage, file, end)
     for run in _runs(hidden.records if hidden else (), window_bytes):
         yield _read_run(handle, run, with_messages=with_messages)
 
 
-def _hidden(node: Node, files: ReadOnlyFileSystem, one: StoreFile) -> Hidden:
-    return hidden_in(node, files, one.path, knows_needs=knows_needs(node, files, posixpath.dirname(one.path)))
+def _hidden(node: Node, files: ReadOnlyFileSystem, file: StoreFile) -> Hidden:
+    return hidden_in(node, files, file.path, knows_needs=knows_needs(node, files, posixpath.dirname(file.path)))
 
 
 def _runs(records: Iterable[Record], most_bytes: int) -> Iterator[list[Record]]:
     """Group records that follow each other directly, up to ``most_bytes``."""
     run: list[Record] = []
     for record in records:
-        behind = run[-1].offset + run[-1].size if run else None
-        if run and (record.offset != behind or record.offset + record.size - run[0].offset > most_bytes):
+        run_end = run[-1].offset + run[-1].size if run else None
+        if run and (record.offset != run_end or record.offset + record.size - run[0].offset > most_bytes):
             yield run
             run = []
         run.append(record)
@@ -137,32 +137,32 @@ def _read_run(handle: File, run: list[Record], *, with_messages: bool) -> RdqCol
     )
 
 
-def _look_at_end(damage: Damage, one: StoreFile, end: ScanEnd) -> None:
-    if not one.is_sound_without and end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
+def _look_at_end(damage: Damage, file: StoreFile, end: ScanEnd) -> None:
+    if not file.is_sound_without and end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
         reason = f"record out of bounds: {end.reason.value}; {end.unread_bytes} bytes behind the last record"
-        damage.found(one.path, end.offset, reason)
+        damage.found(file.path, end.offset, reason)
 
 
-def _columns(node: Node, one: StoreFile, found: RdqColumns, *, with_messages: bool) -> Columns:
-    is_there = with_messages and found.has_messages
+def _columns(node: Node, file: StoreFile, columns: RdqColumns, *, with_messages: bool) -> Columns:
+    is_there = with_messages and columns.has_messages
     return Columns(
-        len(found),
+        len(columns),
         {
             "node": node.name,
-            "vhost": as_text(to_text(one.vhost)),
-            "store": one.store,
-            "msg_id": lambda: hexadecimal(found.msg_ids),
-            "size": found.sizes,
-            "good": found.good,
-            "message": (lambda: _messages(found)) if is_there else None,
-            "file": one.path,
-            "file_offset": found.offsets,
+            "vhost": as_text(to_text(file.vhost)),
+            "store": file.store,
+            "msg_id": lambda: hexadecimal(columns.msg_ids),
+            "size": columns.sizes,
+            "good": columns.good,
+            "message": (lambda: _messages(columns)) if is_there else None,
+            "file": file.path,
+            "file_offset": columns.offsets,
         },
     )
 
 
-def _messages(found: RdqColumns) -> pa.Array:
-    return slices(found.data, found.message_starts, found.message_sizes.astype(np.int64))
+def _messages(columns: RdqColumns) -> pa.Array:
+    return slices(columns.data, columns.message_starts, columns.message_sizes.astype(np.int64))
 
 
 TABLE: Final = Table(name="store", kinds=Kind.QUEUES, schema=STORE, plan=plan, read=read)

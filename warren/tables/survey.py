@@ -41,7 +41,7 @@ class MappedExtent:
         return f"{self.directory}/{file_name(base)}"
 
     def gaps(self, file_bytes: int) -> Iterator[tuple[int, int]]:
-        """Between which bytes no file is."""
+        """The ranges of bytes that no file has."""
         ends = ((before + file_bytes, after) for before, after in pairwise(self.bases))
         return ((start, stop) for start, stop in ends if stop > start)
 
@@ -52,7 +52,7 @@ class LogExtent(MappedExtent):
 
     min_offset: int
     end: int
-    """Behind the last record."""
+    """After the last record."""
 
 
 @attrs.frozen(kw_only=True)
@@ -100,7 +100,7 @@ class Survey:
 
     @classmethod
     def of(cls, opened: RocketmqStore) -> Self:
-        """What a store that is open tells."""
+        """Return the survey of an open store."""
         store, log, changed = opened.store, opened.store.commit_log, set(opened.files.changed)
         queues = [
             QueueExtent(
@@ -138,29 +138,29 @@ class Survey:
         )
 
     def to_json(self) -> str:
-        """The other way round: :meth:`from_json`."""
+        """Return the survey as text that :meth:`from_json` reads."""
         return json.dumps(attrs.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Raises :class:`PipelineError` where the text is no survey."""
+        """Raises :class:`PipelineError` if the text is not a survey."""
         try:
-            said = json.loads(text)
+            document = json.loads(text)
             return cls(
-                node=said["node"],
-                directory=said["directory"],
-                settings=TopicSettings(**said["settings"]),
-                was_clean=said["was_clean"],
-                log=LogExtent(**_with_tuple(said["log"])),
-                queues=tuple(QueueExtent(**_with_tuple(queue)) for queue in said["queues"]),
-                index_files=tuple(IndexExtent(**file) for file in said["index_files"]),
+                node=document["node"],
+                directory=document["directory"],
+                settings=TopicSettings(**document["settings"]),
+                was_clean=document["was_clean"],
+                log=LogExtent(**_with_tuple(document["log"])),
+                queues=tuple(QueueExtent(**_with_tuple(queue)) for queue in document["queues"]),
+                index_files=tuple(IndexExtent(**file) for file in document["index_files"]),
             )
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise PipelineError(f"option survey: no survey of a node ({type(error).__name__}: {error})") from error
 
 
-def _with_tuple(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {**said, "bases": tuple(said["bases"])}
+def _with_tuple(extent: Mapping[str, Any]) -> dict[str, Any]:
+    return {**extent, "bases": tuple(extent["bases"])}
 
 
 def survey(node: Node, settings: Mapping[str, str]) -> Survey:
@@ -179,4 +179,4 @@ def recovered(node: Node, settings: Mapping[str, str], good_until: int = 0) -> I
 
 def to_option(surveys: Iterable[Survey]) -> str:
     """The option ``survey`` that says these; it may also name a file with this text."""
-    return "\n".join(one.to_json() for one in surveys)
+    return "\n".join(node_survey.to_json() for node_survey in surveys)

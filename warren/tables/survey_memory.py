@@ -25,9 +25,9 @@ from warren.tables.places import Node
 from warren.tables.survey import Survey, survey
 
 _FORMAT: Final = 1
-"""Of what is kept; another one when a recovery, or a survey, is to come out otherwise."""
+"""Part of what names a kept file; to be increased when recovery or the surveys change."""
 _MOST_KEPT: Final = 1000
-"""Of files; beyond that the oldest go."""
+"""The most files; beyond that the oldest are deleted."""
 
 
 def survey_of(node: Node, options: ReadOptions) -> Survey:
@@ -37,15 +37,15 @@ def survey_of(node: Node, options: ReadOptions) -> Survey:
 
 
 @functools.lru_cache(maxsize=1)
-def _given(said: str) -> dict[str, Survey]:
-    if not said.lstrip().startswith("{"):
+def _given(option: str) -> dict[str, Survey]:
+    if not option.lstrip().startswith("{"):
         try:
-            with open(said, encoding="utf-8") as file:
-                said = file.read()
+            with open(option, encoding="utf-8") as file:
+                option = file.read()
         except (OSError, ValueError) as error:
             raise PipelineError(f"option survey: {error}") from error
-    surveys = [Survey.from_json(line) for line in said.splitlines() if line]
-    return {one.node: one for one in surveys}
+    surveys = [Survey.from_json(line) for line in option.splitlines() if line]
+    return {node_survey.node: node_survey for node_survey in surveys}
 
 
 def remembered(node: Node, settings: Mapping[str, str], make: Callable[[], Survey]) -> Survey:
@@ -53,26 +53,26 @@ def remembered(node: Node, settings: Mapping[str, str], make: Callable[[], Surve
     folder = None if node.is_remote else private_folder("warren-surveys")
     if folder is None:
         return make()
-    place = Path(folder, f"{_name(node, settings)}.json")
+    survey_path = Path(folder, f"{_name(node, settings)}.json")
     with suppress(OSError, PipelineError):
-        return Survey.from_json(place.read_text(encoding="utf-8"))
-    found = make()
+        return Survey.from_json(survey_path.read_text(encoding="utf-8"))
+    new_survey = make()
     with suppress(OSError):
-        _keep(place, found)
-    return found
+        _keep(survey_path, new_survey)
+    return new_survey
 
 
-def _keep(place: Path, found: Survey) -> None:
-    fresh = place.with_name(f"{uuid.uuid4().hex}.new")
-    fresh.write_text(found.to_json(), encoding="utf-8")
-    fresh.replace(place)
-    kept = sorted(place.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    for path in kept[:-_MOST_KEPT]:
+def _keep(survey_path: Path, node_survey: Survey) -> None:
+    new_path = survey_path.with_name(f"{uuid.uuid4().hex}.new")
+    new_path.write_text(node_survey.to_json(), encoding="utf-8")
+    new_path.replace(survey_path)
+    paths = sorted(survey_path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for path in paths[:-_MOST_KEPT]:
         path.unlink(missing_ok=True)
 
 
 def _name(node: Node, settings: Mapping[str, str]) -> str:
-    """What stands for a node's files as they are, and for what the user says of them."""
+    """Return a digest of a node's files as they are, and of the settings that the user gave."""
     facts = [_FORMAT, node.name, node.directory, sorted(settings.items()), list(_files(node.directory))]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -84,5 +84,5 @@ def _files(directory: str) -> Iterator[tuple[str, int, int]]:
         for name in sorted(names):
             path = os.path.join(base, name)
             with suppress(OSError):
-                found = os.stat(path)
-                yield path, found.st_size, found.st_mtime_ns
+                status = os.stat(path)
+                yield path, status.st_size, status.st_mtime_ns

@@ -54,7 +54,7 @@ def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, wanted: Want
     for node in nodes:
         contents = node.contents()
         if not contents.kinds & table.kinds:
-            what = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
-            raise PipelineError(f"{node.name}: is {what}, which has no table {table.name}")
+            kind = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
+            raise PipelineError(f"{node.name}: is {kind}, which has no table {table.name}")
         if wanted.allows("node", node.name):
             yield from table.plan(contents, options, wanted)

@@ -22,19 +22,19 @@ class Attached:
     """A connection to the node that runs in a directory; a context manager that closes it."""
 
     def __init__(self, path: str) -> None:
-        """Raises :class:`NotAttachedError` where no node answers."""
+        """Raises :class:`NotAttachedError` if no node answers."""
         self.path = path
-        place = find_socket(path)
-        if place is None:
+        socket_path = find_socket(path)
+        if socket_path is None:
             raise NotAttachedError(f"{path}: no node runs there that can be attached to")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(PATIENCE_S)
         try:
-            with short_path(place) as name:
+            with short_path(socket_path) as name:
                 self._socket.connect(name)
         except PermissionError as error:
             self._socket.close()
-            raise NotAttachedError(f"{place}: the node there is another user's") from error
+            raise NotAttachedError(f"{socket_path}: the node there is another user's") from error
         except OSError as error:
             self._socket.close()
             raise NotAttachedError(f"{path}: no node runs there; one that was killed has left its socket") from error
@@ -64,8 +64,8 @@ class Attached:
             raise NotAttachedError(f"{self.path}: what answers there is no node") from error
         if not isinstance(answer, dict):
             raise NotAttachedError(f"{self.path}: what answers there is no node")
-        if isinstance(said := answer.get("error"), str):
-            raise WarrenError(said)
+        if isinstance(message := answer.get("error"), str):
+            raise WarrenError(message)
         return answer
 
     def snapshot(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def top(
         )
         try:
             if once or not console.is_terminal:
-                take("name", 0, vhost)  # rates are what came between two
+                take("name", 0, vhost)  # a rate needs two snapshots
                 time.sleep(interval)
                 view.print()
             else:
@@ -90,7 +90,7 @@ def top(
 
 
 def _fewer(limit: int | None, most: int | None) -> int | None:
-    return min((each for each in (limit, most) if each is not None), default=None)
+    return min((count for count in (limit, most) if count is not None), default=None)
 
 
 def _leave_topics_out(snapshot: Snapshot, room: int) -> None:

@@ -7,7 +7,7 @@
     ↑ ↓ PgUp PgDn Home     select a queue      ⏎         the page of the selected queue
 
 A :class:`View` holds what is shown and does not know the terminal. A :class:`Keyboard` reads single keys from the
-terminal, without echo. Where stdin is no terminal, there are no keys.
+terminal, without echo. If stdin is not a terminal, there are no keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class View:
     opened: tuple[str, str] | None = None
     """Vhost and name of the queue whose page is shown; ``None``: the list is shown."""
     _opening: bool = False
-    """Whether the page of the selected queue is to be opened; which one it is, the next :meth:`cut` knows."""
+    """Whether the page of the selected queue is to be opened; the next :meth:`cut` opens it."""
     _page: int = 1
     _page_start: int = 0
     """The number of the first line of a queue's page that is shown."""
@@ -193,13 +193,13 @@ def keys_of(typed: str) -> list[str]:
             keys.append(typed[0])
             typed = typed[1:]
             continue
-        behind = typed[1:].replace("O", "[", 1) if typed[1:2] == "O" else typed[1:]
-        sent = next((sent for sent in _ESCAPES if behind.startswith(sent)), None)
-        if sent is not None:
-            keys.append(_ESCAPES[sent])
-            typed = typed[1 + len(sent) :]
-        elif behind.startswith("["):  # another key: the letters of its sequence are no commands
-            typed = behind.lstrip("[0123456789;")[1:]
+        rest = typed[1:].replace("O", "[", 1) if typed[1:2] == "O" else typed[1:]
+        sequence = next((sequence for sequence in _ESCAPES if rest.startswith(sequence)), None)
+        if sequence is not None:
+            keys.append(_ESCAPES[sequence])
+            typed = typed[1 + len(sequence) :]
+        elif rest.startswith("["):  # another key: the letters of its sequence are no commands
+            typed = rest.lstrip("[0123456789;")[1:]
         else:
             keys.append("escape")
             typed = typed[1:]

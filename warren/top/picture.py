@@ -94,9 +94,9 @@ _COLUMNS: Final = (
 def _table(rows: list[Row], width: int, coloured: bool, selected: int | None) -> Iterator[Text]:
     """The heading, and a line for each queue. ``selected``: the number of the row that is marked."""
     columns = [column for column in _COLUMNS if width >= column.from_width]
-    words = width >= 110
+    has_state = width >= 110
     names = [_name(row, rows) for row in rows]
-    fixed = 2 + sum(1 + column.width for column in columns) + (2 + _STATE_WIDTH if words else 0)
+    fixed = 2 + sum(1 + column.width for column in columns) + (2 + _STATE_WIDTH if has_state else 0)
     full = capacity(rows)
     longest = max([len("queue"), *map(cell_len, names)])
     room = width - fixed - 1
@@ -107,7 +107,7 @@ def _table(rows: list[Row], width: int, coloured: bool, selected: int | None) ->
         text = Text.assemble(mark, fitted(name, name_width), " ", fitted(middle, bar_width))
         for column, cell in zip(columns, cells, strict=True):
             text.append(" ").append(fitted(cell, column.width, right=True))
-        if words:
+        if has_state:
             text.append("  ").append(fitted(last, _STATE_WIDTH))
         return text
 
@@ -137,12 +137,12 @@ def legend() -> Text:
 
 
 def _reason(row: Row, width: int) -> Text:
-    """Why a queue is down. Such sentences begin with a long path, so if there is no room their end is shown."""
-    said = printable(" ".join(str(row["reason"]).split()))
+    """Why a queue is down. Such a sentence begins with a long path, so its end is shown if it is too long."""
+    reason = printable(" ".join(str(row["reason"]).split()))
     start = 0
-    while cell_len(said[start:]) + bool(start) > width:
+    while cell_len(reason[start:]) + bool(start) > width:
         start += 1
-    return Text("…" * bool(start) + said[start:], "red")
+    return Text("…" * bool(start) + reason[start:], "red")
 
 
 def _name(row: Row, rows: list[Row]) -> str:
@@ -209,7 +209,7 @@ def _topics(topics: dict[str, Any] | None, width: int) -> Iterator[Text]:
 def picture(
     snapshot: Snapshot, width: int, *, coloured: bool = True, note: str = "", selected: int | None = None
 ) -> RenderableType:
-    """A node, ``width`` columns wide. ``note``: said in place of its process. ``selected``: the row that is marked."""
+    """A node, ``width`` columns wide. ``note``: shown in place of its process. ``selected``: the row that is marked."""
     lines = [*_heading(snapshot, width, coloured, note), Text("")]
     rows = snapshot["queues"]
     topics = list(_topics(snapshot.get("topics"), width))
@@ -233,11 +233,11 @@ def _heading(snapshot: Snapshot, width: int, coloured: bool, note: str) -> Itera
 
 def node_lines(snapshot: Snapshot, width: int, coloured: bool, note: str) -> Iterator[Text]:
     """The node's directory, process and memory, in two lines."""
-    said = note or f"process {snapshot['pid']} · up {duration(snapshot['up_s'])}"
+    process = note or f"process {snapshot['pid']} · up {duration(snapshot['up_s'])}"
     left = Text.assemble(
-        ("warren ", "bold"), (_end_of(printable(snapshot["path"]), width - 9 - cell_len(said)), "bold cyan")
+        ("warren ", "bold"), (_end_of(printable(snapshot["path"]), width - 9 - cell_len(process)), "bold cyan")
     )
-    yield _spread(left, Text(said, "dim"), width)
+    yield _spread(left, Text(process, "dim"), width)
     memory = snapshot["memory"]
     numbers = Text.assemble(
         (f" {size(memory['used_bytes'])}", f"bold {memory_style(memory)}"), f" of {size(memory['limit_bytes'])}"
@@ -270,8 +270,10 @@ def _troubles(snapshot: Snapshot, width: int) -> Iterator[Text]:
     alarm, down = memory_alarm(snapshot, width), snapshot["totals"]["down"]
     if alarm is not None:
         yield alarm
-    for vhost, why in snapshot["down_vhosts"].items():
-        yield _cut(Text(f"✖ vhost {printable(vhost)} is down: {printable(' '.join(why.split()))}", "bold red"), width)
+    for vhost, reason in snapshot["down_vhosts"].items():
+        yield _cut(
+            Text(f"✖ vhost {printable(vhost)} is down: {printable(' '.join(reason.split()))}", "bold red"), width
+        )
     if down:
         yield Text("✖ 1 queue is down" if down == 1 else f"✖ {down:,} queues are down", "bold red")
     if not (alarm or down or snapshot["down_vhosts"]):
@@ -282,12 +284,12 @@ def memory_alarm(snapshot: Snapshot, width: int) -> Text | None:
     """The alarms of memory and disk in a line, if there are any."""
     if not (alarms := snapshot["memory"]["alarms"]):
         return None
-    said = f" {' and '.join(alarms).upper()} ALARM: publishers wait, consumers go on "
-    return _cut(Text(said, "bold white on red"), width)
+    warning = f" {' and '.join(alarms).upper()} ALARM: publishers wait, consumers go on "
+    return _cut(Text(warning, "bold white on red"), width)
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:
-    """One at each end; without the right one if there is no room for both."""
+    """A text at each end of the line; without the right one if there is no room for both."""
     gap = width - cell_len(left.plain) - cell_len(right.plain)
     if gap >= 2:
         return Text.assemble(left, " " * gap, right)

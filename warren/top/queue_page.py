@@ -115,15 +115,17 @@ def _ram(row: Row, stats: Mapping[str, Any] | None, memory: Mapping[str, Any]) -
 
 
 def _consumers(row: Row, stats: Mapping[str, Any] | None, width: int) -> Iterator[Text]:
-    said = [f"{row['consumers']:,}"]
+    parts = [f"{row['consumers']:,}"]
     if stats is not None:
         for name in ("exclusive_consumer_tag", "single_active_consumer_tag"):
             if stats[name] is not None:
-                said.append(f"{name} {printable(stats[name])}")
-        held = sorted(stats["unacknowledged_by_channel"].items(), key=lambda item: -item[1])
-        said += [f"{printable(channel)} has {count:,} unacked" for channel, count in held[:_MOST_CHANNELS] if count]
-        said += [f"and {len(held) - _MOST_CHANNELS:,} more channels"] if len(held) > _MOST_CHANNELS else []
-    yield from _wrapped("consumers", " · ".join(said), width)
+                parts.append(f"{name} {printable(stats[name])}")
+        channels = sorted(stats["unacknowledged_by_channel"].items(), key=lambda entry: -entry[1])
+        parts += [
+            f"{printable(channel)} has {count:,} unacked" for channel, count in channels[:_MOST_CHANNELS] if count
+        ]
+        parts += [f"and {len(channels) - _MOST_CHANNELS:,} more channels"] if len(channels) > _MOST_CHANNELS else []
+    yield from _wrapped("consumers", " · ".join(parts), width)
 
 
 def _declared(declared: Mapping[str, Any]) -> Iterator[str]:
@@ -150,8 +152,8 @@ def _line(label: str, *parts: Text) -> Text:
     return Text.assemble(fitted(Text(label, "dim"), _LABEL_WIDTH), Text(" · ", "bright_black").join(parts))
 
 
-def _wrapped(label: str, said: str, width: int, style: str = "") -> Iterable[Text]:
-    pieces = textwrap.wrap(said, max(20, width - _LABEL_WIDTH), break_on_hyphens=False) or [""]
+def _wrapped(label: str, text: str, width: int, style: str = "") -> Iterable[Text]:
+    pieces = textwrap.wrap(text, max(20, width - _LABEL_WIDTH), break_on_hyphens=False) or [""]
     return [_line("" if number else label, Text(piece, style)) for number, piece in enumerate(pieces)]
 
 

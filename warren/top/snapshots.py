@@ -117,8 +117,8 @@ class Snapshots:
                 from warren.ctl import verbs  # noqa: PLC0415 - few ask for it
 
                 return verbs.answer(self._node, request)
-            case other:
-                raise WarrenError(f"a node answers for a snapshot, a queue, definitions and ctl, not for {other!r}")
+            case want:
+                raise WarrenError(f"a node answers for a snapshot, a queue, definitions and ctl, not for {want!r}")
 
     def take(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> Snapshot:
         """A snapshot, with at most ``limit`` rows; the totals are of all. Raises :class:`NotFoundError`."""
@@ -190,10 +190,10 @@ class Snapshots:
         streams = self._node.actor.streams
         of_streams = {stream.topic for vhost in list(self._node.actor.vhosts) for stream in streams.of(vhost)}
         rows = []
-        for name, found in sorted(each_topic(running, groups).items()):
+        for name, topic in sorted(each_topic(running, groups).items()):
             if name in of_streams:
                 continue
-            ranges = found["queues"].values()
+            ranges = topic["queues"].values()
             appended = sum(queue["max_offset"] for queue in ranges)
             self._appended[name] = (now_s, appended)
             at_s, count = before.get(name, (now_s, appended))
@@ -204,7 +204,7 @@ class Snapshots:
                     "messages": appended - sum(queue["min_offset"] for queue in ranges),
                     "appended": appended,
                     "in_rate": round(max(0, appended - count) / (now_s - at_s), 1) if now_s > at_s else None,
-                    "groups": {group: sum(one["lag"].values()) for group, one in found["groups"].items()},
+                    "groups": {group: sum(stats["lag"].values()) for group, stats in topic["groups"].items()},
                 }
             )
         return {"down": None, "no_room": no_room(running), "rows": rows}
@@ -225,13 +225,13 @@ class Snapshots:
     def _stream(self, stream: Stream, key: tuple[str, str], last: _Seen | None) -> Row:
         now_s, row = self._clock(), _unknown(key, "running") | {"type": "stream", "bytes": None}
         try:
-            there = stream.bounds()
+            bounds = stream.bounds()
         except WarrenError as error:
             return row | {"state": "down", "reason": str(error)}
-        row |= {"delta": len(there), "ready": len(there), "published": there.stop, "gone": there.start}
+        row |= {"delta": len(bounds), "ready": len(bounds), "published": bounds.stop, "gone": bounds.start}
         row["consumers"] = len(stream.consumers)
         if last is not None and now_s > last.at_s:
-            row["in_rate"] = round(max(0, there.stop - last.row["published"]) / (now_s - last.at_s), 1)
+            row["in_rate"] = round(max(0, bounds.stop - last.row["published"]) / (now_s - last.at_s), 1)
         self._seen[key] = _Seen(stream, 0, now_s, row)
         return row
 
@@ -299,19 +299,19 @@ def _down(entry: QueueEntry, key: tuple[str, str]) -> Row:
 
 def _unknown(key: tuple[str, str], state: str) -> Row:
     counts = (*LISTS, "consumers", "ready", "unacked", "in_ram", "bytes", "bytes_in_ram", "published", "gone")
-    nothing: Row = {"vhost": key[0], "name": key[1], "type": "classic", "state": state, "reason": None, "mode": None}
-    nothing |= dict.fromkeys(counts, 0)
-    return nothing | {"priorities": False, "target": None, "in_rate": None, "out_rate": None}
+    row: Row = {"vhost": key[0], "name": key[1], "type": "classic", "state": state, "reason": None, "mode": None}
+    row |= dict.fromkeys(counts, 0)
+    return row | {"priorities": False, "target": None, "in_rate": None, "out_rate": None}
 
 
 def totals_of(rows: list[Row]) -> dict[str, Any]:
-    """What rows have together."""
+    """The totals of rows: how many are in which state, and the sums of their numbers."""
     totals: dict[str, Any] = {"queues": len(rows)}
     for state in ("down", "hibernated", "busy"):
         totals[state] = sum(row["state"] == state for row in rows)
     for name in _SUMMED:
-        known = [row[name] for row in rows if row[name] is not None]
-        totals[name] = round(sum(known), 1) if known or not name.endswith("rate") else None
+        numbers = [row[name] for row in rows if row[name] is not None]
+        totals[name] = round(sum(numbers), 1) if numbers or not name.endswith("rate") else None
     return totals
 
 

@@ -54,13 +54,13 @@ def replay_command(
         disable=not sys.stderr.isatty(),
     )
     try:
-        shown = list(steps)
+        replayed = list(steps)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
     if as_json or not sys.stdout.isatty():
-        print_json(shown)
+        print_json(replayed)
     else:
-        print_text(tables(shown))
+        print_text(tables(replayed))
 
 
 def tables(steps: list[Step]) -> Iterator[Table]:

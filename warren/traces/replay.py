@@ -213,9 +213,11 @@ class Replay:
     def _op_fetch(self, op: dict[str, Any]) -> Answer:
         fetched = list(islice(iter(partial(self.queue.fetch, ack_required=op["ack_required"]), None), op["n"]))
         return {
-            "messages": to_ranges(_number(msg_id) for one in fetched for msg_id in one.msg_ids),
-            "redelivered": to_ranges(_number(msg_id) for one in fetched if one.redelivered for msg_id in one.msg_ids),
-            "ack_tags": to_ranges(tag for one in fetched for tag in one.seq_ids) if op["ack_required"] else [],
+            "messages": to_ranges(_number(msg_id) for batch in fetched for msg_id in batch.msg_ids),
+            "redelivered": to_ranges(
+                _number(msg_id) for batch in fetched if batch.redelivered for msg_id in batch.msg_ids
+            ),
+            "ack_tags": to_ranges(tag for batch in fetched for tag in batch.seq_ids) if op["ack_required"] else [],
             "empty": op["n"] - len(fetched),
         }
 
@@ -283,8 +285,8 @@ class Replay:
         self.queue.set_mode(op["mode"])
 
     def _op_ackfold(self, op: dict[str, Any]) -> Answer:
-        found = self.queue.read_pending(_tags(op))
-        return {"messages": to_ranges(self._numbers_of(seq_id for seq_id, _ in found))}
+        messages = self.queue.read_pending(_tags(op))
+        return {"messages": to_ranges(self._numbers_of(seq_id for seq_id, _ in messages))}
 
     def _numbers_of(self, seq_ids: Iterable[int]) -> list[int]:
         state = self.queue.state
@@ -297,10 +299,10 @@ class Replay:
         return [_number(run.msg_ids()[0]) for run in windows]
 
     def _op_fold(self, op: dict[str, Any]) -> Answer:
-        seen = list(self.queue.browse())
+        messages = list(self.queue.browse())
         return {
-            "messages": to_ranges(_number(one.msg_id) for one in seen),
-            "unacked": to_ranges(_number(one.msg_id) for one in seen if one.unacked),
+            "messages": to_ranges(_number(message.msg_id) for message in messages),
+            "unacked": to_ranges(_number(message.msg_id) for message in messages if message.unacked),
         }
 
     def _op_dropwhile(self, op: dict[str, Any]) -> Answer:
@@ -310,8 +312,8 @@ class Replay:
     def _op_fetchwhile(self, op: dict[str, Any]) -> Answer:
         fetched, _ = self.queue.fetch_while(_expires_below(op["expiry_below"]))
         return {
-            "messages": to_ranges(_number(msg_id) for one in fetched for msg_id in one.msg_ids),
-            "ack_tags": to_ranges(tag for one in fetched for tag in one.seq_ids),
+            "messages": to_ranges(_number(msg_id) for batch in fetched for msg_id in batch.msg_ids),
+            "ack_tags": to_ranges(tag for batch in fetched for tag in batch.seq_ids),
         }
 
     def _op_index_files(self, op: dict[str, Any]) -> Answer:

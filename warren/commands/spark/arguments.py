@@ -37,5 +37,5 @@ OutputFormat = Annotated[
 
 
 def job(name: str) -> Any:
-    """The module of a job; raises :class:`warren.pipeline.MissingSparkError` where Spark is not installed."""
+    """The module of a job; raises :class:`warren.pipeline.MissingSparkError` if Spark is not installed."""
     return part(f"jobs.{name}")

@@ -38,16 +38,16 @@ def backlog(
 
     DIR gets a table each of queues, groups, sizes, ages, rates, keys and repeated bodies, and index.html with plots.
     """
-    found = job("backlog").run(paths, master, parse_settings(setting), out, format=format.value, now=now)
+    report = job("backlog").run(paths, master, parse_settings(setting), out, format=format.value, now=now)
     if as_json:
-        print_json({"out": out, "format": format.value, **found.to_json()})
+        print_json({"out": out, "format": format.value, **report.to_json()})
     else:
-        _print_table(found, out)
+        _print_table(report, out)
 
 
-def _print_table(found: Any, out: str) -> None:
+def _print_table(report: Any, out: str) -> None:
     plots = job("backlog_plots")
-    rows = found.tables["queues"].to_pylist()
+    rows = report.tables["queues"].to_pylist()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("node", overflow="fold")
     table.add_column("queue", overflow="fold")
@@ -64,7 +64,7 @@ def _print_table(found: Any, out: str) -> None:
         )
     console = Console(markup=False, emoji=False, highlight=False)
     console.print(table)
-    said = found.to_json()
+    total = report.to_json()
     rest = f"; {len(rows) - _SHOWN:,} queues more" if len(rows) > _SHOWN else ""
-    console.print(f"{said['messages']:,} messages, {plots.bytes_text(said['bytes'])}, in {len(rows):,} queues{rest}")
+    console.print(f"{total['messages']:,} messages, {plots.bytes_text(total['bytes'])}, in {len(rows):,} queues{rest}")
     console.print(f"tables and {job('backlog').PAGE} in {printable(out)}")

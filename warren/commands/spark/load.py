@@ -38,5 +38,5 @@ def load(
         print_json(loaded.to_json())
         return
     for number, node in enumerate(loaded.nodes):
-        said = f"{node.messages:,} messages, {node.payload_bytes:,} bytes of payload, in {node.queues:,} queues"
-        print(f"{printable(out)}/node-{number}: {said}")
+        summary = f"{node.messages:,} messages, {node.payload_bytes:,} bytes of payload, in {node.queues:,} queues"
+        print(f"{printable(out)}/node-{number}: {summary}")

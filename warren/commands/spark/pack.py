@@ -34,17 +34,22 @@ def pack(*, out: Out = None, environment: Environment = None, as_json: JsonOptio
     """Put warren into an archive that Spark hands to executors which do not have it."""
     if out is None and environment is None:
         raise PipelineError("which archive: --out FILE.zip or --environment FILE.tar.gz")
-    written = []
+    archives = []
     if out is not None:
-        written.append(pack_package(out))
+        archives.append(pack_package(out))
     if environment is not None:
-        written.append(pack_environment(environment))
+        archives.append(pack_environment(environment))
     if as_json:
         print_json(
-            {"archives": [{**attrs.asdict(one), "brought": [*one.brought], "needed": [*one.needed]} for one in written]}
+            {
+                "archives": [
+                    {**attrs.asdict(archive), "brought": [*archive.brought], "needed": [*archive.needed]}
+                    for archive in archives
+                ]
+            }
         )
     else:
-        print_text(line for one in written for line in _said_of(one))
+        print_text(line for archive in archives for line in _said_of(archive))
 
 
 def _said_of(packed: Packed) -> Iterator[str]:

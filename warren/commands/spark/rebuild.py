@@ -36,15 +36,15 @@ def rebuild(
         for finding in report.damage:
             report_error(finding)
     if as_json:
-        said = [report.to_json() for report in reports]
-        print_json(said[0] if len(said) == 1 else {"nodes": said})
+        documents = [report.to_json() for report in reports]
+        print_json(documents[0] if len(documents) == 1 else {"nodes": documents})
     else:
         for report in reports:
-            where = printable(report.out)
-            print(f"{printable(report.node)}: {report.records:,} records: {len(report.files):,} files in {where}")
-            for one in report.differing:
-                where = "" if one.file_offset is None else f" from offset {one.file_offset:,} on"
-                print(f"{printable(report.node)}: {printable(one.name)}: {one.outcome}{where}")
+            place = printable(report.out)
+            print(f"{printable(report.node)}: {report.records:,} records: {len(report.files):,} files in {place}")
+            for file in report.differing:
+                place = "" if file.file_offset is None else f" from offset {file.file_offset:,} on"
+                print(f"{printable(report.node)}: {printable(file.name)}: {file.outcome}{place}")
             if check and not report.differing:
                 print(f"{printable(report.node)}: {len(report.compared):,} files are as they were")
     if any(report.differing or report.damage for report in reports):

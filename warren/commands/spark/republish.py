@@ -43,10 +43,12 @@ def republish(
         connections=connections,
         as_published=as_published,
     )
-    done = republish_job.run(paths, order, master)
+    results = republish_job.run(paths, order, master)
     if as_json:
-        print_json(republish_job.to_json(order, done))
+        print_json(republish_job.to_json(order, results))
         return
-    for one in done:
-        before = f", {one.already:,} were there already" if one.already else ""
-        print(f"{printable(one.queue)}: {one.messages:,} messages, {one.payload_bytes:,} bytes of payload{before}")
+    for entry in results:
+        before = f", {entry.already:,} were there already" if entry.already else ""
+        print(
+            f"{printable(entry.queue)}: {entry.messages:,} messages, {entry.payload_bytes:,} bytes of payload{before}"
+        )

@@ -60,16 +60,16 @@ def _print_json(verified: Any) -> None:
 def _accounts(verified: Any) -> Iterator[RenderableType]:
     """Each node that has any as on one machine, and what all of it comes to."""
     nodes = 0
-    for node, found in groupby(verified.findings, key=itemgetter(0)):
+    for node, node_findings in groupby(verified.findings, key=itemgetter(0)):
         account = Account()
-        for _, finding in found:
+        for _, finding in node_findings:
             account.add(finding)
         yield Text(printable(node), "bold reverse")
         yield from account.printable()
         yield ""
         nodes += 1
     style = "bold red" if verified.damage else "bold green"
-    said = (
+    summary = (
         f"{verified.damage:,} damaged, {verified.leftover:,} left over, in {nodes:,} nodes." if nodes else "No damage."
     )
-    yield Text(said, style)
+    yield Text(summary, style)

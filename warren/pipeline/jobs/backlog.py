@@ -48,7 +48,7 @@ Format = Literal["parquet", "jsonl"]
 
 @attrs.frozen(kw_only=True)
 class Backlog:
-    """The tables, collected, and what they were counted from."""
+    """The collected tables, and the nodes that they cover."""
 
     nodes: tuple[str, ...]
     tables: Mapping[str, pa.Table]
@@ -56,16 +56,16 @@ class Backlog:
 
     def to_json(self) -> dict[str, Json]:
         """The summary."""
-        found = self.tables["queues"]
-        oldest = [ms for ms in found.column("oldest_ms").to_pylist() if ms is not None]
-        age_s = [age for age in found.column("oldest_age_s").to_pylist() if age is not None]
+        queue_table = self.tables["queues"]
+        oldest = [ms for ms in queue_table.column("oldest_ms").to_pylist() if ms is not None]
+        age_s = [age for age in queue_table.column("oldest_age_s").to_pylist() if age is not None]
         lag = self.tables["groups"].column("lag").to_pylist()
         return {
             "nodes": len(self.nodes),
-            "queues": found.num_rows,
-            "messages": sum(found.column("messages").to_pylist()),
-            "bytes": sum(found.column("bytes").to_pylist()),
-            "timed": sum(found.column("timed").to_pylist()),
+            "queues": queue_table.num_rows,
+            "messages": sum(queue_table.column("messages").to_pylist()),
+            "bytes": sum(queue_table.column("bytes").to_pylist()),
+            "timed": sum(queue_table.column("timed").to_pylist()),
             "oldest_ms": min(oldest, default=None),
             "oldest_age_s": max(age_s, default=None),
             "lag": sum(lag),
@@ -89,21 +89,21 @@ def run(
     if now is not None and now != "files" and not now.isdecimal():
         raise PipelineError(f"--now is {now!r}, neither milliseconds since 1970 nor files")
     with running("Counting the backlog", master, paths) as (spark, nodes), staged(out, nodes) as staging:
-        found = collect(spark, nodes, settings, now)
-        for name, table in found.tables.items():
+        backlog = collect(spark, nodes, settings, now)
+        for name, table in backlog.tables.items():
             _write(table, Path(staging, f"{name}.{format}"))
-        Path(staging, PAGE).write_text(page(found.tables, found.to_json()), encoding="utf-8")
-    return found
+        Path(staging, PAGE).write_text(page(backlog.tables, backlog.to_json()), encoding="utf-8")
+    return backlog
 
 
 def collect(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str], now: str | None) -> Backlog:
     """Return all tables of ``nodes``."""
     kinds = {node: node.contents().kinds for node in nodes}
-    of_queues = [node for node, kind in kinds.items() if Kind.QUEUES in kind]
-    of_topics = [node for node, kind in kinds.items() if Kind.TOPICS in kind]
-    messages = _read(spark, "messages", of_queues, settings, MESSAGE_COLUMNS)
-    records = _read(spark, "records", of_topics, settings, RECORD_COLUMNS)
-    offsets = _read(spark, "offsets", of_topics, settings, OFFSETS.names).persist()
+    queue_nodes = [node for node, kind in kinds.items() if Kind.QUEUES in kind]
+    topic_nodes = [node for node, kind in kinds.items() if Kind.TOPICS in kind]
+    messages = _read(spark, "messages", queue_nodes, settings, MESSAGE_COLUMNS)
+    records = _read(spark, "records", topic_nodes, settings, RECORD_COLUMNS)
+    offsets = _read(spark, "offsets", topic_nodes, settings, OFFSETS.names).persist()
     moments = spark.createDataFrame(_moments(spark, nodes, now))
     waiting = waiting_messages(messages).unionByName(waiting_records(records)).persist()
     doubled = duplicates(waiting).persist()
@@ -137,12 +137,12 @@ def _read(
     """Return some columns of a table; without nodes, no rows."""
     if nodes:
         return load(spark, table, nodes, settings, columns=columns)
-    wanted = columns_of(table, columns)
-    return spark.createDataFrame(to_arrow_schema(wanted).empty_table())
+    schema = columns_of(table, columns)
+    return spark.createDataFrame(to_arrow_schema(schema).empty_table())
 
 
 def _moments(spark: SparkSession, nodes: Sequence[Node], now: str | None) -> pa.Table:
-    """For each node the moment from which ages are counted."""
+    """Return the moment from which ages are counted, for each node."""
     if now == "files":
         moments = map_parallel(spark, nodes, newest_ms)
     else:
@@ -151,7 +151,7 @@ def _moments(spark: SparkSession, nodes: Sequence[Node], now: str | None) -> pa.
 
 
 def newest_ms(node: Node) -> int:
-    """When the newest of a node's files was written."""
+    """Return when the newest of a node's files was written."""
     files = node.files()
 
     def newest(directory: str) -> int:

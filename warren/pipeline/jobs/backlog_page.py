@@ -19,7 +19,7 @@ from warren.pipeline.jobs.backlog_plots import PLOTS, bytes_text, count_text, du
 from warren.salvage.names import Json
 
 _ROWS: Final = 40
-"""Of a table, at most: the files have all."""
+"""The most rows of a table on the page; the files have all of them."""
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, pa.Table]
@@ -41,8 +41,8 @@ def page(tables: Tables, summary: Mapping[str, Json]) -> str:
 
 def _subtitle(rows: Mapping[str, Sequence[Row]], summary: Mapping[str, Any]) -> str:
     nodes = list(dict.fromkeys(str(row["node"]) for row in rows["queues"]))
-    named = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
-    return html.escape(named or f"{summary['nodes']} nodes, and nothing waits")
+    names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
+    return html.escape(names or f"{summary['nodes']} nodes, and nothing waits")
 
 
 def _cards(summary: Mapping[str, Any]) -> str:
@@ -62,9 +62,9 @@ def _cards(summary: Mapping[str, Any]) -> str:
     if summary["lag"]:
         cards.append(("lag of consumer groups", count_text(summary["lag"]), "messages, over all groups"))
     inner = "".join(
-        f"<div class=card><div class=what>{html.escape(what)}</div><div class=number>{html.escape(number)}</div>"
+        f"<div class=card><div class=what>{html.escape(label)}</div><div class=number>{html.escape(number)}</div>"
         f"<div class=note>{html.escape(note)}</div></div>"
-        for what, number, note in cards
+        for label, number, note in cards
     )
     return f"<div class=cards>{inner}</div>"
 
@@ -73,11 +73,11 @@ def _figure(plot: Callable[[Mapping[str, Sequence[Row]]], Any], rows: Mapping[st
     figure = plot(rows)
     if figure is None:
         return ""
-    drawn = io.BytesIO()
+    svg = io.BytesIO()
     with warnings.catch_warnings():  # a letter that the font lacks becomes a box
         warnings.simplefilter("ignore")
-        figure.savefig(drawn, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.05)
-    data = base64.b64encode(drawn.getvalue()).decode("ascii")
+        figure.savefig(svg, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.05)
+    data = base64.b64encode(svg.getvalue()).decode("ascii")
     title = html.escape(str(figure.get_label()))
     return f'<section><img alt="{title}" src="data:image/svg+xml;base64,{data}"></section>'
 
@@ -134,14 +134,16 @@ def _age(row: Row) -> str:
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], count: int, *, text_columns: int) -> str:
     if not rows:
         return ""
-    head = "".join(f"<th{'' if n < text_columns else ' class=n'}>{html.escape(one)}" for n, one in enumerate(heads))
+    head = "".join(
+        f"<th{'' if n < text_columns else ' class=n'}>{html.escape(heading)}" for n, heading in enumerate(heads)
+    )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{'' if n < text_columns else ' class=n'}>{html.escape(str(one))}" for n, one in enumerate(row))
+        + "".join(f"<td{'' if n < text_columns else ' class=n'}>{html.escape(str(cell))}" for n, cell in enumerate(row))
         for row in rows
     )
-    more = f"<p class=note>{count - len(rows):,} more are in the table's file.</p>" if count > len(rows) else ""
-    return f"<section><h2>{html.escape(title)}</h2><table><tr>{head}{body}</table>{more}</section>"
+    note = f"<p class=note>{count - len(rows):,} more are in the table's file.</p>" if count > len(rows) else ""
+    return f"<section><h2>{html.escape(title)}</h2><table><tr>{head}{body}</table>{note}</section>"
 
 
 _HEAD: Final = """<!doctype html>

@@ -111,22 +111,24 @@ def deepest(rows: Rows) -> Figure | None:
 
 def lagging(rows: Rows) -> Figure | None:
     """Plot the consumer groups with the largest lag."""
-    found = [{**row, "kind": "rocketmq"} for row in rows["groups"] if row["lag"] > 0]
+    groups = [{**row, "kind": "rocketmq"} for row in rows["groups"] if row["lag"] > 0]
     measures = (("messages not consumed", "lag"), ("bytes", "lag_bytes"), _OLDEST)
-    return _ranked("Lag of consumer groups", found, lambda row: short(f"{row['group']} · {queue_name(row)}"), *measures)
+    return _ranked(
+        "Lag of consumer groups", groups, lambda row: short(f"{row['group']} · {queue_name(row)}"), *measures
+    )
 
 
 def came(rows: Rows) -> Figure | None:
     """Messages by when they came."""
-    found = rows["rates"]
-    if not found:
+    rates = rows["rates"]
+    if not rates:
         return None
-    first, last = found[0]["minute_ms"], found[-1]["minute_ms"]
+    first, last = rates[0]["minute_ms"], rates[-1]["minute_ms"]
     minutes = (last - first) // MINUTE_MS + 1
     step = next((nice for nice in _NICE_MINUTES if minutes / nice <= _MOST_BINS), minutes // _MOST_BINS + 1)
     bins = math.ceil(minutes / step)
     by_name: dict[str, list[float]] = defaultdict(lambda: [0.0] * bins)
-    for row in found:
+    for row in rates:
         name = str(row["queue"] if row["kind"] == "rocketmq" else f"vhost {row['vhost']}")
         by_name[name][(row["minute_ms"] - first) // MINUTE_MS // step] += row["messages"] / step
     order = sorted(by_name, key=lambda name: -sum(by_name[name]))
@@ -140,7 +142,7 @@ def came(rows: Rows) -> Figure | None:
     width = step / 1440
     for (name, values), colour in zip(stacked, (*STACK, REST), strict=False):
         axes.bar(begins, values, width, bottom, align="edge", color=colour, label=name, linewidth=0)
-        bottom = [one + other for one, other in zip(bottom, values, strict=True)]
+        bottom = [base + height for base, height in zip(bottom, values, strict=True)]
     over = "" if step == 1 else f", mean of {duration_text(step * 60)}"
     axes.set_title(f"messages a minute{over}", loc="left", fontsize=9, color=PALE)
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -158,27 +160,27 @@ def came(rows: Rows) -> Figure | None:
 
 def by_size(rows: Rows) -> Figure | None:
     """How large messages are."""
-    found = rows["sizes"]
-    if not found:
+    sizes = rows["sizes"]
+    if not sizes:
         return None
-    least = min((row["from_bytes"] for row in found if row["from_bytes"]), default=0)
-    places = [place for place in _powers([row["from_bytes"] for row in found], 2) if place == 0 or place >= least]
+    least = min((row["from_bytes"] for row in sizes if row["from_bytes"]), default=0)
+    places = [place for place in _powers([row["from_bytes"] for row in sizes], 2) if place == 0 or place >= least]
     names = ["empty" if place == 0 else bytes_text(place).replace(" ", "\n") for place in places]
-    return _histogram("Sizes: from this to below twice this", names, places, found, "from_bytes")
+    return _histogram("Sizes: from this to below twice this", names, places, sizes, "from_bytes")
 
 
 def by_age(rows: Rows) -> Figure | None:
     """How old messages are."""
-    found = rows["ages"]
-    if not found:
+    ages = rows["ages"]
+    if not ages:
         return None
-    known = [row["from_s"] for row in found if row["from_s"] is not None]
-    places: list[int | None] = [*_powers(known, 10)]
+    bounds_s = [row["from_s"] for row in ages if row["from_s"] is not None]
+    places: list[int | None] = [*_powers(bounds_s, 10)]
     names = ["below\n1 s" if place == 0 else _edge(place or 0).replace(" ", "\n") for place in places]
-    if len(known) < len(found):
+    if len(bounds_s) < len(ages):
         places.append(None)
         names.append("not\nknown")
-    return _histogram("Ages: from this to below ten times this", names, places, found, "from_s")
+    return _histogram("Ages: from this to below ten times this", names, places, ages, "from_s")
 
 
 def by_key(rows: Rows) -> Figure | None:
@@ -202,14 +204,14 @@ _Column = tuple[str, list[Any], Callable[[float], str]]
 _OLDEST: Final = ("age of the oldest", "oldest_age_s")
 
 
-def _ranked(title: str, found: Sequence[Row], name: Callable[[Row], str], *measures: tuple[str, str]) -> Figure | None:
+def _ranked(title: str, rows: Sequence[Row], name: Callable[[Row], str], *measures: tuple[str, str]) -> Figure | None:
     """Bars of the first rows, and one for all others: sums, and the oldest age that is known.
 
     ``measures``: what each column of bars is called, and the rows' column.
     """
-    if not found:
+    if not rows:
         return None
-    shown, rest = found[:TOP], found[TOP:]
+    shown, rest = rows[:TOP], rows[TOP:]
     columns: list[_Column] = []
     for measure, column in measures:
         values = [row[column] for row in shown]
@@ -222,12 +224,12 @@ def _ranked(title: str, found: Sequence[Row], name: Callable[[Row], str], *measu
     return _bars(title, names, [*(COLOURS[row["kind"]] for row in shown), *([REST] if rest else [])], columns)
 
 
-def _powers(found: Sequence[int], base: int) -> list[int]:
+def _powers(numbers: Sequence[int], base: int) -> list[int]:
     """Return the powers of ``base`` from the smallest number to the largest; the numbers are powers or 0."""
-    least = min(found, default=0)
-    places = [0] if found and least == 0 else []
+    least = min(numbers, default=0)
+    places = [0] if numbers and least == 0 else []
     power = least or 1
-    while found and power <= max(found):
+    while numbers and power <= max(numbers):
         places.append(power)
         power *= base
     return places
@@ -243,17 +245,17 @@ def _figure(title: str, count: int, height_inches: float) -> tuple[Figure, list[
 
 def _bars(title: str, names: Sequence[str], colours: Sequence[str], columns: Sequence[_Column]) -> Figure:
     """Names down the side, a column of bars for each measure; the number is to the right of the bar."""
-    figure, every = _figure(title, len(columns), 0.95 + 0.24 * len(names))
+    figure, all_axes = _figure(title, len(columns), 0.95 + 0.24 * len(names))
     rows = range(len(names))
-    for axes, (measure, values, text) in zip(every, columns, strict=True):
-        known = [value or 0 for value in values]
-        axes.barh(rows, known, 0.68, color=colours)
-        axes.set_xlim(0, (max(known) or 1) * 1.42)
+    for axes, (measure, values, text) in zip(all_axes, columns, strict=True):
+        lengths = [value or 0 for value in values]
+        axes.barh(rows, lengths, 0.68, color=colours)
+        axes.set_xlim(0, (max(lengths) or 1) * 1.42)
         axes.set_ylim(len(names) - 0.4, -0.6)
         for row, value in zip(rows, values, strict=True):
-            said = "not known" if value is None else text(value)
+            label = "not known" if value is None else text(value)
             axes.annotate(
-                said,
+                label,
                 (value or 0, row),
                 (4, 0),
                 textcoords="offset points",
@@ -264,7 +266,7 @@ def _bars(title: str, names: Sequence[str], colours: Sequence[str], columns: Seq
         axes.set_title(measure, loc="left", fontsize=9, color=PALE)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
-        axes.set_yticks(list(rows), names if axes is every[0] else [""] * len(names), fontsize=8.5)
+        axes.set_yticks(list(rows), names if axes is all_axes[0] else [""] * len(names), fontsize=8.5)
         axes.tick_params(axis="y", length=0)
     kinds = [kind for kind, colour in COLOURS.items() if colour in colours]
     if len(kinds) > 1:
@@ -278,17 +280,17 @@ def _legend(figure: Figure, kinds: Sequence[str]) -> None:
 
 
 def _histogram(
-    title: str, names: Sequence[str], places: Sequence[int | None], found: Sequence[Row], column: str
+    title: str, names: Sequence[str], places: Sequence[int | None], rows: Sequence[Row], column: str
 ) -> Figure:
     """Messages and bytes in bins, the kinds of brokers stacked."""
-    figure, every = _figure(title, 2, 2.9)
-    kinds = [kind for kind in COLOURS if any(row["kind"] == kind for row in found)]
-    for axes, (measure, text) in zip(every, (("messages", count_text), ("bytes", bytes_text)), strict=True):
+    figure, all_axes = _figure(title, 2, 2.9)
+    kinds = [kind for kind in COLOURS if any(row["kind"] == kind for row in rows)]
+    for axes, (measure, text) in zip(all_axes, (("messages", count_text), ("bytes", bytes_text)), strict=True):
         bottom = [0] * len(places)
         for kind in kinds:
-            values = [_sum([r for r in found if r["kind"] == kind and r[column] == place], measure) for place in places]
+            values = [_sum([r for r in rows if r["kind"] == kind and r[column] == place], measure) for place in places]
             axes.bar(range(len(places)), values, 0.86, bottom, color=COLOURS[kind], label=NAMES[kind])
-            bottom = [one + other for one, other in zip(bottom, values, strict=True)]
+            bottom = [base + height for base, height in zip(bottom, values, strict=True)]
         axes.set_title(measure, loc="left", fontsize=9, color=PALE)
         stride = math.ceil(len(places) / 12)
         shown = [place for place in range(len(places)) if place % stride == 0]
@@ -305,10 +307,10 @@ def _histogram(
     return figure
 
 
-def _byte_ticks(most: int) -> list[float]:
+def _byte_ticks(largest: int) -> list[float]:
     """Round numbers of bytes, in the unit that the largest has."""
-    unit = 1024 ** (max(most - 1, 0).bit_length() // 10) if most > 1 << 10 else 1
-    return [tick * unit for tick in MaxNLocator(4).tick_values(0, max(most / unit, 1))]
+    unit = 1024 ** (max(largest - 1, 0).bit_length() // 10) if largest > 1 << 10 else 1
+    return [tick * unit for tick in MaxNLocator(4).tick_values(0, max(largest / unit, 1))]
 
 
 def _sum(rows: Sequence[Row], column: str) -> int:

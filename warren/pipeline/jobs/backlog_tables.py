@@ -42,7 +42,7 @@ WAITING: Final = (
     "routing_key",
     "body_sha256",
 )
-"""The columns of what waits: ``kind`` is rabbitmq or rocketmq; a topic is the ``queue`` and
+"""The columns of waiting messages: ``kind`` is rabbitmq or rocketmq; a topic is the ``queue`` and
 the ``exchange``, the tags are the ``routing_key``; ``number`` is the position in the queue, or the queue offset."""
 
 QUEUE: Final = ("node", "kind", "vhost", "queue", "queue_id")
@@ -85,24 +85,24 @@ _ACCURACY: Final = 10_000
 
 
 def waiting_messages(messages: DataFrame) -> DataFrame:
-    """The table ``messages`` as what waits."""
-    said = F.get_json_object("properties", "$.timestamp").cast("bigint")
-    died = F.get_json_object("headers", "$['x-death'][0].time").cast("bigint")
-    came = F.coalesce(said, died)
+    """Return the table ``messages`` with the columns :data:`WAITING`."""
+    timestamp = F.get_json_object("properties", "$.timestamp").cast("bigint")
+    dead_lettered = F.get_json_object("headers", "$['x-death'][0].time").cast("bigint")
+    arrival = F.coalesce(timestamp, dead_lettered)
     columns = {
         "kind": F.lit("rabbitmq"),
         "queue_id": F.lit(None).cast("int"),
         "number": F.col("position"),
         "bytes": F.col("size").cast("bigint"),
         "body_bytes": F.col("size").cast("bigint"),
-        "came_ms": F.when(came >= LEAST_MS, came).otherwise(came * 1000),
+        "came_ms": F.when(arrival >= LEAST_MS, arrival).otherwise(arrival * 1000),
         "routing_key": F.try_element_at("routing_keys", F.lit(1)),
     }
     return messages.withColumns(columns).select(*WAITING)
 
 
 def waiting_records(records: DataFrame) -> DataFrame:
-    """The table ``records`` as what waits: those that are in a queue. ``bytes`` are the records', not the bodies'."""
+    """Return the records that are in a queue, with the columns :data:`WAITING`; ``bytes`` is the size of the record."""
     transaction = F.col("sys_flag").bitwiseAND(_TRANSACTION_MASK)
     columns = {
         "kind": F.lit("rocketmq"),
@@ -120,7 +120,7 @@ def waiting_records(records: DataFrame) -> DataFrame:
 
 
 def _counted() -> tuple[Column, Column]:
-    """How many there are, and their bytes."""
+    """The number of messages, and their bytes."""
     return F.count("*").alias("messages"), F.sum("bytes").alias("bytes")
 
 
@@ -129,7 +129,7 @@ def _counted() -> tuple[Column, Column]:
 
 def queues(waiting: DataFrame, now: DataFrame) -> DataFrame:
     """A row for each queue with messages. ``now``: for each node the moment to count ages from, ``now_ms``."""
-    counted = waiting.groupBy(*QUEUE).agg(
+    counts = waiting.groupBy(*QUEUE).agg(
         *_counted(),
         F.min("bytes").alias("smallest_bytes"),
         F.percentile_approx("bytes", 0.5, _ACCURACY).alias("median_bytes"),
@@ -139,17 +139,17 @@ def queues(waiting: DataFrame, now: DataFrame) -> DataFrame:
         F.min("came_ms").alias("oldest_ms"),
         F.max("came_ms").alias("newest_ms"),
     )
-    aged = counted.join(F.broadcast(now), "node", "left").withColumn("oldest_age_s", _age_s("oldest_ms"))
+    aged = counts.join(F.broadcast(now), "node", "left").withColumn("oldest_age_s", _age_s("oldest_ms"))
     return _in_order(aged.drop("now_ms"), F.desc("messages"), *QUEUE)
 
 
-def _in_order(few: DataFrame, *columns: str | Column) -> DataFrame:
-    """Few rows in order: Spark's own sort would first draw samples, to sort many."""
-    return few.repartition(1).sortWithinPartitions(*columns)
+def _in_order(frame: DataFrame, *columns: str | Column) -> DataFrame:
+    """Sort a few rows in one partition, without the sampling of Spark's own sort."""
+    return frame.repartition(1).sortWithinPartitions(*columns)
 
 
 def _age_s(column: str) -> Column:
-    """Whole seconds before ``now_ms``; a clock that was ahead makes no negative ages."""
+    """Whole seconds before ``now_ms``; 0 for later times, from a clock that was ahead."""
     age = F.floor((F.col("now_ms") - F.col(column)) / 1000).cast("bigint")
     return F.when(age < 0, F.lit(0)).otherwise(age)
 
@@ -159,23 +159,23 @@ def groups(offsets: DataFrame, waiting: DataFrame, now: DataFrame) -> DataFrame:
 
     ``lag_bytes`` and ``oldest_ms`` cover the messages that are there, not those that have expired.
     """
-    of_group = ["node", "group", "queue", "queue_id"]
+    group_columns = ["node", "group", "queue", "queue_id"]
     read = offsets.withColumnRenamed("topic", "queue")
     ahead = waiting.where("kind = 'rocketmq'").select("node", "queue", "queue_id", "number", "bytes", "came_ms")
-    behind = (
+    unread = (
         read.join(ahead, ["node", "queue", "queue_id"])
         .where(F.col("number") >= F.col("offset"))
-        .groupBy(*of_group)
+        .groupBy(*group_columns)
         .agg(F.sum("bytes").alias("lag_bytes"), F.min("came_ms").alias("oldest_ms"))
     )
     lags = (
-        read.join(behind, of_group, "left")
+        read.join(unread, group_columns, "left")
         .fillna(0, ["lag_bytes"])
         .join(F.broadcast(now), "node", "left")
         .withColumn("oldest_age_s", _age_s("oldest_ms"))
-        .select(*of_group, "offset", "max_offset", "lag", "lag_bytes", "oldest_ms", "oldest_age_s")
+        .select(*group_columns, "offset", "max_offset", "lag", "lag_bytes", "oldest_ms", "oldest_age_s")
     )
-    return _in_order(lags, F.desc("lag"), *of_group)
+    return _in_order(lags, F.desc("lag"), *group_columns)
 
 
 # ── distributions ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,13 +196,13 @@ def _by_powers(waiting: DataFrame, value: Column, digits: Column, base: int, uni
     """Messages by a value, whose ``digits`` are in that base."""
     low, high = f"from_{unit}", f"to_{unit}"
     least = F.when(value == 0, F.lit(0)).otherwise(F.pow(F.lit(base), F.length(digits) - 1)).cast("bigint")
-    counted = (
+    counts = (
         waiting.groupBy("node", "kind", least.alias(low))
         .agg(*_counted())
         .withColumn(high, F.greatest(F.col(low) * base, F.when(F.col(low).isNotNull(), F.lit(1))))
         .select("node", "kind", low, high, "messages", "bytes")
     )
-    return _in_order(counted, "node", "kind", F.col(low).asc_nulls_last())
+    return _in_order(counts, "node", "kind", F.col(low).asc_nulls_last())
 
 
 def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
@@ -216,15 +216,15 @@ def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
         .withColumn("kind", F.lit("rocketmq"))
     )
     minute = F.floor(F.col("came_ms") / MINUTE_MS).cast("bigint") * MINUTE_MS
-    of_topic = F.when(F.col("kind") == "rocketmq", F.col("queue"))
+    topic = F.when(F.col("kind") == "rocketmq", F.col("queue"))
     consumed = F.when(F.col("passed").isNotNull(), (F.col("number") < F.col("passed")).cast("bigint"))
-    counted = (
+    counts = (
         waiting.where("came_ms is not null")
         .join(F.broadcast(passed), ["node", "kind", "queue", "queue_id"], "left")
-        .groupBy("node", "kind", "vhost", of_topic.alias("queue"), minute.alias("minute_ms"))
+        .groupBy("node", "kind", "vhost", topic.alias("queue"), minute.alias("minute_ms"))
         .agg(*_counted(), F.sum(consumed).alias("consumed"))
     )
-    return _in_order(counted, "minute_ms", "node", "kind", "vhost", "queue")
+    return _in_order(counts, "minute_ms", "node", "kind", "vhost", "queue")
 
 
 # ── what most of it is ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,13 +232,13 @@ def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
 
 def keys(waiting: DataFrame, top: int = 100) -> DataFrame:
     """The routing keys with most messages; of RocketMQ the tags."""
-    of_key = ["node", "kind", "vhost", "exchange", "routing_key"]
-    counted = waiting.groupBy(*of_key).agg(*_counted(), F.countDistinct("queue").alias("queues"))
-    return counted.orderBy(F.desc("messages"), *of_key).limit(top)
+    key_columns = ["node", "kind", "vhost", "exchange", "routing_key"]
+    counts = waiting.groupBy(*key_columns).agg(*_counted(), F.countDistinct("queue").alias("queues"))
+    return counts.orderBy(F.desc("messages"), *key_columns).limit(top)
 
 
 def duplicates(waiting: DataFrame) -> DataFrame:
-    """A row for each body that is there more than once, wherever: its ``bytes``, and those of all but one."""
+    """Return a row for each body that occurs more than once: its ``bytes``, and those of all copies but one."""
     return (
         waiting.where("body_sha256 is not null and body_bytes > 0")
         .groupBy("body_sha256")

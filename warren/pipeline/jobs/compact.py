@@ -63,14 +63,14 @@ def plan(numbered: Numbered, partition_bytes: int) -> Iterator[Work]:
     vhosts, _ = node.place().parts()
     if vhosts is None:
         raise DataError(node.name, None, "is a topic store, which has no .rdq files")
-    for index, where in enumerate(vhosts):
-        if where.only is not None:
+    for index, vhost_place in enumerate(vhosts):
+        if vhost_place.only is not None:
             raise DataError(node.name, None, "is one queue's folder; what its store needs all queues of the vhost tell")
-        yield from plan_vhost(node, place_number(numbered, index), where, partition_bytes)
+        yield from plan_vhost(node, place_number(numbered, index), vhost_place, partition_bytes)
 
 
 def do(work: Work) -> Batches:
-    """The rows that a task gives."""
+    """Yield the rows of one task."""
     match work.what:
         case Queues(vhost_path=vhost_path, queues=queues):
             opener = QueueOpener(work.node)
@@ -82,34 +82,36 @@ def do(work: Work) -> Batches:
             for age, name in part.names:
                 yield from _store_file(work, part, age, name)
         case findings:
-            said = [as_text(str(one)) for one in findings if one.severity == "damage"]
-            yield _rows(PROBLEM, work, len(said), name=said)
+            problems = [as_text(str(finding)) for finding in findings if finding.severity == "damage"]
+            yield _rows(PROBLEM, work, len(problems), name=problems)
 
 
 def _store_file(work: Work, part: StoreFiles, age: int, name: str) -> Batches:
     files, path, messages = work.node.place().files, below(part.directory, name), 0
-    of_file = {"persistent_store": part.is_persistent, "age": age}
+    file_columns = {"persistent_store": part.is_persistent, "age": age}
     with closing(files.open_read(path)) as handle:
         scanned, is_broken = ColumnScan(handle, path), False
-        for found in scanned:
-            good = found.good
+        for batch in scanned:
+            good = batch.good
             messages += int(good.sum())
             is_broken = is_broken or not good.all()
-            offsets, sizes = found.offsets[good], found.sizes[good]
-            ids = _ids(found.msg_ids[good])
-            yield _rows(RECORD, work, len(offsets), **of_file, msg_id=ids, file_offset=offsets, size=sizes)
+            offsets, sizes = batch.offsets[good], batch.sizes[good]
+            ids = _ids(batch.msg_ids[good])
+            yield _rows(RECORD, work, len(offsets), **file_columns, msg_id=ids, file_offset=offsets, size=sizes)
         if is_broken or scanned.finish().reason is not EndReason.CLEAN:
             hidden = hidden_in(work.node, files, path, knows_needs=part.knows_needs).records
             messages += len(hidden)
-            columns = {name: [getattr(one, name) for one in hidden] for name in ("msg_id", "size")}
-            yield _rows(RECORD, work, len(hidden), **of_file, **columns, file_offset=[one.offset for one in hidden])
+            columns = {name: [getattr(record, name) for record in hidden] for name in ("msg_id", "size")}
+            yield _rows(
+                RECORD, work, len(hidden), **file_columns, **columns, file_offset=[record.offset for record in hidden]
+            )
         size = handle.size()
-    said = {"name": name, "vhost": part.vhost, "known": part.knows_needs}
-    yield _rows(FILE, work, 1, **of_file, size=size, messages=messages, **said)
+    details = {"name": name, "vhost": part.vhost, "known": part.knows_needs}
+    yield _rows(FILE, work, 1, **file_columns, size=size, messages=messages, **details)
 
 
 def _ids(ids: Any) -> pa.Array:
-    """Sixteen bytes each."""
+    """Return message ids as an Arrow array of binary values."""
     data = np.ascontiguousarray(ids)
     return pa.Array.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data.tobytes())]).cast(pa.binary())
 
@@ -122,7 +124,7 @@ def _rows(what: str, work: Work, count: int, **columns: Any) -> pa.RecordBatch:
 
 
 def store_files(parts: DataFrame) -> DataFrame:
-    """A row for each file of each store, with its valid bytes, of the rows that the tasks gave."""
+    """Return a row for each file of each store, with its valid bytes, from the rows of the tasks."""
     needed = _those(parts, REFERENCE).select(*_KEY).distinct()
     last = F.max(F.struct("age", "file_offset", "size")).alias("last")
     bodies = _those(parts, RECORD).groupBy(*_KEY).agg(last).join(needed, list(_KEY), "left_semi")
@@ -141,10 +143,10 @@ def proposals(files: DataFrame, limits: Settings) -> DataFrame:
     def proposing(batches: Batches) -> Batches:
         for batch in batches:
             rows = batch.to_pylist()
-            said = [json.dumps(propose(row["files"], limits)) for row in rows]
+            reports = [json.dumps(propose(row["files"], limits)) for row in rows]
             places = pa.array([row["place"] for row in rows], pa.int64())
             persistent = pa.array([row["persistent_store"] for row in rows], pa.bool_())
-            columns = [places, persistent, pa.array([row["vhost"] for row in rows], pa.string()), pa.array(said)]
+            columns = [places, persistent, pa.array([row["vhost"] for row in rows], pa.string()), pa.array(reports)]
             yield pa.RecordBatch.from_arrays(columns, names=["place", "persistent_store", "vhost", "report"])
 
     row: Column = F.struct("age", "name", "size", "messages", "valid_bytes", "known")
@@ -154,42 +156,42 @@ def proposals(files: DataFrame, limits: Settings) -> DataFrame:
 
 def propose(files: Iterable[Mapping[str, Any]], limits: Settings) -> Report:
     """What a broker would do with a store's files, oldest first: name, size, messages, valid_bytes, known."""
-    numbered = [(number, one) for one in files if (number := file_number(one["name"])) is not None and number >= 0]
+    numbered = [(number, file) for file in files if (number := file_number(file["name"])) is not None and number >= 0]
     numbered.sort(key=lambda pair: pair[0])
-    is_known = all(one["known"] for _, one in numbered)
+    is_known = all(file["known"] for _, file in numbered)
     columns = ("size", "messages", "valid_bytes")
     report: Report = {
-        "files": [{"number": number, **{name: one[name] for name in columns}} for number, one in numbered],
+        "files": [{"number": number, **{name: file[name] for name in columns}} for number, file in numbered],
         "known": is_known,
         "delete": [],
         "combine": [],
     }
     if is_known:
         _ask(numbered, limits, report)
-    report["frees"] = sum(one["frees"] for one in (*report["delete"], *report["combine"]))
+    report["frees"] = sum(action["frees"] for action in (*report["delete"], *report["combine"]))
     return report
 
 
 def _ask(numbered: list[tuple[int, Mapping[str, Any]]], limits: Settings, report: Report) -> None:
     summary = FileSummary()
-    for number, one in numbered:
-        summary.add(number, one["size"], one["valid_bytes"])
-    for number, one in numbered[:-1]:
-        if not one["valid_bytes"]:
+    for number, file in numbered:
+        summary.add(number, file["size"], file["valid_bytes"])
+    for number, file in numbered[:-1]:
+        if not file["valid_bytes"]:
             summary.remove(number)
-            report["delete"].append({"file": number, "frees": one["size"]})
+            report["delete"].append({"file": number, "frees": file["size"]})
     while (pair := summary.find_pair(limits)) is not None:
         left, right = pair
-        before, valid, more = (
+        total_bytes, valid_bytes, moved_bytes = (
             summary[left].size_bytes + summary[right].size_bytes,
             summary[left].valid_bytes + summary[right].valid_bytes,
             summary[right].valid_bytes,
         )
-        summary.resize(left, valid)
-        summary.validate(left, more)
-        summary.validate(right, -more)
+        summary.resize(left, valid_bytes)
+        summary.validate(left, moved_bytes)
+        summary.validate(right, -moved_bytes)
         summary.remove(right)
-        report["combine"].append({"into": left, "from": right, "frees": before - valid})
+        report["combine"].append({"into": left, "from": right, "frees": total_bytes - valid_bytes})
 
 
 # ── the job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,7 +210,7 @@ class Compacting:
 
 
 def parse_limits(changes: Mapping[str, str]) -> Settings:
-    """Raises :class:`PipelineError` for what cannot be set, or not so."""
+    """Parse the settings. Raises :class:`PipelineError` for an unknown setting or an invalid value."""
     values: dict[str, Any] = {}
     for name, text in changes.items():
         if name not in SETTINGS:
@@ -223,13 +225,13 @@ def parse_limits(changes: Mapping[str, str]) -> Settings:
 def compacting(
     spark: SparkSession, nodes: list[Node], limits: Settings, *, partition_bytes: int = DEFAULT_PARTITION_BYTES
 ) -> Compacting:
-    """What could be combined in all stores of the nodes."""
+    """Return what could be combined in all stores of the nodes."""
     planning = functools.partial(plan, partition_bytes=partition_bytes)
     with planned(spark, nodes, planning, do, _SCHEMA, partition_bytes=partition_bytes) as parts:
         stores = proposals(store_files(parts), limits).withColumn("number", node_number(F.col("place")))
         rows = stores.orderBy("place", F.col("persistent_store").desc()).collect()
-        said = _those(parts, PROBLEM).orderBy("place").select("name").collect()
-    found = [
+        problem_rows = _those(parts, PROBLEM).orderBy("place").select("name").collect()
+    reports = [
         {
             "node": as_text(nodes[row["number"]].name),
             "vhost": row["vhost"],
@@ -238,11 +240,11 @@ def compacting(
         }
         for row in rows
     ]
-    return Compacting(found, [row["name"] for row in said])
+    return Compacting(reports, [row["name"] for row in problem_rows])
 
 
 def run(paths: list[str], master: str | None, settings: Mapping[str, str]) -> Compacting:
-    """For the command."""
+    """Run the command."""
     limits = parse_limits(settings)
     with running("Counting what is needed", master, paths) as (spark, nodes):
         return compacting(spark, nodes, limits)

@@ -78,7 +78,8 @@ def record_rows(records: DataFrame) -> DataFrame:
 def _as_json(properties: pa.Array) -> pa.Array:
     """Maps of properties as the text that the export writes."""
     return pa.array(
-        [None if one is None else to_json(dict(one)).decode() for one in properties.to_pylist()], pa.string()
+        [None if mapping is None else to_json(dict(mapping)).decode() for mapping in properties.to_pylist()],
+        pa.string(),
     )
 
 
@@ -121,25 +122,25 @@ class Order:
 def run(paths: Sequence[str], order: Order, master: str | None = None) -> Exported:
     """Write the export. Raises :class:`WarrenError` if the order names a vhost or queue that no node has."""
     check_format(order.format)
-    order.selection.conditions()  # says what is wrong with them before Spark starts
+    order.selection.conditions()  # raises for an invalid condition before Spark starts
     with running("Exporting", master, paths) as (spark, nodes):
         return export_nodes(nodes, order, partial(map_parallel, spark), spark.sparkContext.defaultParallelism)
 
 
 def export_nodes(nodes: Sequence[Node], order: Order, parallel: ParallelMap, cores: int) -> Exported:
-    """The same, with whatever runs tasks."""
+    """Write the export with any function that runs tasks."""
     check_out(order.out, nodes)
     in_order = sorted(nodes, key=lambda node: os.fsencode(node.name))
     survey = partial(survey_node, selection=order.selection, settings=dict(order.settings))
     surveys = [survey(node) for node in in_order] if len(in_order) <= _FEW_NODES else parallel(in_order, survey)
     _check(in_order, surveys, order.selection)
     exported, kinds = Exported(order.out, order.format), Kind(0)
-    for node, found in zip(in_order, surveys, strict=True):
-        kinds |= found.kinds
-        exported.notes += found.notes
-        exported.notes += [str(one) for one in found.problems if one.severity == "unread"]
-        exported.problems += [(node.name, one) for one in found.problems if one.severity == "damage"]
-    chunks = [chunk for found in surveys for chunk in found.chunks]
+    for node, node_survey in zip(in_order, surveys, strict=True):
+        kinds |= node_survey.kinds
+        exported.notes += node_survey.notes
+        exported.notes += [str(problem) for problem in node_survey.problems if problem.severity == "unread"]
+        exported.problems += [(node.name, problem) for problem in node_survey.problems if problem.severity == "damage"]
+    chunks = [chunk for node_survey in surveys for chunk in node_survey.chunks]
     parts = pack(chunks, order.partition_bytes or _part_bytes(chunks, cores))
     with staged(order.out, nodes) as staging, task_outputs(staging) as outputs:
         job = Job(
@@ -151,10 +152,10 @@ def export_nodes(nodes: Sequence[Node], order: Order, parallel: ParallelMap, cor
         )
         written = _write(parts, job, parallel)
         _settle(written, staging, job)
-    for one in written:
-        exported.messages += one.messages
-        exported.payload_bytes += one.payload_bytes
-        exported.problems += one.problems
+    for result in written:
+        exported.messages += result.messages
+        exported.payload_bytes += result.payload_bytes
+        exported.problems += result.problems
     exported.problems = list(dict.fromkeys(exported.problems))
     return exported
 
@@ -179,19 +180,19 @@ def _part_bytes(chunks: Sequence[Chunk], cores: int) -> int:
 
 
 def _write(parts: list[Part], job: Job, parallel: ParallelMap) -> list[Written]:
-    """Write all parts; those again whose first position was not what it was thought to be."""
+    """Write all parts, and again those whose first position proved wrong."""
     parts, counts = _counted(parts, job, parallel)
     begins = first_positions(parts, counts)
     written: dict[int, Written] = {}
     wrong = list(range(len(parts)))
     while wrong:
         work = [(parts[number], begins[number]) for number in wrong]
-        for number, one in zip(wrong, parallel(work, partial(write_part, job=job)), strict=True):
-            written[number] = one
-            counts |= {(number, at): count for at, count in enumerate(one.counts)}
-        right = first_positions(parts, counts)
-        wrong = [number for number in range(len(parts)) if begins[number] != right[number]]
-        begins = right
+        for number, result in zip(wrong, parallel(work, partial(write_part, job=job)), strict=True):
+            written[number] = result
+            counts |= {(number, at): count for at, count in enumerate(result.counts)}
+        actual_begins = first_positions(parts, counts)
+        wrong = [number for number in range(len(parts)) if begins[number] != actual_begins[number]]
+        begins = actual_begins
     return [written[number] for number in range(len(parts))]
 
 
@@ -199,7 +200,7 @@ def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[P
     """Return what parts in the middle of a queue or a store need: counts, and where a range's first record begins."""
     unknown = uncounted(parts)
     answers = parallel([parts[number][at] for number, at in unknown], partial(count_chunk, job=job))
-    found: dict[tuple[int, int], int | Outcome] = dict(zip(unknown, answers, strict=True))
+    results: dict[tuple[int, int], int | Outcome] = dict(zip(unknown, answers, strict=True))
     logs = {
         (number, at): chunk.what
         for number, part in enumerate(parts)
@@ -207,15 +208,15 @@ def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[P
         if isinstance(chunk.what, Range)
     }
     ranges = list(logs.values())
-    walks = [one if isinstance(one := found.get(place), Outcome) else None for place in logs]
-    while (whole := chain(ranges, walks)).wrong:
-        again = [attrs.evolve(ranges[number], first=first) for number, first in whole.wrong.items()]
-        for number, walk in zip(whole.wrong, parallel(again, walked), strict=True):
+    walks = [outcome if isinstance(outcome := results.get(place), Outcome) else None for place in logs]
+    while (current := chain(ranges, walks)).wrong:
+        retries = [attrs.evolve(ranges[number], first=first) for number, first in current.wrong.items()]
+        for number, walk in zip(current.wrong, parallel(retries, walked), strict=True):
             walks[number] = walk
-    counts, kept = {place: one for place, one in found.items() if isinstance(one, int)}, set(whole.kept)
+    counts, retained = {place: count for place, count in results.items() if isinstance(count, int)}, set(current.kept)
     for number, (place, walk) in enumerate(zip(logs, walks, strict=True)):
-        logs[place] = attrs.evolve(ranges[number], first=whole.firsts[number])
-        counts[place] = walk.records if walk is not None and number in kept else 0
+        logs[place] = attrs.evolve(ranges[number], first=current.firsts[number])
+        counts[place] = walk.records if walk is not None and number in retained else 0
     begun = [
         tuple(attrs.evolve(chunk, what=logs.get((number, at), chunk.what)) for at, chunk in enumerate(part))
         for number, part in enumerate(parts)
@@ -224,8 +225,8 @@ def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[P
 
 
 def _settle(written: Sequence[Written], staging: str, job: Job) -> None:
-    """Give the files their names, in order; at least one is there."""
-    paths = [one.path for one in written if one.path]
+    """Name the files, in order; write an empty one if there are none."""
+    paths = [result.path for result in written if result.path]
     width = max(5, len(str(len(paths) - 1)))
     for number, path in enumerate(paths):
         os.rename(path, os.path.join(staging, f"part-{number:0{width}d}.{job.format}"))

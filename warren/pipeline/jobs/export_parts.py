@@ -36,7 +36,7 @@ WRITE_BYTES: Final = 1 << 20
 """Smaller pieces of a file are written together."""
 
 Problem = tuple[str, Finding]
-"""With the name of its node."""
+"""A finding with the name of its node."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,18 +44,18 @@ class Job:
     """What all parts of an export have in common."""
 
     run: str
-    """Tells it from every other run."""
+    """Unique for each run."""
     outputs: str
     """The directory to write to."""
     format: str
     columns: tuple[str, ...]
-    """Of Parquet."""
+    """For Parquet."""
     selection: Selection
 
 
 @attrs.frozen(kw_only=True)
 class Written:
-    """What came of a part."""
+    """The result of writing a part."""
 
     path: str
     """Empty: there was nothing to write."""
@@ -74,7 +74,7 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
     problems: dict[Problem, None] = {}
     counts, messages, payload_bytes = [], 0, 0
     group: object = None
-    looked_at: dict[tuple[str, bytes, str], Vhost] = {}
+    opened_vhosts: dict[tuple[str, bytes, str], Vhost] = {}
     with _output(path, job) as writer_of:
         for chunk in part:
             if group is not None and chunk.group != group:
@@ -93,13 +93,13 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
                 vhost, directory = _OPEN.queue(node, chunk.what, job.run)
                 runs = directory.message_runs(only=chunk.what.segments)
                 exporter.messages(vhost.name, split_level(directory.name)[0], runs)
-                looked_at[node.name, vhost.name, vhost.path] = vhost
+                opened_vhosts[node.name, vhost.name, vhost.path] = vhost
             exporter.writer.flush()
             counts.append(exporter.position - position)
             group, position = chunk.group, exporter.position
             messages += exporter.exported.messages
             payload_bytes += exporter.exported.payload_bytes
-    for (name, *_), vhost in looked_at.items():  # a store is looked at when its first body is wanted
+    for (name, *_), vhost in opened_vhosts.items():  # a store is read only when its first body is needed
         for problem in problems_of(vhost, job.selection.queues):
             if problem.severity == "damage":
                 _note(problems, name, problem)
@@ -128,7 +128,7 @@ def _note(problems: dict[Problem, None], node: str, finding: Finding) -> None:
 
 @contextmanager
 def _output(path: str, job: Job) -> Iterator[Callable[[str], MessageWriter]]:
-    """What makes a node's writer to a new file."""
+    """Yield a function that returns a node's writer to a new file."""
     if job.format == "parquet":
         table = ParquetFile(path, schema_of(job.columns))
         yield partial(ParquetRows, table)

@@ -39,7 +39,7 @@ class Chunk:
     node: Node
     what: QueuePart | Range
     byte_count: int
-    """About."""
+    """Approximate."""
 
     @property
     def group(self) -> tuple[str, bytes | None, bytes | None]:
@@ -49,7 +49,7 @@ class Chunk:
         return self.node.name, self.what.vhost, split_level(self.what.queue.name)[0]
 
     def joined(self, behind: Chunk) -> Chunk | None:
-        """Both as one; ``None``: they are not neighbours."""
+        """Return both as one chunk, or ``None`` if they are not neighbours."""
         what = self.what.joined(behind.what) if behind.node == self.node else None
         return None if what is None else Chunk(self.node, what, self.byte_count + behind.byte_count)
 
@@ -65,9 +65,9 @@ class NodeSurvey:
     kinds: Kind
     """The kinds that are exported."""
     chunks: tuple[Chunk, ...]
-    """The finest there are, in order."""
+    """The smallest possible ones, in order."""
     matches: bool
-    """Whether there is a queue (or a vhost) that is wanted."""
+    """Whether a selected queue (or vhost) exists."""
     names: frozenset[bytes]
     """The existing queues among those selected by name."""
     problems: tuple[Finding, ...]
@@ -85,22 +85,27 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
     matches, names = False, frozenset[bytes]()
     if Kind.QUEUES in kinds:
         vhosts = [vhost for vhost in contents.opened_vhosts() if selection.vhost in (None, to_text(vhost.name))]
-        found = []
+        chosen = []
         for vhost in vhosts:
             cutter = QueueCutter(vhost, Wanted(), spread_over=0)
-            found += [(vhost.name, name, vhost.path, cutter, of) for name, of in chosen_queues(vhost, selection.queues)]
-        for _, _, _, cutter, directories in sorted(found, key=itemgetter(0, 1, 2)):
-            pieces = [piece for one in directories for piece in cutter.cut(one)[1]]
+            chosen += [
+                (vhost.name, name, vhost.path, cutter, directories)
+                for name, directories in chosen_queues(vhost, selection.queues)
+            ]
+        for _, _, _, cutter, directories in sorted(chosen, key=itemgetter(0, 1, 2)):
+            pieces = [piece for directory in directories for piece in cutter.cut(directory)[1]]
             chunks += [Chunk(node, piece.part, piece.weight) for piece in pieces]
-        problems += [one for vhost in vhosts for one in problems_of(vhost, selection.queues)]
-        matches = bool(found if selection.queues else vhosts)
-        names = frozenset(one[1] for one in found) if selection.queues else names
+        problems += [problem for vhost in vhosts for problem in problems_of(vhost, selection.queues)]
+        matches = bool(chosen if selection.queues else vhosts)
+        names = frozenset(entry[1] for entry in chosen) if selection.queues else names
     if Kind.TOPICS in kinds:
         with recovered(node, settings) as opened:
             layout, log = LogLayout.of_recovered(node, opened), opened.store.commit_log
             problems += [gap(log, stop) for _, stop in gapless_ranges(log) if stop < log.end]
             notes = list(opened.notes)
-        chunks += [Chunk(node, one, one.stop - one.start) for one in ranges(layout, FINEST_BYTES)]
+        chunks += [
+            Chunk(node, log_range, log_range.stop - log_range.start) for log_range in ranges(layout, FINEST_BYTES)
+        ]
     return NodeSurvey(kinds, tuple(chunks), matches, names, tuple(problems), tuple(notes))
 
 
@@ -122,28 +127,28 @@ def pack(chunks: Iterable[Chunk], part_bytes: int) -> list[Part]:
 
 
 Counts = dict[tuple[int, int], int]
-"""How far positions go in a chunk: by the numbers of its part and of the chunk in it."""
+"""The number of positions in a chunk, by the numbers of its part and of the chunk in it."""
 
 
 def uncounted(parts: Sequence[Part]) -> list[tuple[int, int]]:
     """Return the places of the chunks whose group goes on in the next part."""
     return [
         (number, at)
-        for number, (part, behind) in enumerate(pairwise(parts))
+        for number, (part, next_part) in enumerate(pairwise(parts))
         for at, chunk in enumerate(part)
-        if chunk.group == behind[0].group
+        if chunk.group == next_part[0].group
     ]
 
 
 def first_positions(parts: Sequence[Part], counts: Counts) -> list[int]:
     """Return the position with which each part begins, from the counts of the chunks that matter."""
-    found: list[int] = []
+    positions: list[int] = []
     group: object = None
     position = 0
     for number, part in enumerate(parts):
-        found.append(position if part[0].group == group else 0)
+        positions.append(position if part[0].group == group else 0)
         for at, chunk in enumerate(part):
             if chunk.group != group:
                 group, position = chunk.group, 0
             position += counts.get((number, at), 0)
-    return found
+    return positions

@@ -56,25 +56,25 @@ def table(reports: DataFrame, what: str) -> DataFrame:
 
 def inspect_node(given: Numbered, settings: Mapping[str, str]) -> Batches:
     """Return the reports on a node."""
-    found = _Found()
-    queues, topics = _read(given.node, settings, found)
+    collected = _Found()
+    queues, topics = _read(given.node, settings, collected)
     for vhost in queues.get("vhosts", ()):
         for queue in vhost["queues"]:
-            found.add(QUEUE, {"vhost": vhost["name"], **queue})
-        for store, said in vhost["stores"].items():
-            for file in said["files"]:
-                found.add(STORE_FILE, {"vhost": vhost["name"], "store": store, **file})
+            collected.add(QUEUE, {"vhost": vhost["name"], **queue})
+        for store, store_report in vhost["stores"].items():
+            for file in store_report["files"]:
+                collected.add(STORE_FILE, {"vhost": vhost["name"], "store": store, **file})
     for queue in topics.get("queues", ()):
-        found.add(TOPIC, queue)
-    found.add(NODE, _totals(queues, topics, found))
+        collected.add(TOPIC, queue)
+    collected.add(NODE, _totals(queues, topics, collected))
     columns = {
         "number": given.number,
         "node": as_text(given.node.name),
-        "what": [what for what, _ in found.rows],
-        "position": np.arange(len(found.rows)),
-        "report": [to_json(report).decode() for _, report in found.rows],
+        "what": [what for what, _ in collected.rows],
+        "position": np.arange(len(collected.rows)),
+        "report": [to_json(report).decode() for _, report in collected.rows],
     }
-    yield as_batch(Columns(len(found.rows), columns), _ROWS)
+    yield as_batch(Columns(len(collected.rows), columns), _ROWS)
 
 
 @attrs.define
@@ -91,7 +91,7 @@ class _Found:
         self.problems.append(" ".join(str(problem).split()))
 
 
-def _read(node: Node, settings: Mapping[str, str], found: _Found) -> tuple[Report, Report]:
+def _read(node: Node, settings: Mapping[str, str], collected: _Found) -> tuple[Report, Report]:
     """Return what ``warren inspect`` reports of queues and of topics."""
     place = node.place()
     source, directory = place.both()
@@ -102,37 +102,37 @@ def _read(node: Node, settings: Mapping[str, str], found: _Found) -> tuple[Repor
             for vhost in source.vhosts:
                 for problem in vhost.problems:
                     if problem.severity != "leftover":
-                        found.report_error(problem)
+                        collected.report_error(problem)
     if directory is None:
         return queues, {}
     try:
         with opened_store(place.path, place.files, directory, settings) as store:
             for note in store.notes:
-                found.report_error(note)
-            return queues, inspect_store(store, found.report_error, lambda _: None)
+                collected.report_error(note)
+            return queues, inspect_store(store, collected.report_error, lambda _: None)
     except WarrenError as error:
-        found.report_error(error)
-        found.is_unread = True
+        collected.report_error(error)
+        collected.is_unread = True
         return queues, {}
 
 
-def _totals(queues: Report, topics: Report, found: _Found) -> Report:
+def _totals(queues: Report, topics: Report, collected: _Found) -> Report:
     """Return a node's totals, with everything that belongs to neither its queues nor its topics alone."""
-    every = [queue for vhost in queues.get("vhosts", ()) for queue in vhost["queues"]]
+    all_queues = [queue for vhost in queues.get("vhosts", ()) for queue in vhost["queues"]]
     log = topics.get("commit_log")
-    rest = ("commit_log", "index_files", "groups", "checkpoint", "settings")
+    other_keys = ("commit_log", "index_files", "groups", "checkpoint", "settings")
     return {
         "kinds": [report["kind"] for report in (queues, topics) if report],
         "vhosts": len(queues.get("vhosts", ())),
-        "queues": len(every),
-        "ready": sum(queue["ready"] for queue in every),
-        "bytes": sum(queue["bytes"] for queue in every),
+        "queues": len(all_queues),
+        "ready": sum(queue["ready"] for queue in all_queues),
+        "bytes": sum(queue["bytes"] for queue in all_queues),
         "topic_queues": len(topics.get("queues", ())),
         "records": sum(file["records"] for file in log["files"]) if log else 0,
         "clean": topics.get("clean"),
-        **{name: topics.get(name) for name in rest},
-        "problems": found.problems,
-        "unread": found.is_unread,
+        **{name: topics.get(name) for name in other_keys},
+        "problems": collected.problems,
+        "unread": collected.is_unread,
     }
 
 
@@ -171,10 +171,10 @@ def run(
             names = {QUEUE: "queues", TOPIC: "topics", STORE_FILE: "stores", NODE: "nodes"}
             write_tables({name: table(frame, what) for what, name in names.items()}, out, output_format, nodes)
         rows = chosen.orderBy("number", "position").collect()
-    said: dict[str, list[Report]] = {what: [] for what in (QUEUE, TOPIC, STORE_FILE, NODE)}
+    by_kind: dict[str, list[Report]] = {what: [] for what in (QUEUE, TOPIC, STORE_FILE, NODE)}
     for row in rows:
-        said[row["what"]].append({"node": row["node"], **json.loads(row["report"])})
-    unread = [node for node in said[NODE] if node.pop("unread")]
+        by_kind[row["what"]].append({"node": row["node"], **json.loads(row["report"])})
+    unread = [node for node in by_kind[NODE] if node.pop("unread")]
     if len(unread) == len(nodes) and not any(node["kinds"] for node in unread):
         raise PipelineError(unread[0]["problems"][-1])
-    return Inspected(said[QUEUE], said[TOPIC], said[STORE_FILE], said[NODE], not unread)
+    return Inspected(by_kind[QUEUE], by_kind[TOPIC], by_kind[STORE_FILE], by_kind[NODE], not unread)

@@ -42,18 +42,18 @@ class Whose:
     to: str
 
     def path(self, directory: str) -> str:
-        """Its file."""
-        said = "\0".join((self.node, self.vhost, self.queue)).encode("utf-8", "surrogateescape")
-        return os.path.join(directory, f"{hashlib.sha256(said).hexdigest()[:32]}.ledger")
+        """Return the path of the ledger."""
+        key = "\0".join((self.node, self.vhost, self.queue)).encode("utf-8", "surrogateescape")
+        return os.path.join(directory, f"{hashlib.sha256(key).hexdigest()[:32]}.ledger")
 
     def head(self) -> bytes:
-        """The first line."""
+        """Return the first line."""
         return to_json({"warren": _KIND, **attrs.asdict(self)}) + b"\n"
 
 
 @attrs.define
 class Ledger:
-    """One queue's. Made by :meth:`open`."""
+    """The ledger of one queue. Made by :meth:`open`."""
 
     path: str
     _file: IO[bytes]
@@ -72,11 +72,11 @@ class Ledger:
             with open(path, "a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 file.seek(0)
-                said = _whole_lines(file)
-                if not said:
+                lines = _whole_lines(file)
+                if not lines:
                     _append(file, whose.head())
                     RealFileSystem().sync_directory(directory)
-                yield cls(path, file, merged(_ranges(path, said, whose)))
+                yield cls(path, file, merged(_ranges(path, lines, whose)))
         except OSError as error:
             raise PipelineError(f"{path}: {error.strerror or error}") from error
 
@@ -86,16 +86,16 @@ class Ledger:
         return at >= 0 and position <= self._intervals[at][1]
 
     def add(self, positions: Iterable[int]) -> None:
-        """The broker has these; written down when this returns."""
-        _append(self._file, b"".join([b"%d %d\n" % one for one in runs(positions)]))
+        """Record that the broker has these messages; synced when this returns."""
+        _append(self._file, b"".join([b"%d %d\n" % interval for interval in runs(positions)]))
 
 
 def _whole_lines(file: IO[bytes]) -> list[bytes]:
     data = file.read()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        file.truncate(whole)
-    return data[:whole].splitlines()
+    whole_bytes = data.rfind(b"\n") + 1
+    if whole_bytes < len(data):
+        file.truncate(whole_bytes)
+    return data[:whole_bytes].splitlines()
 
 
 def _ranges(path: str, lines: list[bytes], whose: Whose) -> list[tuple[int, int]]:
@@ -106,15 +106,15 @@ def _ranges(path: str, lines: list[bytes], whose: Whose) -> list[tuple[int, int]
         if head["warren"] != _KIND:
             raise DataError(path, 0, f"is {shortly(head['warren'], 80)}, not {_KIND!r}")
         to = head["to"]
-        found = []
+        intervals = []
         for line in lines[1:]:
             first, last = map(int, line.split())
-            found.append((first, last))
+            intervals.append((first, last))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(path, None, f"is no ledger: {shortly(error)}") from error
     if to != whose.to:
         raise PipelineError(f"{path}: is about messages that went to {to}; take another --out for {whose.to}")
-    return found
+    return intervals
 
 
 def _append(file: IO[bytes], data: bytes) -> None:

@@ -62,22 +62,22 @@ class Loaded:
         """The summary."""
         nodes: list[Json] = [
             {
-                "node": os.path.join(self.out, f"node-{one.number}"),
-                "queues": one.queues,
-                "messages": one.messages,
-                "bytes": one.payload_bytes,
+                "node": os.path.join(self.out, f"node-{node.number}"),
+                "queues": node.queues,
+                "messages": node.messages,
+                "bytes": node.payload_bytes,
             }
-            for one in self.nodes
+            for node in self.nodes
         ]
-        messages = sum(one.messages for one in self.nodes)
-        payload_bytes = sum(one.payload_bytes for one in self.nodes)
+        messages = sum(node.messages for node in self.nodes)
+        payload_bytes = sum(node.payload_bytes for node in self.nodes)
         return {"out": self.out, "nodes": nodes, "messages": messages, "bytes": payload_bytes}
 
 
 def sharded(rows: DataFrame, nodes: int) -> DataFrame:
     """The rows with the number of their node in front; a partition for each node, its queues in order."""
-    of_queue = F.pmod(F.xxhash64("vhost", "queue"), F.lit(nodes)).cast("int")
-    numbered = rows.select(of_queue.alias("shard"), "*").repartitionById(nodes, F.col("shard"))
+    shard = F.pmod(F.xxhash64("vhost", "queue"), F.lit(nodes)).cast("int")
+    numbered = rows.select(shard.alias("shard"), "*").repartitionById(nodes, F.col("shard"))
     return numbered.sortWithinPartitions("shard", "vhost", "queue", "node", "position")
 
 
@@ -99,15 +99,17 @@ def run(
         check_out(out)
         rows = sharded(exported_rows(spark, paths, input_format or format_of(paths) or "parquet"), nodes)
         with staged(out) as staging, task_outputs(staging) as outputs:
-            built = {one.number: one for one in answers(rows, partial(build, outputs=outputs, settings=engine))}
+            built_nodes = {
+                node.number: node for node in answers(rows, partial(build, outputs=outputs, settings=engine))
+            }
             for number in range(nodes):
-                if number in built:
-                    os.rename(built[number].path, os.path.join(staging, f"node-{number}"))
+                if number in built_nodes:
+                    os.rename(built_nodes[number].path, os.path.join(staging, f"node-{number}"))
                     continue
-                # a node without queues is one that can be opened
+                # a node without queues can be opened, too
                 os.makedirs(os.path.join(staging, f"node-{number}", "msg_stores", "vhosts"))
-                built[number] = Built(number=number, path="", queues=0, messages=0, payload_bytes=0)
-        return Loaded(out, tuple(built[number] for number in range(nodes)))
+                built_nodes[number] = Built(number=number, path="", queues=0, messages=0, payload_bytes=0)
+        return Loaded(out, tuple(built_nodes[number] for number in range(nodes)))
 
 
 def engine_settings(changes: Mapping[str, str]) -> Settings:
@@ -115,22 +117,22 @@ def engine_settings(changes: Mapping[str, str]) -> Settings:
     try:
         return Config.of(**{name: json.loads(value) for name, value in changes.items()}).engine
     except (ValueError, TypeError) as error:
-        said = ", ".join(f"{name}={value}" for name, value in changes.items())
-        raise SettingsError(f"--set {said}: {error}") from error
+        text = ", ".join(f"{name}={value}" for name, value in changes.items())
+        raise SettingsError(f"--set {text}: {error}") from error
 
 
 def build(rows: Rows, outputs: str, settings: Settings | None = None) -> Iterator[Built]:
     """Write rows of nodes, one node after the other, into directories, in a task; yield each of them."""
-    for number, of_node in groupby(rows, key=lambda row: int(row["shard"])):
-        yield _built(number, task_output(outputs, f"node-{number}"), of_node, settings)
+    for number, node_rows in groupby(rows, key=lambda row: int(row["shard"])):
+        yield _built(number, task_output(outputs, f"node-{number}"), node_rows, settings)
 
 
 def _built(number: int, path: str, rows: Iterator[Mapping[str, Any]], settings: Settings | None) -> Built:
     queues = messages = payload_bytes = 0
     with DirectoryDestination.open(path, settings) as destination:
-        for queue, of_queue in groupby(rows, key=queue_of):
+        for queue, queue_rows in groupby(rows, key=queue_of):
             writer = _Writer(destination.intake(queue.vhost, queue.queue, _stored_name(queue)))
-            for row in of_queue:
+            for row in queue_rows:
                 writer.put(row)
             writer.flush()
             queues += 1
@@ -140,7 +142,7 @@ def _built(number: int, path: str, rows: Iterator[Mapping[str, Any]], settings: 
 
 
 def _stored_name(queue: QueueName) -> bytes:
-    """The name of the directory's queue: of a level it ends in the level."""
+    """Return the queue's name in the directory; that of a priority level ends in the level."""
     return queue.queue if queue.priority is None else queue.queue + bytes([0, queue.priority])
 
 
@@ -155,7 +157,7 @@ class _Writer:
     _held_bytes: int = 0
 
     def put(self, row: Mapping[str, Any]) -> None:
-        """The next message."""
+        """Add the next message."""
         letter = letter_of(row)
         self._intake.put(letter)
         self.messages += 1
@@ -166,7 +168,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """All that was handed over is written, and synced."""
+        """Write and sync all messages that were added."""
         if self._held:
             outcomes = self._intake.work(wait=True)
             if len(outcomes) != self._held:

@@ -58,8 +58,8 @@ def task_output(outputs: str, name: str) -> str:
     Raises :class:`PipelineError` where this machine does not see that directory.
     """
     if not os.path.isdir(outputs):
-        where = Path(outputs).parent
+        directory = Path(outputs).parent
         raise PipelineError(
-            f"{where}: is not there on the machine of a task; --out wants a place that all of them share"
+            f"{directory}: is not there on the machine of a task; --out wants a place that all of them share"
         )
     return os.path.join(outputs, f"{name}.{uuid.uuid4().hex}")

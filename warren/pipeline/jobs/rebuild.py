@@ -71,20 +71,20 @@ class RebuiltNode:
 
     @property
     def differing(self) -> list[Compared]:
-        return [one for one in self.compared or () if not one.is_good]
+        return [file for file in self.compared or () if not file.is_good]
 
     def to_json(self) -> dict[str, Json]:
-        """What ``warren topic rebuild`` says of one, with the node."""
-        said: dict[str, Json] = {
+        """Return what ``warren topic rebuild`` reports, with the node."""
+        report: dict[str, Json] = {
             "node": self.node,
             "out": self.out,
             "records": self.records,
             "files": list(self.files),
         }
         if self.compared is not None:
-            files: list[Json] = [one.to_json() for one in self.compared]
-            said["check"] = {"equal": not self.differing, "files": files}
-        return said
+            files: list[Json] = [file.to_json() for file in self.compared]
+            report["check"] = {"equal": not self.differing, "files": files}
+        return report
 
 
 def run(
@@ -136,12 +136,12 @@ def rebuild(
 
 
 def _for_each(pieces: Sequence[Any], work: Callable[[Any], Any], each: ParallelMap) -> list[Any]:
-    """One piece is not worth a task."""
+    """Return ``work`` of each piece; a single piece is not worth a task."""
     return [work(piece) for piece in pieces] if len(pieces) == 1 else each(pieces, work)
 
 
 def folder_names(nodes: Sequence[Node]) -> list[str]:
-    """A folder for each of several nodes; of one: none."""
+    """Return a folder name for each node; a single node has an empty one."""
     if len(nodes) == 1:
         return [""]
     paths = [[part for part in node.directory.split("/") if part] for node in nodes]
@@ -188,38 +188,40 @@ class _Log:
         """Ranges that have to be read again: number → the range from where its first record is, and the last key before
         it."""
         self.chain = chain(self.parts, [self.read[number].outcome for number in range(len(self.parts))])
-        found: dict[int, tuple[Range, int]] = {}
+        wrong_ranges: dict[int, tuple[Range, int]] = {}
         floor = 0
         for number in sorted({*self.chain.kept, *self.chain.wrong}):
-            one, is_wrong = self.read[number], number in self.chain.wrong
-            if is_wrong or one.floor > floor or (one.first_key is not None and one.first_key < floor):
-                first = self.chain.wrong.get(number, one.outcome.start)
-                found[number] = attrs.evolve(self.parts[number], first=first), floor
-            floor = floor if is_wrong else max(floor, one.last_key)
-        return found
+            columns, is_wrong = self.read[number], number in self.chain.wrong
+            if is_wrong or columns.floor > floor or (columns.first_key is not None and columns.first_key < floor):
+                first = self.chain.wrong.get(number, columns.outcome.start)
+                wrong_ranges[number] = attrs.evolve(self.parts[number], first=first), floor
+            floor = floor if is_wrong else max(floor, columns.last_key)
+        return wrong_ranges
 
     def damage(self) -> list[Finding]:
         """Bad records and missing files, in order."""
         log = (self.recovered or self.layout).commit_log()
-        found = {
-            failure.physical_offset: bad_record(log, failure) for one in self.kept for failure in one.outcome.failures
+        findings = {
+            failure.physical_offset: bad_record(log, failure)
+            for columns in self.kept
+            for failure in columns.outcome.failures
         }
         for before, after in pairwise(log.mapped.bases):
-            behind = before + log.mapped.file_size
-            if behind < min(after, log.end):
-                found[behind] = gap(log, behind)
-        return [found[physical_offset] for physical_offset in sorted(found)]
+            file_end = before + log.mapped.file_size
+            if file_end < min(after, log.end):
+                findings[file_end] = gap(log, file_end)
+        return [findings[physical_offset] for physical_offset in sorted(findings)]
 
 
 def _read(logs: Sequence[_Log], outputs: str, buckets: int, each: ParallelMap) -> None:
     """Read all ranges, and again those that were read from a wrong place."""
-    wanted = [(log, number, part, 0) for log in logs for number, part in enumerate(log.parts)]
+    pending = [(log, number, part, 0) for log in logs for number, part in enumerate(log.parts)]
     read = partial(read_range, outputs=outputs, buckets=buckets)
-    while wanted:
-        answers = each([(part, floor) for _, _, part, floor in wanted], read)
-        for (log, number, _, _), answer in zip(wanted, answers, strict=True):
+    while pending:
+        answers = each([(part, floor) for _, _, part, floor in pending], read)
+        for (log, number, _, _), answer in zip(pending, answers, strict=True):
             log.read[number] = answer
-        wanted = [(log, number, *told) for log in logs for number, told in log.wrong().items()]
+        pending = [(log, number, *reread) for log in logs for number, reread in log.wrong().items()]
 
 
 def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> tuple[LogLayout, tuple[str, ...]]:
@@ -235,12 +237,15 @@ def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> tuple[Lo
 def _build(logs: Sequence[_Log], outputs: str, each: ParallelMap) -> None:
     indexes = [index_works(log.layout, outputs, log.kept) for log in logs]
     queues = [queues_works(log.layout, outputs, log.kept) for log in logs]
-    works = [*(work for of_node in indexes for work in of_node), *(work for of_node in queues for work in of_node)]
+    works = [
+        *(work for node_works in indexes for work in node_works),
+        *(work for node_works in queues for work in node_works),
+    ]
     answers = iter(each(works, _build_one))  # index files first: one takes longer than some queues
-    for log, of_node in zip(logs, indexes, strict=True):
-        log.index_files = [next(answers) for _ in of_node]
-    for log, of_log in zip(logs, queues, strict=True):
-        log.built = [next(answers) for _ in of_log]
+    for log, node_works in zip(logs, indexes, strict=True):
+        log.index_files = [next(answers) for _ in node_works]
+    for log, log_works in zip(logs, queues, strict=True):
+        log.built = [next(answers) for _ in log_works]
 
 
 def _build_one(work: IndexWork | QueuesWork) -> str | BuiltQueues:
@@ -248,7 +253,7 @@ def _build_one(work: IndexWork | QueuesWork) -> str | BuiltQueues:
 
 
 def _check(work: tuple[LogLayout, int, str, Iterable[BuiltQueue]], changes: Mapping[str, str]) -> tuple[Compared, ...]:
-    """Beside the files that are there."""
+    """Compare the rebuilt files with the existing ones."""
     layout, good_until, out, queues = work
     files = RealFileSystem(descriptor_bound())
     with recovered(layout.node, changes, good_until) as opened:
@@ -279,7 +284,7 @@ def _report(log: _Log, out: str, compared: tuple[Compared, ...] | None) -> Rebui
     return RebuiltNode(
         node=log.layout.node.name,
         out=out,
-        records=sum(one.outcome.records for one in log.kept),
+        records=sum(columns.outcome.records for columns in log.kept),
         files=(
             *(file for queue in log.queues for file in queue.files),
             *(f"{INDEX}/{name}" for name in log.index_names),

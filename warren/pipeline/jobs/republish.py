@@ -78,9 +78,9 @@ def to_json(order: Order, done: Sequence[Republished]) -> dict[str, Json]:
         "to": str(Address.of(order.to)),
         "out": order.ledger,
         "queues": len(done),
-        "messages": sum(one.messages for one in done),
-        "already": sum(one.already for one in done),
-        "bytes": sum(one.payload_bytes for one in done),
+        "messages": sum(result.messages for result in done),
+        "already": sum(result.already for result in done),
+        "bytes": sum(result.payload_bytes for result in done),
     }
 
 
@@ -97,7 +97,7 @@ def run(paths: Sequence[str], order: Order, master: str | None = None) -> list[R
         at_once = order.connections or spark.sparkContext.defaultParallelism
         directory = os.path.abspath(order.ledger)
         publish_all = partial(publish, order=attrs.evolve(order, ledger=directory), shown=str(address))
-        return sorted(answers(by_queue(rows, at_once), publish_all), key=lambda one: (one.queue, one.node))
+        return sorted(answers(by_queue(rows, at_once), publish_all), key=lambda result: (result.queue, result.node))
 
 
 def by_queue(rows: DataFrame, partitions: int) -> DataFrame:
@@ -106,9 +106,9 @@ def by_queue(rows: DataFrame, partitions: int) -> DataFrame:
 
 
 def _rows_of(spark: SparkSession, paths: Sequence[str], order: Order) -> DataFrame:
-    said = order.format or format_of(paths)
-    if said is not None:
-        return exported_rows(spark, paths, said)
+    input_format = order.format or format_of(paths)
+    if input_format is not None:
+        return exported_rows(spark, paths, input_format)
     return of_table(load(spark, "messages", find_nodes(list(paths))), ", ".join(paths))
 
 
@@ -116,28 +116,28 @@ def _one_vhost(rows: DataFrame, order: Order) -> DataFrame:
     """The rows of one vhost: a broker's URL names only one."""
     if order.vhost is not None:
         return rows.filter(F.col("vhost").eqNullSafe(as_text(order.vhost)))
-    found = sorted(str(row[0]) for row in rows.select("vhost").distinct().limit(10).collect())
-    if len(found) > 1:
-        raise PipelineError(f"queues of several vhosts, {', '.join(found)}: say which with --vhost")
+    vhosts = sorted(str(row[0]) for row in rows.select("vhost").distinct().limit(10).collect())
+    if len(vhosts) > 1:
+        raise PipelineError(f"queues of several vhosts, {', '.join(vhosts)}: say which with --vhost")
     return rows
 
 
 def publish(rows: Rows, order: Order, shown: str) -> Iterator[Republished]:
     """In a task, publish all rows of some queues, one queue after the other; yield the result of each."""
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         destination: BrokerDestination | None = None
-        for (vhost, queue, node), of_queue in groupby(rows, key=_whose):
+        for (vhost, queue, node), queue_rows in groupby(rows, key=_whose):
             if vhost is None or queue is None:
                 raise PipelineError(f"{node}: messages of topics, which go into no queue")
             if destination is None:
                 loop = Loop()
-                opened.callback(loop.close)
-                connection = opened.enter_context(Connection.open(Address.of(order.to), loop, _notify))
+                stack.callback(loop.close)
+                connection = stack.enter_context(Connection.open(Address.of(order.to), loop, _notify))
                 destination = BrokerDestination(connection, as_published=order.as_published)
             whose = Whose(node=node, vhost=to_text(name_of(vhost)), queue=to_text(name_of(queue)), to=shown)
             with Ledger.open(order.ledger, whose) as ledger:
-                done = _publish_queue(_QueueRows(whose, ledger, of_queue), destination, order)
-            yield done
+                republished = _publish_queue(_QueueRows(whose, ledger, queue_rows), destination, order)
+            yield republished
 
 
 def _publish_queue(source: _QueueRows, destination: BrokerDestination, order: Order) -> Republished:
@@ -157,7 +157,7 @@ def _publish_queue(source: _QueueRows, destination: BrokerDestination, order: Or
 
 @attrs.define
 class _QueueRows:
-    """Rows of one queue, as the pump wants a source: settled is what the ledger has."""
+    """Rows of one queue as a source for the pump: messages in the ledger are settled."""
 
     whose: Whose
     _ledger: Ledger
@@ -174,7 +174,7 @@ class _QueueRows:
         return self.whose.queue.encode("utf-8", "surrogateescape")
 
     def count(self) -> int:
-        """Not known before all rows are there."""
+        """Return 0: the number is not known before all rows have been read."""
         return 0
 
     def has_letters(self) -> bool:
@@ -183,7 +183,7 @@ class _QueueRows:
         return self._next is not None
 
     def letters(self, limit: int) -> Iterator[Letter | None]:
-        """All that :meth:`has_letters` has looked for."""
+        """Yield the messages that the ledger does not have, after :meth:`has_letters`."""
         if self._next is not None:
             yield self._next
         yield from self._unsent()
@@ -196,11 +196,11 @@ class _QueueRows:
                 yield letter_of(row)
 
     def settle(self, positions: Sequence[Position]) -> None:
-        """The broker has them."""
+        """Record that the broker has them."""
         self._ledger.add(position for _, position in positions)
 
     def finish(self) -> None:
-        """All is written down."""
+        """Do nothing: the ledger is complete."""
 
 
 def _whose(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -54,10 +54,10 @@ def of_table(table: DataFrame, what: str) -> DataFrame:
 
 def format_of(paths: Iterable[str]) -> str | None:
     """Return the format in the names of the files; ``None`` if unknown. Raises :class:`PipelineError` if both occur."""
-    found = {one for path in paths for one in _formats(path)}
-    if len(found) > 1:
+    formats = {format_name for path in paths for format_name in _formats(path)}
+    if len(formats) > 1:
         raise PipelineError("both Parquet and lines of JSON: say which with --format")
-    return found.pop() if found else None
+    return formats.pop() if formats else None
 
 
 def _formats(path: str) -> Iterator[str]:
@@ -77,42 +77,42 @@ def _parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _row(line: str) -> dict[str, Any]:
     try:
-        said = json.loads(line)
-        if "topic" in said:
-            raise PipelineError(f"{said['node']}: messages of topics, which go into no queue")
-        row = row_of_fields(said)
+        fields = json.loads(line)
+        if "topic" in fields:
+            raise PipelineError(f"{fields['node']}: messages of topics, which go into no queue")
+        row = row_of_fields(fields)
         expiry_us = row["expiry_us"]
         return {
             **row,
-            "node": as_text(said["node"]),
+            "node": as_text(fields["node"]),
             "priority": None,
-            "position": said["position"],
+            "position": fields["position"],
             "expiry_us": expiry_us if expiry_us is None or expiry_us < 1 << 63 else expiry_us - (1 << 64),
         }
     except (MessageError, ValueError, TypeError, LookupError, AttributeError) as error:
-        said_of_it = f"{type(error).__name__}: {error}"
-        raise PipelineError(f"no line of warren spark export ({said_of_it}): {line[:80]!r}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise PipelineError(f"no line of warren spark export ({problem}): {line[:80]!r}") from error
 
 
 Rows = Iterator[Mapping[str, Any]]
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Rows:
-    """One by one, a few at a time: as Python's objects they are large."""
+    """Yield the rows one by one, converted a few at a time: as Python's objects they are large."""
     for batch in batches:
         for at in range(0, len(batch), 256):
             yield from batch.slice(at, 256).to_pylist()
 
 
 def answers(frame: DataFrame, work: Callable[[Rows], Iterable[_Answer]]) -> list[_Answer]:
-    """What tasks say of the rows of their partitions; it can be pickled."""
+    """Return what ``work`` yields for the rows of each partition; it can be pickled."""
 
     def working(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for answer in work(rows_of(batches)):
             yield pa.RecordBatch.from_pydict({"answer": [pickle.dumps(answer)]})
 
-    answered = frame.mapInArrow(working, "answer binary").collect()
-    return [pickle.loads(row[0]) for row in answered]  # nosec B301 # what our own tasks, above, have just pickled
+    pickled = frame.mapInArrow(working, "answer binary").collect()
+    return [pickle.loads(row[0]) for row in pickled]  # nosec B301 # what our own tasks, above, have just pickled
 
 
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,7 +120,7 @@ def answers(frame: DataFrame, work: Callable[[Rows], Iterable[_Answer]]) -> list
 
 @attrs.frozen
 class QueueName:
-    """Which queue a message is of."""
+    """The queue of a message."""
 
     vhost: bytes
     queue: bytes

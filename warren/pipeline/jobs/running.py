@@ -45,8 +45,8 @@ def running(what: str, master: str | None, paths: Iterable[str] = ()) -> Iterato
     A session that was started here is stopped in the end; at once, with all its tasks, after an error or an
     interrupt.
     """
-    given = list(paths)
-    nodes = find_nodes(given) if given else []
+    node_paths = list(paths)
+    nodes = find_nodes(node_paths) if node_paths else []
     if (active := active_session()) is not None:
         with spark_errors(), _bar(active, what):
             yield active, nodes
@@ -82,7 +82,7 @@ def _interrupts() -> Iterator[None]:
         _end_ours()
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
+    previous_handler = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, interrupted)
     except ValueError:  # not in the main thread, where interrupts do not come
@@ -91,26 +91,26 @@ def _interrupts() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if was_interrupted:  # on its way up, it met code that still wanted to talk to Spark
+        if was_interrupted:  # while it was raised, other code still talked to Spark
             raise KeyboardInterrupt from error
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What the bridge to Java would log, stacks and all, comes as an exception too."""
-    before = logging.root.manager.disable
+    """Disable logging: what the bridge to Java would log, with its stacks, is also raised as an exception."""
+    previous_level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(previous_level)
 
 
 def _end_ours() -> None:
-    """Idempotent."""
+    """End the Spark that was started here, if it still runs."""
     global _ours
     spark, _ours = _ours, None
     if spark is not None:
@@ -153,7 +153,7 @@ def staged(out: str, sources: Iterable[Node] = ()) -> Iterator[str]:
     check_out(out, sources)
     target = os.path.abspath(out)
     staging = f"{target}.partial-{uuid.uuid4().hex[:8]}"
-    made = _missing_above(target)
+    new_directories = _missing_above(target)
     try:
         os.makedirs(staging)
         yield staging
@@ -163,7 +163,7 @@ def staged(out: str, sources: Iterable[Node] = ()) -> Iterator[str]:
     except BaseException as error:
         _end_ours()  # first: other tasks may still be writing
         shutil.rmtree(staging, ignore_errors=True)
-        for directory in made:
+        for directory in new_directories:
             with suppress(OSError):
                 os.rmdir(directory)
         if isinstance(error, OSError):
@@ -211,9 +211,9 @@ class _SparkProgress(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         if time.monotonic() - self._begun < _AFTER_S:
             return [Group()]
-        done, total, said = self._progress()
+        done, total, text = self._progress()
         self.tasks[0].total = total or None
-        self.update(self._task, completed=done, stages=said)
+        self.update(self._task, completed=done, stages=text)
         return super().get_renderables()
 
     def _progress(self) -> tuple[int, int, str]:

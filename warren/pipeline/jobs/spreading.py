@@ -37,7 +37,7 @@ class Numbered:
 
 
 def numbered(nodes: Iterable[Node]) -> list[Numbered]:
-    """All of them."""
+    """Return the nodes with their numbers."""
     return [Numbered(number, node) for number, node in enumerate(nodes)]
 
 
@@ -47,10 +47,10 @@ class Work:
 
     node: Node
     place: int
-    """What stands for the part of the node wherever rows are joined."""
+    """The number that identifies this part of the node when rows are joined."""
     what: Any
     weight: int = 0
-    """Bytes of files to be read, about."""
+    """About the number of bytes to be read from files."""
 
 
 @contextmanager
@@ -68,14 +68,14 @@ def planned(
     Both functions can be pickled. Work comes in partitions of about ``partition_bytes``.
     """
 
-    def planning(item: Numbered) -> Batches:
-        for work in plan(item):
+    def planning(numbered_node: Numbered) -> Batches:
+        for work in plan(numbered_node):
             yield _work_row(work, work.weight)
 
     most = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
     with kept(parallel_rows(spark, numbered(nodes), planning, _WORK, most)) as works:
-        found = works.agg(F.count("*").alias("count"), F.sum("weight").alias("weight")).first()
-        count, weight = (0, 0) if found is None else (found["count"], found["weight"] or 0)
+        totals = works.agg(F.count("*").alias("count"), F.sum("weight").alias("weight")).first()
+        count, weight = (0, 0) if totals is None else (totals["count"], totals["weight"] or 0)
         dealt = _dealt(works, max(1, min(count, max(most, -(-weight // partition_bytes)))))
         with kept(_done(dealt, do, schema)) as rows:
             yield rows
@@ -85,8 +85,8 @@ def parallel_rows(
     spark: SparkSession, items: Sequence[Any], do: Callable[[Any], Batches], schema: pa.Schema, most: int | None = None
 ) -> DataFrame:
     """The rows that ``do`` makes of each item; each item is a parallel task, or there are ``most`` of them."""
-    given = spark.createDataFrame(pa.Table.from_batches([_work_row(item, 0) for item in items]))
-    return _done(_dealt(given, min(len(items), most or len(items))), do, schema)
+    frame = spark.createDataFrame(pa.Table.from_batches([_work_row(item, 0) for item in items]))
+    return _done(_dealt(frame, min(len(items), most or len(items))), do, schema)
 
 
 def _done(works: DataFrame, do: Callable[[Any], Batches], schema: pa.Schema) -> DataFrame:
@@ -102,7 +102,7 @@ def _done(works: DataFrame, do: Callable[[Any], Batches], schema: pa.Schema) -> 
 
 @contextmanager
 def kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """The frame on the executors' disks, so that what asks for it again does not read the files again."""
+    """Store the frame on the executors' disks, so that using it again does not read the files again."""
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield frame

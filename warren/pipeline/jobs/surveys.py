@@ -22,17 +22,17 @@ from warren.tables.survey import Survey, survey, to_option
 SURVEYED: Final = frozenset({"records", "entries", "index_items"})
 """Tables that are planned by surveys."""
 _MOST_TEXT_BYTES: Final = 1 << 20
-"""Of an option; a longer text becomes a file, until this process ends."""
+"""The longest text of an option; a longer one is written to a file, which lasts until this process ends."""
 
 
 def make_surveys(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str]) -> list[Survey]:
     """A survey of each node that is a topic store, in their order."""
-    found = map_parallel(spark, nodes, partial(survey_node, settings=dict(settings)))
-    return [one for one in found if one is not None]
+    surveys = map_parallel(spark, nodes, partial(survey_node, settings=dict(settings)))
+    return [node_survey for node_survey in surveys if node_survey is not None]
 
 
 def survey_node(node: Node, settings: Mapping[str, str]) -> Survey | None:
-    """What a task does; ``None``: the node has no topic store."""
+    """Survey a node in a task; ``None``: it has no topic store."""
     return survey(node, settings) if Kind.TOPICS in node.contents().kinds else None
 
 

@@ -54,7 +54,7 @@ from warren.tables.places import Node
 
 
 def joined(parts: DataFrame) -> DataFrame:
-    """The findings that need both, index and store, of the rows that the tasks gave."""
+    """Return the findings that need both, index and store, from the rows of the tasks."""
     records = parts.where(F.col("what") == RECORD)
     references = parts.where(F.col("what") == REFERENCE).select(*KEY, "seq_id", "size", "path", "offset")
     first = F.struct("age", "offset", "path", "size", "judged")
@@ -64,9 +64,9 @@ def joined(parts: DataFrame) -> DataFrame:
     doubtful = pairs.where(_is_suspicious() | _is_orphaned()).mapInArrow(
         _rows_of(_pair_findings), from_arrow_schema(SAID)
     )
-    bad = records.where(~F.col("good")).select(*KEY, "path", "offset")
+    bad_records = records.where(~F.col("good")).select(*KEY, "path", "offset")
     copies = bodies.select(*KEY, F.lit(True).alias("has_good_copy"))
-    torn = bad.join(copies, list(KEY), "left").mapInArrow(_rows_of(_bad_findings), from_arrow_schema(SAID))
+    torn = bad_records.join(copies, list(KEY), "left").mapInArrow(_rows_of(_bad_findings), from_arrow_schema(SAID))
     return doubtful.union(torn)
 
 
@@ -91,30 +91,30 @@ def _rows_of(rule: Any) -> Any:
 
     def saying(batches: Batches) -> Batches:
         for batch in batches:
-            said = [(row["place"], finding) for row in batch.to_pylist() for finding in rule(row)]
-            if said:
-                columns = {"place": [place for place, _ in said], **finding_columns([one for _, one in said])}
-                yield as_batch(Columns(len(said), columns), SAID)
+            pairs = [(row["place"], finding) for row in batch.to_pylist() for finding in rule(row)]
+            if pairs:
+                columns = {"place": [place for place, _ in pairs], **finding_columns([finding for _, finding in pairs])}
+                yield as_batch(Columns(len(pairs), columns), SAID)
 
     return saying
 
 
 def _pair_findings(row: dict[str, Any]) -> Iterator[Finding]:
-    """Of a reference, a record, or both."""
+    """Yield the findings about a reference, a record, or both."""
     msg_id, first, last = row["msg_id"], row["first"], row["last"]
-    found = None
+    contents = None
     if last is not None:
-        found = Contents(last["detail"], last["found_id"], last["payload_bytes"], last["persistent"])
+        contents = Contents(last["detail"], last["found_id"], last["payload_bytes"], last["persistent"])
     if row["seq_id"] is not None:
         reference = Reference(msg_id, True, row["seq_id"], row["size"], row["path"], row["offset"])
-        if found is None:
+        if contents is None:
             yield unanswered(reference, UnknownMessageError(msg_id.hex()))
         else:
-            yield from answered(reference, found)
+            yield from answered(reference, contents)
         return
     yield orphan(first["path"], first["offset"], msg_id, first["size"])
-    if row["persistent_store"] and found is not None:
-        yield from orphaned_message(first["path"], first["offset"], msg_id, found)
+    if row["persistent_store"] and contents is not None:
+        yield from orphaned_message(first["path"], first["offset"], msg_id, contents)
 
 
 def _bad_findings(row: dict[str, Any]) -> Iterator[Finding]:
@@ -138,9 +138,9 @@ def findings(
     """
     planning = functools.partial(plan, settings=settings or {}, partition_bytes=partition_bytes)
     with planned(spark, nodes, planning, do, SCHEMA, partition_bytes=partition_bytes) as parts:
-        own = parts.where(F.col("what") == FINDING).select(*SAID.names)
-        said = own.union(joined(parts)).withColumn("number", node_number(F.col("place")))
-        with kept(said.join(F.broadcast(_node_names(spark, nodes)), "number").select(*FINDINGS.names)) as frame:
+        task_findings = parts.where(F.col("what") == FINDING).select(*SAID.names)
+        all_findings = task_findings.union(joined(parts)).withColumn("number", node_number(F.col("place")))
+        with kept(all_findings.join(F.broadcast(_node_names(spark, nodes)), "number").select(*FINDINGS.names)) as frame:
             notes = frame.where(F.col("severity") == NOTE).select("detail").collect()
             yield frame.where(F.col("severity") != NOTE), [note.detail for note in notes]
 
@@ -155,7 +155,7 @@ def _node_names(spark: SparkSession, nodes: list[Node]) -> DataFrame:
 
 @attrs.frozen
 class Verified:
-    """What the command says."""
+    """The result of the command."""
 
     notes: list[str]
     damage: int
@@ -174,7 +174,7 @@ def verified(
     out: str | None = None,
     output_format: str = "jsonl",
 ) -> Iterator[Verified]:
-    """For the command."""
+    """Yield the result of the command."""
     check_format(output_format)
     with running("Verifying", master, paths) as (spark, nodes), findings(spark, nodes, settings) as (frame, notes):
         counts = {row["severity"]: row["count"] for row in frame.groupBy("severity").count().collect()}
@@ -182,8 +182,8 @@ def verified(
         if out is not None:
             write_tables({"": ordered}, out, output_format, nodes)
         rows = iter(()) if out is not None else ordered.toLocalIterator(prefetchPartitions=True)
-        found = ((row["node"], _to_finding(row)) for row in rows)
-        yield Verified(notes, counts.get("damage", 0), counts.get("leftover", 0), found)
+        node_findings = ((row["node"], _to_finding(row)) for row in rows)
+        yield Verified(notes, counts.get("damage", 0), counts.get("leftover", 0), node_findings)
 
 
 def _to_finding(row: Any) -> Finding:

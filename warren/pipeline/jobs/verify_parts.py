@@ -70,12 +70,12 @@ def plan(numbered: Numbered, settings: Mapping[str, str], partition_bytes: int) 
     """Plan the work for a node: that of :func:`plan_vhost`, one queue's folder, or a :class:`TopicStore`."""
     node = numbered.node
     vhosts, store = node.place().parts()
-    for index, where in enumerate(vhosts or ()):
+    for index, vhost_place in enumerate(vhosts or ()):
         place = place_number(numbered, index)
-        if where.only is None:
-            yield from plan_vhost(node, place, where, partition_bytes)
+        if vhost_place.only is None:
+            yield from plan_vhost(node, place, vhost_place, partition_bytes)
         else:
-            yield Work(node, place, where)
+            yield Work(node, place, vhost_place)
     if store is not None:
         inferred, _, notes = infer(node.place().files, store, settings)
         what = TopicStore(store, inferred, tuple(notes))
@@ -83,36 +83,39 @@ def plan(numbered: Numbered, settings: Mapping[str, str], partition_bytes: int) 
 
 
 def do(work: Work) -> Batches:
-    """The rows that a task gives."""
+    """Yield the rows of one task."""
     files, place = work.node.place().files, work.place
     match work.what:
         case Queues(vhost_path=vhost_path, queues=queues):
             opener = QueueOpener(work.node)
             for queue in queues:
-                own = opener.open(queue, vhost_path).own_findings()
-                yield from _rows(place, as_far_as_it_goes(queue.path, own), REFERENCE, _reference_columns)
+                own_findings = opener.open(queue, vhost_path).own_findings()
+                yield from _rows(place, as_far_as_it_goes(queue.path, own_findings), REFERENCE, _reference_columns)
         case StoreFiles() as part:
-            found = as_far_as_it_goes(part.directory, _store_file_rows(files, work.node, part))
-            yield from _rows(place, found, RECORD, partial(_record_columns, part))
+            rows = as_far_as_it_goes(part.directory, _store_file_rows(files, work.node, part))
+            yield from _rows(place, rows, RECORD, partial(_record_columns, part))
         case TopicStore(directory=directory, settings=settings, notes=notes):
             yield from _rows(place, notes, FINDING, _note_columns)
             yield from _rows(place, verify_store(files, directory, settings))
-        case VhostPlace() as where:
-            with closing(Vhost.open(files, where)) as vhost:
+        case VhostPlace() as vhost_place:
+            with closing(Vhost.open(files, vhost_place)) as vhost:
                 yield from _rows(place, verify_vhost(vhost))
         case findings:
             yield from _rows(place, findings)
 
 
 def _rows(
-    place: int, found: Iterable[Any], what: str = FINDING, columns_of: Callable[[list[Any]], _Columns] = finding_columns
+    place: int,
+    results: Iterable[Any],
+    what: str = FINDING,
+    columns_of: Callable[[list[Any]], _Columns] = finding_columns,
 ) -> Batches:
-    """Findings as rows; all else as rows that are about ``what``."""
-    pending = iter(found)
+    """Yield findings as rows, and all other results as rows of the kind ``what``."""
+    pending = iter(results)
     while chunk := list(islice(pending, _ROWS)):
-        findings = [one for one in chunk if isinstance(one, Finding)]
-        others = [one for one in chunk if not isinstance(one, Finding)]
-        for kind, rows, columns in ((FINDING, findings, finding_columns), (what, others, columns_of)):
+        findings = [result for result in chunk if isinstance(result, Finding)]
+        other_results = [result for result in chunk if not isinstance(result, Finding)]
+        for kind, rows, columns in ((FINDING, findings, finding_columns), (what, other_results, columns_of)):
             if rows:
                 yield as_batch(Columns(len(rows), {"what": kind, "place": place, **columns(rows)}), SCHEMA)
 
@@ -166,7 +169,7 @@ def _contents(handle: File, work: StoreFiles, path: str, record: Record) -> Cont
 
 
 def _record_columns(work: StoreFiles, rows: list[_StoredRecord]) -> _Columns:
-    contents = [Contents(None, b"", 0, False) if found is None else found for _, _, _, found in rows]
+    contents = [Contents(None, b"", 0, False) if content is None else content for _, _, _, content in rows]
     return {
         "persistent_store": work.is_persistent,
         "judged": work.knows_needs,
@@ -176,8 +179,8 @@ def _record_columns(work: StoreFiles, rows: list[_StoredRecord]) -> _Columns:
         "offset": [record.offset for _, _, record, _ in rows],
         "size": [record.size for _, _, record, _ in rows],
         "good": [record.good for _, _, record, _ in rows],
-        "detail": [as_text(found.problem) for found in contents],
-        "found_id": [found.msg_id for found in contents],
-        "payload_bytes": [found.payload_bytes for found in contents],
-        "persistent": [found.persistent for found in contents],
+        "detail": [as_text(content.problem) for content in contents],
+        "found_id": [content.msg_id for content in contents],
+        "payload_bytes": [content.payload_bytes for content in contents],
+        "persistent": [content.persistent for content in contents],
     }

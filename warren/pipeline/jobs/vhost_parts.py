@@ -22,7 +22,7 @@ from warren.tables.places import Node
 from warren.tables.queue_parts import byte_count, extent_of
 
 _VHOST_BITS: Final = 20
-"""Of a place: a node has fewer vhosts than this can count."""
+"""Bits of a place that number the vhost; a node has fewer vhosts than they can count."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ def place_number(numbered: Numbered, vhost: int) -> int:
 
 
 def node_number(place: Any) -> Any:
-    """The number of its node, of a column of Spark's too."""
+    """Return the number of the node of a place; both are columns of Spark's."""
     from pyspark.sql import functions  # noqa: PLC0415
 
     return functions.shiftright(place, _VHOST_BITS)
