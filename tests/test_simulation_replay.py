@@ -21,8 +21,9 @@ from warren.handles.queue import Queue
 from warren.recording import RecordedNode, node_path, read_record
 from warren.simulation import ConsumerSpec, Disk, Result, Scenario, ScenarioError, simulate
 from warren.simulation.consumption import Consumption
+from warren.simulation.recorded import recorded_consumption, recorded_rate
 from warren.simulation.recorded_answer import recorded_result
-from warren.simulation.replay import record_scenario, recorded_consumption, recorded_node, recorded_rate
+from warren.simulation.replay import record_scenario, recorded_node
 from warren.simulation.sizes import ConstantSize, EmpiricalSize
 from warren.simulation.toml_file import load_scenario, scenario_from_toml
 from warren.storage.memory import MemoryFileSystem
@@ -94,7 +95,7 @@ def recorded_backlog() -> tuple[RecordedNode, MemoryFileSystem]:
 
 @functools.cache
 def replayed_backlog() -> Result:
-    """And what it comes to in the simulation."""
+    """The same backlog in the simulation."""
     return simulate(record_scenario(recorded_backlog()[0]))
 
 
@@ -125,10 +126,10 @@ def test_the_simulated_states_follow_the_recorded_ones_through_paging_and_back()
         then, now = columns(record, result, name)
         assert np.abs(then - now).max() <= a_tenth_s, name
     then, now = columns(record, result, "target_ram_count")
-    assert np.array_equal(np.isinf(then), np.isinf(now))  # it is told to page at the same steps
+    assert np.array_equal(np.isinf(then), np.isinf(now))  # the queue gets a target at the same steps
     assert np.isfinite(then).sum() >= 5
     assert np.isfinite(then[-1]) == np.False_
-    for at in np.flatnonzero(np.isfinite(then)):  # a report that came with a step may be before it or behind it
+    for at in np.flatnonzero(np.isfinite(then)):  # a report that came with a step may be before it or after it
         around = then[max(at - 1, 0) : at + 2]
         assert np.abs(around[np.isfinite(around)] / now[at] - 1).min() <= 0.03
     for name in ("q1", "q2", "delta", "q3", "q4", "ram_msg_count"):

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from tests.support.waiting import wait_until
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate
 from warren.simulation.grid import MOST_POINTS, Axis, axes_of, points_of, shown, shown_values
+from warren.simulation.outcome import ADDED_UP, OF_NODE, WORST, Outcome, run_point
 from warren.simulation.processes import on_processes
-from warren.simulation.sweep import ADDED_UP, OF_NODE, WORST, Outcome, Sweep, run_grid, run_point, sweep
+from warren.simulation.sweep import Sweep, run_grid, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

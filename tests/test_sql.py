@@ -32,6 +32,7 @@ from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
 from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.sql.dataset import TableDataset
+from warren.sql.dataset import connect as connect_to
 from warren.sql.directories import Directories
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
@@ -274,7 +275,7 @@ def test_bodies_that_nobody_asks_for_are_not_kept(place: Path, monkeypatch: pyte
 
 def test_who_wants_ten_rows_does_not_read_the_directory_to_its_end(place: Path, opened: list[str]) -> None:
     with_queues(place, *(b"q%03d" % number for number in range(300)))
-    with in_pieces(place, partition_bytes=1).connect() as connection:
+    with connect_to(in_pieces(place, partition_bytes=1)) as connection:
         assert len(connection.execute("select * from messages limit 10").fetchall()) == 10
         assert len({path for path in opened if path.endswith(".idx")}) < 30
         connection.execute("select seq_id from messages")
@@ -318,7 +319,7 @@ def test_a_query_may_read_a_table_twice_at_once(tmp_path: Path, monkeypatch: pyt
     places = [tmp_path / str(number) for number in range(5)]
     for place in places:
         with_queues(place, b"q", b"r", stored=True)
-    with in_pieces(*places, partition_bytes=1, batch_bytes=1).connect() as connection:
+    with connect_to(in_pieces(*places, partition_bytes=1, batch_bytes=1)) as connection:
         for query in (
             "select count(*) n from messages a join messages b on a.body = b.body and a.node = b.node",
             "select count(*) n from (select body from messages union all select body from messages)",
@@ -408,7 +409,7 @@ def test_what_does_not_fit_into_memory_is_spilled_where_nobody_else_may_enter(
     (folder,) = {place.parent for place in places}
     assert folder.parent == tmp_path
     assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid) == (0o700, os.getuid())
-    folder.chmod(0o755)  # somebody else's, who was there first
+    folder.chmod(0o755)  # another user's, made first
     other = spilled_at().parent
     assert other != folder
     assert stat.S_IMODE(other.stat().st_mode) == 0o700

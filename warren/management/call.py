@@ -15,9 +15,8 @@ from warren.aio import bridge
 from warren.hosting.running_node import RunningNode
 from warren.management.clients import Clients, NoClients
 from warren.management.http import not_found, parse_body, read_body
-from warren.management.live import Live
 from warren.management.past import Past
-from warren.management.samples import NodeSample, QueueSample, Samples
+from warren.management.samples import Live, NodeSample, QueueSample, Samples
 from warren.management.settings import ManagementSettings
 from warren.verbs.steps import Steps
 

@@ -5,55 +5,16 @@ However many clients ask, the node is asked at most about once a second.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-import attrs
+from typing import Any, Final
 
 from warren.actors.engines.errors import NotFoundError
 from warren.aio import bridge
+from warren.management.call import Call
 from warren.management.http import bad_request, integer, not_found
 from warren.management.samples import Document
-from warren.top.snapshots import SORTS, Snapshot, Snapshots, ordered, totals_of
+from warren.top.snapshots import SORTS, Snapshot, ordered, totals_of
 
-if TYPE_CHECKING:
-    from warren.hosting.running_node import RunningNode
-    from warren.management.call import Call
-
-FRESH_S: Final = 0.9
 MAX_ROWS: Final = 1000
-
-
-@attrs.define(eq=False)
-class Live:
-    """The last snapshot of a node. ``clock``: monotonic seconds."""
-
-    _node: RunningNode
-    _clock: Callable[[], float] = time.monotonic
-    _snapshots: Snapshots = attrs.field(init=False)
-    _single: Snapshots = attrs.field(init=False)
-    """Of single queues, so that the rates of all stay over a second."""
-    _last: Snapshot | None = None
-    _taken_s: float = 0.0
-    _lock: asyncio.Lock = attrs.Factory(asyncio.Lock)
-
-    def __attrs_post_init__(self) -> None:
-        self._snapshots, self._single = Snapshots(self._node), Snapshots(self._node)
-
-    async def take(self) -> Snapshot:
-        """A snapshot that is hardly a second old."""
-        async with self._lock:
-            if self._last is None or self._clock() - self._taken_s >= FRESH_S:
-                self._last = await bridge.in_thread(self._snapshots.take)
-                self._taken_s = self._clock()
-            return self._last
-
-    async def queue(self, vhost: str, name: str) -> Snapshot:
-        """One queue, with what was declared. Raises :class:`NotFoundError`."""
-        async with self._lock:
-            return await bridge.in_thread(lambda: self._single.queue(vhost, name))
 
 
 async def snapshot(call: Call) -> Any:

@@ -6,6 +6,7 @@ before. A sample changes nothing and wakes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,16 +19,20 @@ from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
+from warren.aio import bridge
 from warren.hosting.running_node import RunningNode
 from warren.management.past import NOTHING, Past
 from warren.management.rates import Rates, rates_of
 from warren.storage.errors import WarrenError
+from warren.top.snapshots import Snapshot, Snapshots
 from warren.verbs.steps import run
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
 
 QUEUE_PATIENCE_S: Final = 0.5
+FRESH_S: Final = 0.9
+"""A snapshot that is younger than this is used again."""
 SAMPLE_PATIENCE_S: Final = 3.0
 """The longest wait for all queues; the others keep their previous numbers."""
 
@@ -290,3 +295,33 @@ def _backing(status: Mapping[str, Any]) -> Document:
         unknown if end is None else end,
     ]
     return document | {"version": 1}
+
+
+@attrs.define(eq=False)
+class Live:
+    """The last snapshot of a node (:mod:`warren.top.snapshots`). ``clock``: monotonic seconds."""
+
+    _node: RunningNode
+    _clock: Callable[[], float] = time.monotonic
+    _snapshots: Snapshots = attrs.field(init=False)
+    _single: Snapshots = attrs.field(init=False)
+    """Of single queues, so that the rates of all stay over a second."""
+    _last: Snapshot | None = None
+    _taken_s: float = 0.0
+    _lock: asyncio.Lock = attrs.Factory(asyncio.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        self._snapshots, self._single = Snapshots(self._node), Snapshots(self._node)
+
+    async def take(self) -> Snapshot:
+        """A snapshot that is hardly a second old."""
+        async with self._lock:
+            if self._last is None or self._clock() - self._taken_s >= FRESH_S:
+                self._last = await bridge.in_thread(self._snapshots.take)
+                self._taken_s = self._clock()
+            return self._last
+
+    async def queue(self, vhost: str, name: str) -> Snapshot:
+        """One queue, with what was declared. Raises :class:`NotFoundError`."""
+        async with self._lock:
+            return await bridge.in_thread(lambda: self._single.queue(vhost, name))

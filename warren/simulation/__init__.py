@@ -17,7 +17,7 @@ SimPy drives the time (``pip install "warrenmq[sim]"``). What is real and what i
 
 from __future__ import annotations
 
-from warren.simulation.rates import Bursts, Constant, Daily, Trace
+from warren.simulation.curves import Bursts, Constant, Daily, Trace
 from warren.simulation.result import Result
 from warren.simulation.running import Simulation, simulate
 from warren.simulation.scenario import (

@@ -2,18 +2,17 @@
 
 A consumption is a value of a scenario (``ConsumerSpec.record``).
 :class:`warren.simulation.replayed_consumer.ReplayedConsumer` repeats it, and
-:func:`warren.simulation.replay.recorded_consumption` reads it from a file.
+:func:`warren.simulation.recorded.recorded_consumption` reads it from a file.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.forms import inside, record_file
 from warren.simulation.units import ScenarioError
 
 DEEDS: Final = ("taken", "taken_no_ack", "acked", "requeued", "purged")
@@ -53,14 +52,3 @@ class Consumption:
     def busy(self) -> npt.NDArray[np.int64]:
         """The numbers of the spans in which something was done."""
         return np.flatnonzero(sum(np.asarray(getattr(self, name), np.int64) for name in DEEDS))
-
-
-def consumption_of(value: Any) -> Consumption:
-    """Return the consumption for a value: a consumption, or ``{record = "file.parquet", queue = "orders"}``."""
-    if isinstance(value, Consumption):
-        return value
-    from warren.simulation.replay import recorded_consumption  # noqa: PLC0415  # reads with pyarrow
-
-    path, queue = record_file(value)
-    with inside(": "):
-        return recorded_consumption(path, queue)

@@ -28,14 +28,13 @@ from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.body_store import StoreClient
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.simulation.disk_time import DiskTime
-from warren.simulation.publication import NO_TIME
+from warren.simulation.publication import NO_TIME, envelope
 from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import bodies
 from warren.simulation.store import SimulatedStore, StoreLink
 from warren.simulation.units import NS
 from warren.simulation.virtual_time import Event, VirtualTime
-from warren.simulation.workload import envelope
 from warren.storage.counted import CountedFileSystem, DiskAccount
 
 _VHOST: Final = "/"

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from warren.simulation.grid import Point
-from warren.simulation.sweep import Done, Outcome, run_point
+from warren.simulation.outcome import Done, Outcome, run_point
 from warren.simulation.units import ScenarioError
 
 MOST_PROCESSES: Final = 1024

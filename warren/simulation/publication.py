@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final, Protocol
 
 import attrs
 
 from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.properties import Properties, encode_properties
 
 NO_TIME: Final = b"\xff" * 8
 """After the counter in a message's id, where others have zeros: it was there before the simulation began."""
@@ -55,3 +57,10 @@ class Counters:
     turns: int = 0
     held_ns: int = 0
     """How long its publishers, all together, could not publish."""
+
+
+@functools.cache
+def envelope(queue: str, *, persistent: bool) -> Envelope:
+    """Return the envelope of a message that the default exchange routes to ``queue``."""
+    properties = encode_properties(Properties(delivery_mode=2 if persistent else 1))
+    return Envelope(b"/", b"", (queue.encode(),), properties, persistent)

@@ -15,7 +15,7 @@ import numpy as np
 
 from warren.recording import RecordedNode
 from warren.simulation.node import Mark, MarkKind
-from warren.simulation.replay import opened_record
+from warren.simulation.recorded import opened_record
 from warren.simulation.result import DTYPES, Result
 from warren.simulation.summary import of_node
 from warren.simulation.timeline import NODE_COLUMNS, QUEUE_COLUMNS

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from warren.simulation.consumption import Consumption
+from warren.simulation.curves import Curve
 from warren.simulation.node import SimulatedNode
-from warren.simulation.rates import Curve
 from warren.simulation.replayed_consumer import ReplayedConsumer
 from warren.simulation.result import Result
 from warren.simulation.scenario import Event, PublisherSpec, Scenario

@@ -20,10 +20,11 @@ import attrs
 from warren.actors.engines.declared.arguments import MAX_PRIORITY, QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError
 from warren.simulation import forms
-from warren.simulation.consumption import Consumption, consumption_of
+from warren.simulation.consumption import Consumption
+from warren.simulation.curves import Arrivals, Bursts, Constant, per_second
 from warren.simulation.forms import by, formed, inside, named, number, one_of, part, parts, share, truth, whole
 from warren.simulation.node_spec import INSTANT_DISK, RABBITMQ_MEMORY, Disk, MessageMemory, NodeSpec, Profile, watermark
-from warren.simulation.rates import Arrivals, Bursts, Constant, Rate, per_second, rate_of
+from warren.simulation.rates import Rate, rate_of
 from warren.simulation.sizes import ConstantSize, Size, size_of
 from warren.simulation.units import DAY_S, ScenarioError, clock, moment, period
 from warren.storage.errors import shown
@@ -161,6 +162,17 @@ class Outage:
     lasting: float = attrs.field(converter=period)
 
 
+def _consumption_of(value: Any) -> Consumption:
+    """Return the consumption for a value: a consumption, or ``{record = "file.parquet", queue = "orders"}``."""
+    if isinstance(value, Consumption):
+        return value
+    from warren.simulation.recorded import recorded_consumption  # noqa: PLC0415  # reads with pyarrow
+
+    path, queue = forms.record_file(value)
+    with inside(": "):
+        return recorded_consumption(path, queue)
+
+
 @attrs.frozen(kw_only=True, field_transformer=named)
 class ConsumerSpec:
     """``count`` consumers for each queue of that name or group."""
@@ -180,7 +192,7 @@ class ConsumerSpec:
     no_ack: bool = attrs.field(default=False, converter=truth)
     """It acks nothing: what is delivered is gone."""
     outages: tuple[Outage, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, Outage))
-    record: Consumption | None = attrs.field(default=None, converter=consumption_of)
+    record: Consumption | None = attrs.field(default=None, converter=_consumption_of)
     """It does what the queue's consumers did when a node was recorded; the rest does not count then."""
 
     def __attrs_post_init__(self) -> None:

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from warren.actors.engines.credit import PublisherCredit
 from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.memory_monitor import MemoryMonitor
+from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.dead_letters import copies
@@ -25,19 +27,38 @@ from warren.actors.engines.queue.effects import DeadLetter, DeadLetterBatch, Del
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.queue.queue_turn_host import Receiver
+from warren.actors.engines.queue.sync_group import SyncGroup
 from warren.actors.runtime.pool import TURN_ENTRIES
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.variable_queue import QueueFiles
-from warren.simulation.disk_time import NeverFull
+from warren.simulation.disk_time import DiskTime, NeverFull
 from warren.simulation.publication import NO_TIME, Behind, Counters, Publication, Token
-from warren.simulation.virtual_time import Event, QueueTimers
-from warren.storage.counted import DiskAccount
+from warren.simulation.store import StoreLink
+from warren.simulation.virtual_time import Event, QueueTimers, VirtualTime
+from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.record_log import RecordLog
 
-if TYPE_CHECKING:
-    from warren.simulation.node import SimulatedNode
-    from warren.simulation.store import StoreLink
+
+class QueueNode(Protocol):
+    """The node, as its queues use it."""
+
+    time: VirtualTime
+    files: CountedFileSystem
+    disk: DiskTime
+    settings: NodeSettings
+    sync_group: SyncGroup
+    monitor: MemoryMonitor
+    queues: dict[str, SimulatedQueue]
+    changed: dict[SimulatedQueue, None]
+    wakes_idle_queues: bool
+    calls_by_message: bool
+    promises_to_all: bool
+    check_invariants: bool
+
+    def account(self, queue: SimulatedQueue) -> None: ...
+
+    def tell_monitor(self, work: Callable[[], None]) -> None: ...
 
 
 class _Process(QueueProcess):
@@ -91,7 +112,7 @@ class SimulatedQueue(NeverFull):
 
     def __init__(
         self,
-        node: SimulatedNode,
+        node: QueueNode,
         declaration: QueueDeclaration,
         *,
         parts_of: Callable[[int | None], QueueFiles],

@@ -34,9 +34,9 @@ from typing import Any, Final
 
 import attrs
 
+from warren.simulation.curves import Bursts, Constant, Daily
 from warren.simulation.forms import inside, nearest, part, parts, under
 from warren.simulation.node_spec import NodeSpec
-from warren.simulation.rates import Bursts, Constant, Daily
 from warren.simulation.scenario import QueueSpec, Scenario
 from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
 from warren.simulation.units import ScenarioError

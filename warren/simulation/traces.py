@@ -26,8 +26,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warren.simulation.curves import Trace, per_second
 from warren.simulation.forms import inside, line, one_of
-from warren.simulation.rates import Trace, per_second
 from warren.simulation.units import LONGEST_S, ScenarioError
 from warren.storage.errors import shown
 

@@ -7,11 +7,10 @@ granularity of 0, every message is an event of its own.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -20,30 +19,19 @@ import numpy.typing as npt
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_turn import BUFFER
-from warren.queue_index.message.message_format import Envelope
-from warren.queue_index.properties import Properties, encode_properties
-from warren.simulation.publication import Publication
+from warren.simulation.curves import Curve
+from warren.simulation.node import SimulatedNode
+from warren.simulation.publication import Publication, envelope
 from warren.simulation.scenario import ConsumerSpec, PublisherSpec
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import ConstantSize, Sizes, bodies, body
 from warren.simulation.units import NS, ns
 from warren.simulation.virtual_time import Event
 
-if TYPE_CHECKING:
-    from warren.simulation.node import SimulatedNode
-    from warren.simulation.rates import Curve
-
 CATCH_UP_RATE: Final = 50_000
 """Messages a second at which a publisher sends what was held back, unless its own rate is half of that or more."""
 Times = npt.NDArray[np.int64]
 _DRAWN_AT_ONCE: Final = 1024
-
-
-@functools.cache
-def envelope(queue: str, *, persistent: bool) -> Envelope:
-    """Return the envelope of a message that the default exchange routes to ``queue``."""
-    properties = encode_properties(Properties(delivery_mode=2 if persistent else 1))
-    return Envelope(b"/", b"", (queue.encode(),), properties, persistent)
 
 
 def _ids(times: Times, first: int) -> bytes:

@@ -8,7 +8,7 @@
 DuckDB comes with ``pip install "warrenmq[sql]"``; without it everything else of warren works.
 
 =========================================  ==============================================================
-:mod:`~warren.sql.directories`             what :func:`connect` registers: the tables of some directories
+:mod:`~warren.sql.directories`             what the tables are read from
 :mod:`~warren.sql.dataset`                 a table as DuckDB scans it, batch by batch
 :mod:`~warren.sql.expressions`             what a filter that DuckDB hands down says of single columns
 :mod:`~warren.sql.answers`                 rows of an answer as text: CSV, JSON lines, Markdown, a table; or Parquet
@@ -67,6 +67,7 @@ def connect(
     path names nothing, and :class:`~warren.storage.errors.DirectoryLockedError` if a node runs on a directory.
     """
     check_duckdb()
-    from warren.sql.directories import Directories  # noqa: PLC0415 - DuckDB and pyarrow, which may not be there
+    from warren.sql import dataset  # noqa: PLC0415 - DuckDB and pyarrow may be missing
+    from warren.sql.directories import Directories  # noqa: PLC0415 - as above
 
-    return Directories.at(*paths, failfast=failfast, settings=settings).connect()
+    return dataset.connect(Directories.at(*paths, failfast=failfast, settings=settings))

@@ -9,23 +9,25 @@ A query may scan a table several times at once, in threads of DuckDB's. Scans sh
 
 from __future__ import annotations
 
+import os
+import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import attrs
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
 from warren.arrow.columns import as_batch
+from warren.sql.directories import Directories
 from warren.sql.expressions import bounds_of, columns_of
+from warren.storage.own_files import private_folder
 from warren.tables.catalog import SCHEMAS, TABLES
 from warren.tables.filters import Wanted
 from warren.tables.kept import alone
 from warren.tables.table import Table, Task, plan
-
-if TYPE_CHECKING:
-    from warren.sql.directories import Directories
 
 
 class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -89,3 +91,15 @@ class TableScanner:
                             batch = batch.filter(self.condition)
                         yield batch.select(self.columns)
         scanning.told(scan, len(self.tasks))
+
+
+def connect(directories: Directories) -> duckdb.DuckDBPyConnection:
+    """Return a new connection, in memory, with all tables of some directories."""
+    # DuckDB makes this folder when something does not fit into memory; else it would make one in the working directory.
+    # All users may read DuckDB's files, and they hold bodies, so the folder is in one that no other user may enter.
+    folder = private_folder("warren-sql") or tempfile.mkdtemp(prefix="warren-sql-")
+    spilled = os.path.join(folder, uuid.uuid4().hex)
+    connection = duckdb.connect(config={"temp_directory": spilled})
+    for name in SCHEMAS:
+        connection.register(name, TableDataset(name, directories))
+    return connection

@@ -1,21 +1,15 @@
-"""The tables of some directories, registered with a connection of DuckDB's."""
+"""Directories to read tables from, and the progress of the scans that read them."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, Self
 
 import attrs
-import duckdb
 
 from warren.salvage.live_node import refuse_live_node
-from warren.sql.dataset import TableDataset
-from warren.storage.own_files import private_folder
-from warren.tables.catalog import SCHEMAS
 from warren.tables.options import ReadOptions
 from warren.tables.places import Node, find_nodes
 
@@ -87,14 +81,3 @@ class Directories:
         for node in self.nodes:
             if not node.is_remote:
                 refuse_live_node(node.directory)
-
-    def connect(self) -> duckdb.DuckDBPyConnection:
-        """A new connection, in memory, with all tables."""
-        # What does not fit into memory: DuckDB makes this when it needs it, and else one below where the user stands.
-        # DuckDB lets all users read it, and it holds bodies: so it lies where no other user may enter.
-        folder = private_folder("warren-sql") or tempfile.mkdtemp(prefix="warren-sql-")
-        spilled = os.path.join(folder, uuid.uuid4().hex)
-        connection = duckdb.connect(config={"temp_directory": spilled})
-        for name in SCHEMAS:
-            connection.register(name, TableDataset(name, self))
-        return connection

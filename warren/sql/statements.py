@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from warren.sql import SqlError
+from warren.sql.dataset import connect
 from warren.sql.directories import Directories
 
 _FETCH_ROWS: Final = 2048
@@ -64,7 +65,7 @@ class Statements:
 
     def __init__(self, directories: Directories) -> None:
         self.directories = directories
-        self._connection = directories.connect()
+        self._connection = connect(directories)
 
     def close(self) -> None:
         """Close the connection; archives that were unpacked for it are deleted."""
