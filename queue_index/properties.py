@@ -91,17 +91,17 @@ def _decode(data: bytes) -> Properties:
     position, size = 2, len(data)
     properties = Properties.__new__(Properties)
     values = properties.__dict__
-    for name, read in _readers(data[:2]):
-        if read is not None:
-            values[name], position = read(data, position)
+    for name, reader in _readers(data[:2]):
+        if reader is not None:
+            values[name], position = reader(data, position)
             continue
         start = position + 1  # a short string, as most are
         position = within(start + data[position] if start <= size else start, size)
-        said = data[start:position]
+        octets = data[start:position]
         try:
-            values[name] = said.decode()
+            values[name] = octets.decode()
         except UnicodeDecodeError:
-            values[name] = said
+            values[name] = octets
     if position != size:
         raise MessageError(f"{size - position} bytes behind the properties")
     return properties
@@ -140,10 +140,10 @@ def _read_headers(data: bytes, position: int) -> tuple[Table, int]:
 def headers_as_written(encoded: bytes) -> dict[str, Written]:
     """The headers' values as they stand in encoded properties, which can be read."""
     position = 2
-    for name, read in _readers(encoded[:2]):
+    for name, reader in _readers(encoded[:2]):
         if name == HEADERS:
             return read_written(encoded, position)
-        position = position + 1 + encoded[position] if read is None else read(encoded, position)[1]
+        position = position + 1 + encoded[position] if reader is None else reader(encoded, position)[1]
     return {}
 
 

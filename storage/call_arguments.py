@@ -79,7 +79,7 @@ def check_wait(block: object, timeout: object) -> None:
 
 
 class _Kind:
-    """What one part of an annotation allows: a test, its wording, and types whose every value passes."""
+    """One alternative of an annotation: a test, its wording, and types all of whose values pass."""
 
     __slots__ = ("exact", "passes", "wording")
 
@@ -110,7 +110,7 @@ def _are_texts(value: object) -> bool:
     return (
         not isinstance(value, Collection)
         or set(map(type, value)) <= {str}
-        or all(isinstance(one, str) for one in value)
+        or all(isinstance(entry, str) for entry in value)
     )
 
 
@@ -211,8 +211,8 @@ class _Parameter:
             return
         *others, last = dict.fromkeys(kind.wording for kind in self.kinds)
         wording = f"{', '.join(others)} or {last}" if others else last
-        said = type(value).__name__ if self.name in _SECRET else shown(value)
-        raise InvalidValueError(f"{self.name} must be {wording}, not {said}")
+        description = type(value).__name__ if self.name in _SECRET else shown(value)
+        raise InvalidValueError(f"{self.name} must be {wording}, not {description}")
 
 
 class Signature:
@@ -224,33 +224,33 @@ class Signature:
         code = function.__code__
         self._name = function.__name__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        annotations = {name: str(said) for name, said in function.__annotations__.items()}
+        annotations = {name: str(annotation) for name, annotation in function.__annotations__.items()}
         self._positional = names[skip : code.co_argcount]
         self._parameters = {name: _Parameter(name, annotations.get(name, "Any")) for name in names[skip:]}
         defaults = len(function.__defaults__ or ())
         keywords_only = function.__kwdefaults__ or {}
         self._required = self._positional[: len(self._positional) - defaults]
         self._required_keywords = [name for name in names[code.co_argcount :] if name not in keywords_only]
-        more = list(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+        star_names = list(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
         self._more = None
         if code.co_flags & _VAR_POSITIONAL:
-            name = more.pop(0)
+            name = star_names.pop(0)
             self._more = _Parameter(name, annotations.get(name, "Any"))
         self._takes_any_keyword = bool(code.co_flags & _VAR_KEYWORDS) and not self._add_keywords(
-            function, annotations.get(more[0], "Any")
+            function, annotations.get(star_names[0], "Any")
         )
 
     def _add_keywords(self, function: Callable[..., Any], annotation: str) -> bool:
         """Whether it is known which keywords there are."""
-        of = annotation.removeprefix("Unpack[").removesuffix("]")
-        typed, all_known = function.__globals__.get(of), not of.endswith(_CHECKED_LATER)
-        for name, said in () if typed is None else typed.__annotations__.items():
+        type_name = annotation.removeprefix("Unpack[").removesuffix("]")
+        typed_dict, all_known = function.__globals__.get(type_name), not type_name.endswith(_CHECKED_LATER)
+        for name, field_type in () if typed_dict is None else typed_dict.__annotations__.items():
             if all_known or name == "headers":
-                self._parameters[name] = _Parameter(name, getattr(said, "__forward_arg__", "Any"))
-        return typed is not None and all_known
+                self._parameters[name] = _Parameter(name, getattr(field_type, "__forward_arg__", "Any"))
+        return typed_dict is not None and all_known
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Raise :class:`InvalidValueError` for what cannot be passed."""
+        """Raise :class:`InvalidValueError` if the call is invalid."""
         parameters, positional = self._parameters, self._positional
         for name, value in zip(positional, args):  # noqa: B905 - either may be longer
             parameter = parameters[name]
@@ -260,14 +260,14 @@ class Signature:
         if len(args) > len(positional):
             self._check_more(args[len(positional) :])
         for name, value in kwargs.items():
-            known = parameters.get(name)
-            if known is None:
+            keyword_parameter = parameters.get(name)
+            if keyword_parameter is None:
                 if not self._takes_any_keyword:
                     raise InvalidValueError(f"{self._name}() has no argument {name!r}{did_you_mean(name, parameters)}")
-            elif (kind := type(value)) not in known.exact and not (
-                kind is int and known.lowest <= value <= MAX_INTEGER
+            elif (kind := type(value)) not in keyword_parameter.exact and not (
+                kind is int and keyword_parameter.lowest <= value <= MAX_INTEGER
             ):
-                known.check(value)
+                keyword_parameter.check(value)
         if kwargs:
             for name in positional[: len(args)]:
                 if name in kwargs:

@@ -14,8 +14,8 @@ def distinct(values: npt.NDArray[S]) -> npt.NDArray[S]:
     """Each value once, in order."""
     if not len(values) or (values == values[0]).all():
         return values[:1]
-    found: npt.NDArray[S] = np.unique(values, return_counts=True)[0]  # without counts numpy imports its masked arrays
-    return found
+    unique: npt.NDArray[S] = np.unique(values, return_counts=True)[0]  # without counts numpy imports its masked arrays
+    return unique
 
 
 def joined(column: npt.NDArray[S], more: npt.NDArray[S]) -> npt.NDArray[S]:

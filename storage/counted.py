@@ -23,7 +23,7 @@ from warren.storage.packed_content import PackedContent, PlainBlocks
 
 @attrs.define(eq=False, repr=False)
 class DiskAccount:
-    """What one owner has done to the disk. Sizes in bytes, ``syncs`` of files and of directories alike."""
+    """The disk operations of one owner. Sizes in bytes; ``syncs`` counts files and directories."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -36,7 +36,7 @@ class DiskAccount:
         return DiskAccount(self.reads, self.read_bytes, self.writes, self.written_bytes, self.syncs)
 
     def since(self, before: DiskAccount) -> DiskAccount:
-        """What came since ``before`` was copied."""
+        """Return the operations since ``before`` was copied."""
         return DiskAccount(
             self.reads - before.reads,
             self.read_bytes - before.read_bytes,
@@ -46,7 +46,7 @@ class DiskAccount:
         )
 
     def add(self, other: DiskAccount) -> None:
-        """Take in what another one did."""
+        """Add the operations of another account."""
         self.reads += other.reads
         self.read_bytes += other.read_bytes
         self.writes += other.writes
@@ -96,9 +96,9 @@ class CountedFile:
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._check(offset >= 0 and self._writable, "write")
         content, before = self._content, self._content.size
-        written = bytes(data)
-        content.write(written, offset)
-        self._files.wrote(content, len(written), content.size - before)
+        copy = bytes(data)
+        content.write(copy, offset)
+        self._files.wrote(content, len(copy), content.size - before)
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check(offset >= 0 and size >= 0, "read")
@@ -128,8 +128,8 @@ class CountedFile:
     def close(self) -> None:
         self._open = False
 
-    def _check(self, fine: bool, kind: str) -> None:
-        if not (fine and self._open):
+    def _check(self, is_valid: bool, kind: str) -> None:
+        if not (is_valid and self._open):
             raise StorageError(f"{self.path}: {kind} refused: closed, read-only, or a negative position")
 
 
@@ -156,24 +156,24 @@ class CountedFileSystem:
     """A :class:`warren.storage.filesystem.FileSystem` in memory; see the module's prose."""
 
     account: DiskAccount = attrs.Factory(DiskAccount)
-    """Whom an operation is charged to."""
+    """The account that operations are charged to."""
     used_bytes: int = 0
     """Bytes in all files."""
     _contents: dict[str, _Content] = attrs.Factory(dict)
     _directories: dict[str, dict[str, None]] = attrs.Factory(lambda: {"/": {}})
     """Names in each directory, in no order."""
     _locked: dict[str, str] = attrs.Factory(dict)
-    """Who holds the lock, by its path."""
+    """The holders of the locks, by path."""
     _plain: PlainBlocks = attrs.Factory(PlainBlocks)
 
     @contextlib.contextmanager
     def charging(self, account: DiskAccount) -> Iterator[None]:
-        """Charge ``account`` for what is done inside."""
-        before, self.account = self.account, account
+        """Charge operations inside the block to ``account``."""
+        previous, self.account = self.account, account
         try:
             yield
         finally:
-            self.account = before
+            self.account = previous
 
     def wrote(self, content: _Content, size: int, growth: int) -> None:
         """A write was issued: ``size`` bytes, by which its file grew as much or less."""

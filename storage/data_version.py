@@ -8,10 +8,10 @@
 The checksum is CRC-32 of everything else as compact JSON with sorted keys. This description of the file holds for every
 later version, which may add keys: so the oldest warren can tell that a directory is too new for it.
 
-*The numbers.* The first one is raised when a warren that does not know the change would read wrongly, the second one
-when it would only write wrongly: what has a newer first number is refused, what has a newer second one may be read.
-So may a directory with a *feature* that is not known. An older one is read by every later warren, and raised when a
-node opens it to write. A directory without the file (a broker's, or one from before there was such a file) is of the
+*The numbers.* The first number is raised if a warren without the change would read wrongly, the second if it would only
+write wrongly: a directory with a newer first number is refused, one with a newer second number may only be read. So may
+one with an unknown *feature*. Later warrens read older directories, and raise the numbers when a node opens one to
+write. A directory without the file (a broker's, or one from before there was such a file) is of the
 first format.
 
 *The writer* is the process that has the data directory's lock and is about to write warren's own files; it writes this
@@ -72,14 +72,14 @@ class DataVersion(NamedTuple):
     features: tuple[str, ...]
 
     def encode(self) -> bytes:
-        said = {
+        content = {
             "format": _NAME,
             "version": list(self.numbers),
             "created_by": self.created_by,
             "written_by": self.written_by,
             "features": list(self.features),
         }
-        return json.dumps({**said, "checksum": _checksum(said)}, sort_keys=True).encode("ascii") + b"\n"
+        return json.dumps({**content, "checksum": _checksum(content)}, sort_keys=True).encode("ascii") + b"\n"
 
     def check(self, directory: str, *, writing: bool) -> None:
         """Raise :class:`VersionError` if this warren must not read it, or (``writing``) write into it."""
@@ -90,9 +90,9 @@ class DataVersion(NamedTuple):
             )
         unknown = [feature for feature in self.features if feature not in FEATURES]
         if writing and (self.numbers > FORMAT or unknown):
-            what = f"format {self.numbers}" + (f" ({', '.join(unknown)})" if unknown else "")
+            label = f"format {self.numbers}" + (f" ({', '.join(unknown)})" if unknown else "")
             raise VersionError(
-                f"{directory}: written by warren {self.written_by} in {what}; this is warren {WARREN_VERSION}, which "
+                f"{directory}: written by warren {self.written_by} in {label}; this is warren {WARREN_VERSION}, which "
                 f"writes {FORMAT} and can only read it (inspect, verify, export): use warren {self.written_by} or newer"
             )
 
@@ -116,18 +116,18 @@ def refuse_newer(files: FileSystem, directory: str) -> None:
 
     Raises :class:`DataError` if the version file is damaged.
     """
-    found = read_version(files, directory)
-    if found is not None:
-        found.check(directory, writing=True)
+    version = read_version(files, directory)
+    if version is not None:
+        version.check(directory, writing=True)
 
 
 def refuse_unreadable(files: FileSystem, directories: Iterable[str]) -> None:
     """The same for reading. A damaged file does not prevent reading the rest."""
     for directory in directories:
         with contextlib.suppress(DataError):
-            found = read_version(files, directory)
-            if found is not None:
-                found.check(directory or ".", writing=False)
+            version = read_version(files, directory)
+            if version is not None:
+                version.check(directory or ".", writing=False)
 
 
 def stamp(files: FileSystem, directory: str, *, is_new: bool) -> None:
@@ -137,17 +137,17 @@ def stamp(files: FileSystem, directory: str, *, is_new: bool) -> None:
     :class:`StorageError`. A disk without room for the file is not an error as long as the format does not differ from
     that of a directory without the file: the next opening writes it.
     """
-    found = read_version(files, directory)
-    if found is not None:
-        found.check(directory, writing=True)
-        if found.numbers == FORMAT and set(found.features) == set(FEATURES):
+    version = read_version(files, directory)
+    if version is not None:
+        version.check(directory, writing=True)
+        if version.numbers == FORMAT and set(version.features) == set(FEATURES):
             return
-    made_by = WARREN_VERSION if is_new else None if found is None else found.created_by
-    wanted = CURRENT._replace(created_by=made_by)
+    made_by = WARREN_VERSION if is_new else None if version is None else version.created_by
+    current = CURRENT._replace(created_by=made_by)
     try:
-        write_file(files, _path(directory), wanted.encode(), sync=True)
+        write_file(files, _path(directory), current.encode(), sync=True)
     except DiskFullError:
-        if FORMAT.first > (FIRST_FORMAT if found is None else found.numbers).first:
+        if FORMAT.first > (FIRST_FORMAT if version is None else version.numbers).first:
             raise
 
 
@@ -155,20 +155,20 @@ def _path(directory: str) -> str:
     return f"{directory}/{FILE_NAME}" if directory else FILE_NAME
 
 
-def _checksum(said: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(said, sort_keys=True, separators=(',', ':')).encode('ascii')):08x}"
+def _checksum(content: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True, separators=(',', ':')).encode('ascii')):08x}"
 
 
 def _parse(data: bytes, path: str) -> DataVersion:
     try:
-        said = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(path, getattr(error, "pos", 0), f"no JSON: {error}") from error
-    if not isinstance(said, dict) or said.get("format") != _NAME:
+    if not isinstance(content, dict) or content.get("format") != _NAME:
         raise DataError(path, 0, f"not of the format '{_NAME}'")
-    if said.pop("checksum", None) != _checksum(said):
+    if content.pop("checksum", None) != _checksum(content):
         raise DataError(path, 0, "the checksum is wrong: damaged, or edited")
-    match said:
+    match content:
         case {
             "version": [int(first), int(second)],
             "created_by": str() | None as created_by,

@@ -51,8 +51,8 @@ _Identity = tuple[int, int]
 
 def descriptor_bound(reserved: int = RESERVED_DESCRIPTORS) -> int:
     """How many files to hold open: what the system allows this process (the soft limit), less a reserve."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST if soft == resource.RLIM_INFINITY else min(max(soft - reserved, _LEAST), _MOST)
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if soft_limit == resource.RLIM_INFINITY else min(max(soft_limit - reserved, _LEAST), _MOST)
 
 
 def among_last(descriptor: int) -> bool:
@@ -61,8 +61,8 @@ def among_last(descriptor: int) -> bool:
     Code that opens sockets for clients closes such a descriptor again. Files that are open only for a moment, to read
     the memory in use or to sync a directory, cannot do without.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft != resource.RLIM_INFINITY and descriptor >= soft - min(LAST_DESCRIPTORS, soft // 4)
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft_limit != resource.RLIM_INFINITY and descriptor >= soft_limit - min(LAST_DESCRIPTORS, soft_limit // 4)
 
 
 class DescriptorCache:
@@ -135,11 +135,11 @@ class DescriptorCache:
     def pin(self, path: str) -> None:
         """Keep a descriptor for every open file at ``path``, which is about to lose this name."""
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:
             return  # the operation on the path will raise the error
         with self._lock:
-            for file in self._by_identity.get((found.st_dev, found.st_ino), ()):
+            for file in self._by_identity.get((status.st_dev, status.st_ino), ()):
                 if file.evicted:
                     self._bring_back(file)
                 file.pinned = True
@@ -152,10 +152,10 @@ class DescriptorCache:
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the bookkeeping is wrong; to be called while no file is in use."""
-        known = [file for files in self._by_identity.values() for file in files]
-        if any(file.closed or file.busy for file in known):
+        all_files = [file for files in self._by_identity.values() for file in files]
+        if any(file.closed or file.busy for file in all_files):
             raise RuntimeError("a file is closed and known, or in use by nobody")
-        if {file for file in known if not file.evicted} != set(self._open):
+        if {file for file in all_files if not file.evicted} != set(self._open):
             raise RuntimeError("the files that have a descriptor are not those that are counted")
 
     # ── with the lock held ──────────────────────────────────────────────────────────────────────────────────────
@@ -243,9 +243,9 @@ class BoundedFile(RealFile):
         self.was_read = False
         """Whether it was read since it was moved to the end of ``_open``."""
         self.unsynced = False
-        found = os.fstat(descriptor)
-        self.end = found.st_size
-        self.identity: _Identity = (found.st_dev, found.st_ino)
+        status = os.fstat(descriptor)
+        self.end = status.st_size
+        self.identity: _Identity = (status.st_dev, status.st_ino)
 
     @property
     def evicted(self) -> bool:
@@ -257,8 +257,8 @@ class BoundedFile(RealFile):
 
     def reopened(self, descriptor: int) -> None:
         """Take a newly opened descriptor, if it belongs to this file."""
-        found = os.fstat(descriptor)
-        if (found.st_dev, found.st_ino) != self.identity:
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != self.identity:
             os.close(descriptor)
             raise StorageError(f"{self.path}: replaced by another file while it was in use")
         self._descriptor = descriptor

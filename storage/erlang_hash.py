@@ -32,7 +32,7 @@ def phash2_characters(characters: bytes) -> int:
 
 
 def _mix(a: int, b: int, c: int) -> int:
-    """Three words stirred into one; ``c`` is the hash of what came before."""
+    """Mix three words into one; ``c`` is the hash of the preceding words."""
     for right, left, right_again in ((13, 8, 13), (12, 16, 5), (3, 10, 15)):
         a = (a - b - c & _WORD) ^ c >> right
         b = (b - c - a & _WORD) ^ a << left & _WORD

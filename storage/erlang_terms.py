@@ -151,7 +151,7 @@ def node_of_pid(key: bytes) -> str:
 def encode(term: Term) -> bytes:
     """``term`` as OTP 25 writes it, version byte first (a map's pairs in the order of the ``dict``).
 
-    A list of 1 … 65535 integers 0 … 255 becomes a string. Raises :class:`TermError` for what has no encoding here.
+    A list of 1 … 65535 integers 0 … 255 becomes a string. Raises :class:`TermError` for a value without an encoding.
     """
     parts: list[bytes] = [b"\x83"]
     _write(term, parts, MAX_DEPTH)
@@ -159,7 +159,7 @@ def encode(term: Term) -> bytes:
 
 
 def _inflate(data: bytes, limit: int) -> bytes:
-    """The inside of a compressed term: u32 size of it · zlib stream."""
+    """Return the content of a compressed term: u32 uncompressed size · zlib stream."""
     if len(data) < 6:
         raise TermError("a compressed term that is cut short")
     (size,) = _U32.unpack_from(data, 2)
@@ -197,30 +197,30 @@ def _term(data: bytes, at: int, max_depth: int, depth: int, in_key: bool) -> tup
         raise TermError(f"nested deeper than {max_depth} levels")
     if tag == _MAP:
         return _map(data, start, count, max_depth, depth + 1)
-    found: list[Term] = []
+    terms: list[Term] = []
     at = start
     for _ in range(count):
         element, at = _term(data, at, max_depth, depth + 1, in_key)
-        found.append(element)
+        terms.append(element)
     if tag != _LIST:
-        return tuple(found), at
+        return tuple(terms), at
     if data[at] == _NIL:
-        return found, at + 1
+        return terms, at + 1
     if data[at] in (_LIST, _STRING):
         raise TermError("a list that goes on in its tail")
     tail, at = _term(data, at, max_depth, depth + 1, in_key)
-    return ImproperList(tuple(found), tail), at
+    return ImproperList(tuple(terms), tail), at
 
 
 def _map(data: bytes, at: int, pairs: int, max_depth: int, depth: int) -> tuple[Term, int]:
-    found: dict[Term, Term] = {}
+    mapping: dict[Term, Term] = {}
     for _ in range(pairs):
         tag = data[at]
         if tag not in _KEYS or (tag == _SMALL_BIG and data[at + 1] > _KEY_INTEGER_BYTES):
             raise TermError(f"a map's key with tag {tag}")
         key, at = _term(data, at, max_depth, depth, tag in _IN_KEYS)
-        found[key], at = _term(data, at, max_depth, depth, False)
-    return found, at
+        mapping[key], at = _term(data, at, max_depth, depth, False)
+    return mapping, at
 
 
 def _leaf_term(data: bytes, at: int, tag: int) -> tuple[Term, int]:

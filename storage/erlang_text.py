@@ -137,8 +137,8 @@ class _Reader:
 
     def expect(self, kind: str, what: str, token: str | None = None) -> None:
         if self.kind != kind or (token is not None and self.word != token):
-            found = repr(self.word[:40]) if self.kind else "the end of the text"
-            raise self.error(f"{found} in place of {what}")
+            actual = repr(self.word[:40]) if self.kind else "the end of the text"
+            raise self.error(f"{actual} in place of {what}")
         self._advance()
 
     def _mark(self, token: str) -> bool:

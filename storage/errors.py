@@ -15,23 +15,23 @@ SAID_CHARACTERS: Final = 200
 
 
 def shortly(said: object, most: int = SAID_CHARACTERS) -> str:
-    """How something out of a file stands in an error's text: on one line, of ``most`` characters at most.
+    """Format a value from a file for an error message: one line of at most ``most`` characters.
 
-    Text stands there as it is, but with escapes for what cannot be printed; anything else, and an exception too, as
-    ``repr`` has it. An ellipsis says that there is more.
+    Unprintable characters of a text are escaped; any other value, an exception too, is shown as by ``repr``. An
+    ellipsis marks a cut.
     """
     text = said if isinstance(said, str) else _repr(said)
     line = text[: most + 1]
     if not line.isprintable():
-        line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+        line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error's text: the known word that looks most like a mistyped one; empty if none does."""
+    """Return the end of an error message that suggests the known word most similar to ``word``; empty without one."""
     import difflib  # noqa: PLC0415 - for mistakes
 
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(word.lower(), by_lower, 1)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
@@ -72,8 +72,8 @@ class DataError(WarrenError):
         self.reason = reason
 
     def __str__(self) -> str:
-        where = self.path if self.offset is None else f"{self.path}, offset {self.offset}"
-        return f"{where}: {self.reason}"
+        place = self.path if self.offset is None else f"{self.path}, offset {self.offset}"
+        return f"{place}: {self.reason}"
 
 
 class TermError(WarrenError):
@@ -93,7 +93,7 @@ class DiskFullError(StorageError):
 
 
 class NoRoomError(DiskFullError):
-    """No room left on the device, and nothing is left of what was being written: it can be tried again."""
+    """No room left on the device, and nothing of the write is on the disk: it can be retried."""
 
 
 class DirectoryLockedError(WarrenError):

@@ -71,7 +71,7 @@ class UnfairFaultError(RuntimeError):
 
 @attrs.frozen(kw_only=True)
 class FaultRules:
-    """Which faults are fair; the module's table says what each of them leaves to guarantee."""
+    """Which faults are fair; the module's table says what a store must guarantee under each."""
 
     torn_writes: bool = True
     """A write that is cut short leaves a prefix of itself."""
@@ -160,7 +160,7 @@ class FaultPlan:
             raise SimulatedCrash(f"{path}: used after the crash")
 
     def begin(self, kind: str, path: str) -> Strike | None:
-        """Count an operation; return ``None`` if it may go on."""
+        """Count an operation; return its strike, or ``None`` if it succeeds."""
         if self.dead:
             self.live(path)
         self.operations += 1
@@ -259,10 +259,10 @@ def surviving_changes(changes: Sequence[Collection[Hashable]], rng: random.Rando
     if not rules.reordered or rng.random() < 0.5:
         return list(range(rng.randint(0, len(changes))))
     undone: set[Hashable] = set()
-    kept: list[int] = []
+    survivors: list[int] = []
     for number, names in enumerate(changes):
         if undone.isdisjoint(names) and rng.random() < 0.5:
-            kept.append(number)
+            survivors.append(number)
         else:
             undone.update(names)
-    return kept
+    return survivors

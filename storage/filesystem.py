@@ -1,7 +1,7 @@
-"""The file-system seam: all that warren ever does to a disk, as two small protocols.
+"""The file-system interface: all disk operations of warren, as two small protocols.
 
-*Files without formats*: nothing here knows what the bytes mean. Engines are handed a :class:`FileSystem`; the real one
-stands below, one in memory that injects faults in :mod:`warren.storage.memory`.
+Nothing here depends on a file format. Engines receive a :class:`FileSystem`; the real one is below, one in memory that
+injects faults is in :mod:`warren.storage.memory`.
 
 Terms. A write is *issued* when ``append`` or ``pwrite`` returns: it survives the process, not the machine. It is
 *synced* when ``sync`` of that file has returned. A name (a file created, renamed or deleted) is synced when
@@ -24,7 +24,7 @@ from warren.storage.lock_file import RealLock
 from warren.storage.real_file import RealFile, refused
 
 BESIDE: Final = ".new"
-"""How the name of a file ends that is to take the place of the one that is called the same without it."""
+"""The suffix of a file that will replace the file without it."""
 
 FAILED: Final = ".failed"
 """The suffix of the empty file that marks a failed sync of the file or directory next to it."""
@@ -40,7 +40,7 @@ class File(Protocol):
 
     @property
     def end(self) -> int:
-        """Where the next append goes: the size, as far as the one writer knows it."""
+        """The offset of the next append: the size, as the writer knows it."""
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` at the end; returns the offset at which it begins."""
@@ -67,7 +67,7 @@ class File(Protocol):
         """Cut the file to ``size`` bytes, or extend it with zeros."""
 
     def size(self) -> int:
-        """Bytes in the file, what was issued included."""
+        """The size of the file, with issued writes."""
 
     def sync(self) -> None:
         """Make every issued write of this file survive a power loss."""
@@ -229,7 +229,7 @@ def take_failed_sync_back(files: FileSystem, path: str) -> None:
 
 
 def delete_half_copies(files: FileSystem, directory: str, is_original: Callable[[str], bool]) -> None:
-    """Delete what a crash has left of :func:`replace_by_copy`, of files with names that ``is_original`` knows."""
+    """Delete leftovers of a crash in :func:`replace_by_copy`, for files whose names pass ``is_original``."""
     for name in files.list(directory):
         if name.endswith(BESIDE) and is_original(name.removesuffix(BESIDE)):
             files.delete(f"{directory}/{name}")
@@ -259,9 +259,9 @@ def append_whole(file: File, writes: Iterable[Sequence[bytes | bytearray | memor
 
 
 def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int = 0) -> Iterator[int]:
-    """The offsets ``start``, ``start + step`` … below ``stop`` at which what is read may be anything but zeros.
+    """Yield those of the offsets ``start``, ``start + step`` … below ``stop`` whose windows may hold more than zeros.
 
-    A sparse file may claim any size at no cost: holes are stepped over, for all but the ``overlap`` bytes before data.
+    A sparse file may have any size at no cost: holes are skipped, except the ``overlap`` bytes before data.
     """
     at = start
     while at < stop:

@@ -140,8 +140,8 @@ def _lock(path: str) -> tuple[int, tuple[int, int]]:
             raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = os.fstat(descriptor)
-            identity = found.st_dev, found.st_ino
+            status = os.fstat(descriptor)
+            identity = status.st_dev, status.st_ino
             if identity_of(path) == identity:
                 _set_record_lock(descriptor, fcntl.F_WRLCK)
                 return descriptor, identity
@@ -198,10 +198,10 @@ def _written(descriptor: int) -> str:
 def identity_of(path: str) -> tuple[int, int] | None:
     """Device and inode of the file or directory at ``path``; ``None`` if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _count_fork() -> None:

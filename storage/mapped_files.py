@@ -35,12 +35,12 @@ def parse_file_name(name: str) -> int | None:
 
 
 def wrong_length(size: int, file_size: int) -> str:
-    """What is wrong with a file of ``size`` bytes."""
+    """Return the error for a file of ``size`` bytes."""
     return f"{size} bytes, and not {file_size} as the settings say"
 
 
 def missing_file(start: int, stop: int) -> str:
-    """What is wrong if no file holds the bytes between two logical offsets."""
+    """Return the error for a gap between two logical offsets."""
     return f"no file for the {stop - start} bytes from {start} to {stop}"
 
 
@@ -155,7 +155,7 @@ class MappedFiles:
         self.files.delete(self.path(base))
 
     def clear_from(self, offset: int) -> None:
-        """Make zeros of what lies from ``offset`` on in its file: it is cut off, and the file made long again."""
+        """Zero the bytes from ``offset`` on in its file: cut them off and extend the file again."""
         base = self.holding(offset)
         if base is not None:
             self._unsynced.add(base)
@@ -174,7 +174,7 @@ class MappedFiles:
         return bool(self._unsynced) or self._unsynced_names
 
     def sync(self) -> None:
-        """Make what was written survive a power loss, names included."""
+        """Make all writes survive a power loss, names included."""
         for base in sorted(self._unsynced):
             self._handle(base).sync()
             self._unsynced.discard(base)
@@ -193,8 +193,8 @@ class MappedFiles:
         if handle is None:
             opened = self.files.open_append if self.writable else self.files.open_read
             handle = opened(self.path(base))
-            kept = self._handles.setdefault(base, handle)
-            if kept is not handle:  # another thread was first
+            registered = self._handles.setdefault(base, handle)
+            if registered is not handle:  # another thread was first
                 handle.close()
-            handle = kept
+            handle = registered
         return handle

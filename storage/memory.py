@@ -109,7 +109,7 @@ class FileNode:
             self.durable[low:high] = bytes(max(min(high, len(self.durable)) - low, 0))
 
     def lose_power(self, survivors: Survivors) -> None:
-        """Fall back to the durable bytes and what is left of the pending ones."""
+        """Fall back to the durable bytes and the surviving pending writes."""
         for offset, chunk in survivors.writes(self.pending):
             _apply(self.durable, offset, chunk)
         self._hide_unwritten()
@@ -358,10 +358,10 @@ class MemoryFileSystem:
         node = self._file(path)
         if not (0 <= offset < len(node.issued) and 0 <= bit < 8):
             raise ValueError(f"{path} has no bit {bit} at offset {offset}")
-        rotten = bytes([node.issued[offset] ^ 1 << bit])
+        changed = bytes([node.issued[offset] ^ 1 << bit])
         if offset < len(node.durable):
-            _apply(node.durable, offset, rotten)
-        node.change(offset, rotten)
+            _apply(node.durable, offset, changed)
+        node.change(offset, changed)
 
     def flip_any_bit(self, path: str, rng: random.Random) -> tuple[int, int]:
         """Flip a bit that ``rng`` chooses; returns its offset and bit."""
@@ -393,7 +393,7 @@ class MemoryFileSystem:
     def after_process_crash(self) -> MemoryFileSystem:
         """Return the disk as the next process finds it: with every issued write, no more durable than before."""
         self.plan.dead = True
-        heir = MemoryFileSystem(
+        disk = MemoryFileSystem(
             random.Random(self.rng.getrandbits(64)),  # nosec B311 # faults
             rules=self.rules,
             capacity_bytes=self.capacity_bytes,
@@ -401,8 +401,8 @@ class MemoryFileSystem:
             volatile=self.volatile,
             lock_of_names=self.lock_of_names,
         )
-        heir._root, heir._changes, _ = copied(self._root, self._changes)
-        return heir
+        disk._root, disk._changes, _ = copied(self._root, self._changes)
+        return disk
 
     def after_power_loss(self, left: random.Random | Survivors | None) -> MemoryFileSystem:
         """Return the disk after a power loss: everything durable, and the pending changes that ``left`` chooses: a
@@ -415,14 +415,14 @@ class MemoryFileSystem:
                 survivors = DrawnSurvivors(left, self.rules)
             case _:
                 survivors = left
-        heir = self.after_process_crash()
-        for number in survivors.changes(heir._changes):
-            _make_durable(heir._changes[number])
-        heir._changes.clear()
-        _settle(heir._root)
-        for _, node in _files(heir._root):
+        disk = self.after_process_crash()
+        for number in survivors.changes(disk._changes):
+            _make_durable(disk._changes[number])
+        disk._changes.clear()
+        _settle(disk._root)
+        for _, node in _files(disk._root):
             node.lose_power(survivors)
-        return heir
+        return disk
 
     def contents(self) -> dict[str, bytes]:
         """Every file's issued bytes by absolute path, in order; of a dead file system too."""
@@ -434,14 +434,18 @@ class MemoryFileSystem:
             file.check_invariants(path)
         if self.volatile:
             return
-        names = {(d, name): node for d in _directories(self._root) for name, node in d.durable.items()}
+        names = {
+            (directory, name): node
+            for directory in _directories(self._root)
+            for name, node in directory.durable.items()
+        }
         for change in self._changes:
             for key, node in change.items():
                 names.pop(key, None)
                 if node is not None:
                     names[key] = node
         reachable = set(_directories(self._root))
-        expected = {(d, name): node for d in reachable for name, node in d.issued.items()}
+        expected = {(directory, name): node for directory in reachable for name, node in directory.issued.items()}
         if {key: node for key, node in names.items() if key[0] in reachable} != expected:
             raise RuntimeError("durable names and pending changes do not add up to the issued ones")
 
@@ -468,12 +472,12 @@ class MemoryFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         node = self._file(source)
-        old, new = self._place(source), self._place(target)
-        if isinstance(new[0].issued.get(new[1]), Directory):
+        source_place, target_place = self._place(source), self._place(target)
+        if isinstance(target_place[0].issued.get(target_place[1]), Directory):
             raise StorageError(f"{target}: is a directory")
         self.plan.begin_whole("rename", source)
-        if old != new:
-            self._change({new: node, old: None})
+        if source_place != target_place:
+            self._change({target_place: node, source_place: None})
 
     def delete(self, path: str) -> None:
         self._file(path)
@@ -510,12 +514,12 @@ class MemoryFileSystem:
         return self._file(path).modified_ms
 
     def make_directories(self, path: str) -> None:
-        at, so_far = self._root, ""
+        at, prefix = self._root, ""
         for name in _split(path):
-            so_far = f"{so_far}/{name}"
+            prefix = f"{prefix}/{name}"
             node = at.issued.get(name)
             if node is None:
-                self.plan.begin_whole("make_directory", so_far)
+                self.plan.begin_whole("make_directory", prefix)
                 node = Directory()
                 self._change({(at, name): node})
             if not isinstance(node, Directory):
@@ -531,19 +535,19 @@ class MemoryFileSystem:
             self._sync_names(directory)
 
     def _sync_names(self, directory: Directory) -> None:
-        kept: list[Change] = []
-        taken: list[Change] = []
+        pending: list[Change] = []
+        synced: list[Change] = []
         names: set[tuple[Directory, str]] = set()
         # Backwards: a change goes to the disk with all earlier ones of the same names.
         for change in reversed(self._changes):
             if any(parent is directory for parent, _ in change) or not names.isdisjoint(change):
                 names.update(change)
-                taken.append(change)
+                synced.append(change)
             else:
-                kept.append(change)
-        for change in reversed(taken):
+                pending.append(change)
+        for change in reversed(synced):
             _make_durable(change)
-        self._changes = kept[::-1]
+        self._changes = pending[::-1]
 
     def lock(self, path: str, owner: str) -> MemoryLock:
         parent, name = self._place(path)
@@ -629,29 +633,29 @@ def copied(
     """A tree, the changes pending in it, and other nodes of it, that share nothing with the ones given."""
     copies: dict[Node, Node] = {}
 
-    def directory(one: Directory) -> Directory:
-        found = copies.get(one)
-        if isinstance(found, Directory):
-            return found
-        copy = copies[one] = Directory()
-        copy.issued = {name: node(inner) for name, inner in one.issued.items()}
-        copy.durable = {name: node(inner) for name, inner in one.durable.items()}
+    def directory(original: Directory) -> Directory:
+        existing = copies.get(original)
+        if isinstance(existing, Directory):
+            return existing
+        copy = copies[original] = Directory()
+        copy.issued = {name: node(inner) for name, inner in original.issued.items()}
+        copy.durable = {name: node(inner) for name, inner in original.durable.items()}
         return copy
 
-    def node(one: Node) -> Node:
-        if isinstance(one, Directory):
-            return directory(one)
-        found = copies.get(one)
-        if found is None:
-            found = copies[one] = one.copy()
-        return found
+    def node(original: Node) -> Node:
+        if isinstance(original, Directory):
+            return directory(original)
+        copy = copies.get(original)
+        if copy is None:
+            copy = copies[original] = original.copy()
+        return copy
 
     top = directory(root)
     pending: list[Change] = [
         {(directory(parent), name): inner and node(inner) for (parent, name), inner in change.items()}
         for change in changes
     ]
-    return top, pending, [node(one) for one in others]
+    return top, pending, [node(other) for other in others]
 
 
 def _settle(directory: Directory) -> None:

@@ -1,7 +1,7 @@
-"""A file system over another one that is never changed: what is written is kept in memory, page by page.
+"""A file system over another one that is never changed: writes are kept in memory, page by page.
 
-So an engine can recover a foreign directory, which means cutting, deleting and writing, and be asked what it found,
-while the directory stays as it is. Only what was written takes memory; a page is :data:`PAGE_BYTES`.
+So an engine can recover a foreign directory, which means cutting, deleting and writing, while the directory remains
+unchanged. Only written pages take memory; a page is :data:`PAGE_BYTES`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PAGE_BYTES: Final = 4096
 
 @attrs.define(eq=False, repr=False)
 class _OverlayFile:
-    """One file, and every handle on it: the pages that were written, over what lies below.
+    """One file, and every handle on it: the written pages, over the file below.
 
-    Of that as much is there as ``below_size`` says, which truncation lowers.
+    Only the first ``below_size`` bytes of that count; truncation lowers it.
     """
 
     below: File | None
@@ -40,8 +40,8 @@ class _OverlayFile:
 
     def below_bytes(self, size: int, offset: int) -> bytes:
         """Return ``size`` bytes of the file below, with zeros after its end."""
-        there = max(0, min(size, self.below_size - offset))
-        data = self.below.pread(there, offset) if there and self.below is not None else b""
+        size_below = max(0, min(size, self.below_size - offset))
+        data = self.below.pread(size_below, offset) if size_below and self.below is not None else b""
         return data + bytes(size - len(data))
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -60,8 +60,8 @@ class _OverlayFile:
 
     def next_data(self, offset: int) -> int:
         below = self.end if self.below is None or offset >= self.below_size else self.below.next_data(offset)
-        written = ((number + 1) * PAGE_BYTES for number in self.pages)
-        pages = min((max(end - PAGE_BYTES, offset) for end in written if end > offset), default=self.end)
+        page_ends = ((number + 1) * PAGE_BYTES for number in self.pages)
+        pages = min((max(end - PAGE_BYTES, offset) for end in page_ends if end > offset), default=self.end)
         return min(below, pages, self.end)
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
@@ -70,15 +70,15 @@ class _OverlayFile:
         return start
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        left = memoryview(data).cast("B")
-        if not left:
+        remaining = memoryview(data).cast("B")
+        if not remaining:
             return
         self.is_changed = True
-        while left:
+        while remaining:
             number, inside = divmod(offset, PAGE_BYTES)
-            part = left[: PAGE_BYTES - inside]
+            part = remaining[: PAGE_BYTES - inside]
             self.page(number)[inside : inside + len(part)] = part
-            offset, left = offset + len(part), left[len(part) :]
+            offset, remaining = offset + len(part), remaining[len(part) :]
         self.end = max(self.end, offset)
 
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -94,7 +94,7 @@ class _OverlayFile:
             if inside:
                 self.page(number)[inside:] = bytes(PAGE_BYTES - inside)
                 number += 1
-            self.pages = {kept: page for kept, page in self.pages.items() if kept < number}
+            self.pages = {page_number: page for page_number, page in self.pages.items() if page_number < number}
             self.below_size = min(self.below_size, size)
         self.end = size
 
@@ -194,15 +194,17 @@ class OverlayFileSystem(FileSystem):
                 self.delete_tree(inner)
             else:
                 self.delete(inner)
-        self._directories = {kept for kept in self._directories if not (kept + "/").startswith(path + "/")}
+        self._directories = {
+            directory for directory in self._directories if not (directory + "/").startswith(path + "/")
+        }
         self._deleted.add(path)
 
     def list(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/" if path else ""
         names = {name for name in self.below.list(path) if prefix + name not in self._deleted}
-        for kept in (*self._contents, *self._directories):
-            if kept.startswith(prefix) and len(kept) > len(prefix):
-                names.add(kept[len(prefix) :].partition("/")[0])
+        for own_path in (*self._contents, *self._directories):
+            if own_path.startswith(prefix) and len(own_path) > len(prefix):
+                names.add(own_path[len(prefix) :].partition("/")[0])
         return sorted(names)
 
     def exists(self, path: str) -> bool:

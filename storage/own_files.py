@@ -1,4 +1,4 @@
-"""What warren makes on a disk: what it is called, who may read it, and whose it is.
+"""The files that warren makes: their names, modes and owners.
 
 Messages are private to their user: files are made with mode 0600 and directories with 0700, whatever the umask.
 Existing ones keep their mode. Temporary files with parts of messages are private too: those that other programs make,
@@ -79,13 +79,13 @@ def private_folder(name: str) -> str | None:
         pass
     except OSError:
         return None
-    found = os.lstat(folder)
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    status = os.lstat(folder)
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
     return folder if is_ours else None
 
 
 def _settle(descriptor: int, mode: int, parent: str | None) -> None:
-    """Set the mode of a new file, if the umask has taken bits of it, and (as the superuser) its owner."""
+    """Set the mode of a new file, if the umask has removed bits, and (as the superuser) its owner."""
     if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # to look is cheap, to change is a write
         os.fchmod(descriptor, mode)
     if parent is not None and os.geteuid() == 0:

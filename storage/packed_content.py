@@ -43,7 +43,7 @@ class Block:
             self.plain = None
 
     def unpack(self) -> bytes:
-        """Keep the bytes as they are, too."""
+        """Keep the uncompressed bytes, too."""
         if self.packed is None:
             raise RuntimeError("a block that is neither plain nor packed")
         self.plain = zlib_ng.decompress(self.packed)
@@ -147,10 +147,10 @@ class PackedContent:
         if size >= self.size:
             self.append(bytes(size - self.size))
             return
-        kept = bisect.bisect_right(self._starts, size) - 1 if size < self._fresh_at else len(self._blocks)
-        start = self._fresh_at if kept == len(self._blocks) else self._starts[kept]
+        retained = bisect.bisect_right(self._starts, size) - 1 if size < self._fresh_at else len(self._blocks)
+        start = self._fresh_at if retained == len(self._blocks) else self._starts[retained]
         rest = self.read(size - start, start)
-        del self._starts[kept:], self._blocks[kept:]
+        del self._starts[retained:], self._blocks[retained:]
         self._fresh, self._fresh_at, self.size = [], start, start
         self.append(rest)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 LARGE_PIECE_BYTES: Final = 4096
-"""From here on bytes cost less to be written by themselves than to be copied to others."""
+"""From this size on it is cheaper to write bytes separately than to copy them together."""
 
 WORTH_A_WRITE_BYTES: Final = 256 << 10
 """Writing this many bytes separately costs little more than together with others, and they still fit the cache then."""
@@ -40,12 +40,12 @@ class Pieces:
 
 
 Whole = bytes | Pieces
-"""Bytes, in pieces or not: ``bytes()`` of it joins the ones, and returns the others as they are."""
+"""Bytes, in pieces or not: ``bytes()`` joins pieces and returns bytes unchanged."""
 
 
 def sizes_of(data: Iterable[Whole]) -> list[int]:
     """How many bytes each has."""
-    return [len(one) if isinstance(one, bytes) else one.size for one in data]
+    return [len(piece) if isinstance(piece, bytes) else piece.size for piece in data]
 
 
 def whole(pieces: Sequence[Piece]) -> Whole:

@@ -1,7 +1,7 @@
 """One file of the operating system, by its descriptor.
 
-What the system refuses is raised as our own error, with the file's path. The common case of a write, all of it taken in
-one call, does nothing beside that call but note the file's new end.
+Errors of the system are raised as our own, with the file's path. A write that succeeds in one call, the common case,
+only updates the file's end.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ class RealFile:
                 return data
             parts = [data]
             missing = size - len(data)
-            while missing and (more := os.pread(self._descriptor, missing, offset + size - missing)):
-                parts.append(more)
-                missing -= len(more)
+            while missing and (part := os.pread(self._descriptor, missing, offset + size - missing)):
+                parts.append(part)
+                missing -= len(part)
             return b"".join(parts)
         except OverflowError:  # no file is that long: read nothing, as after any file's end
             return b""

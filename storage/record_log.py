@@ -87,7 +87,7 @@ class RecordLog:
     """What :meth:`replay` passed over first that a crash explains: a record that was not written to its end."""
     _file: File | None = attrs.field(init=False, default=None)
     _cut: bool = attrs.field(init=False, default=False)
-    """Whether the open file ends where it should."""
+    """Whether the open file has the expected size."""
     _end: int = attrs.field(init=False, default=0)
     """Where the next write goes; 0: there is no file yet, or not a valid one."""
     _buffer: list[bytes] = attrs.field(init=False, factory=list)
@@ -97,7 +97,7 @@ class RecordLog:
     """Whether the file's name is synced."""
     _sync_failed: bool = attrs.field(init=False, default=False)
     _is_suspect: bool = attrs.field(init=False, default=False)
-    """Whether what was read may be in memory alone."""
+    """Whether bytes that were read may be in memory only."""
     _headless: bool = attrs.field(init=False, default=False)
     """Whether a power loss took the header and left records."""
 
@@ -108,7 +108,7 @@ class RecordLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file, with what is buffered."""
+        """Size of the file with the buffered records."""
         return (self._end or len(self.header)) + self._buffered_bytes
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ class RecordLog:
         return offset
 
     def write(self) -> None:
-        """Write what is buffered, in one go: it survives the process. Raises :class:`NoRoomError`, and keeps it."""
+        """Write the buffered records at once: they survive the process. :class:`NoRoomError` leaves them buffered."""
         if not self._buffer:
             return
         file = self._open()
@@ -209,11 +209,11 @@ class RecordLog:
         self._buffer, self._buffered_bytes, self._unsynced = [], 0, True
 
     def drop(self) -> None:
-        """Forget what is buffered."""
+        """Drop the buffered records."""
         self._buffer, self._buffered_bytes = [], 0
 
     def sync(self) -> None:
-        """Write what is buffered; all of it survives a power loss."""
+        """Write the buffered records and sync: all survive a power loss."""
         self.write()
         if not self._unsynced:
             return
@@ -245,7 +245,7 @@ class RecordLog:
             take_failed_sync_back(self._files, self.path)
 
     def replace(self, payloads: Iterable[bytes], *, sync: bool) -> None:
-        """Replace the file's contents by these records, in one step; drop what is buffered.
+        """Replace the file's contents by these records, in one step; drop buffered records.
 
         Raises :class:`NoRoomError` if the disk is full; the log is unchanged then.
         """
@@ -264,7 +264,7 @@ class RecordLog:
             self._unsynced, self._named = False, True
 
     def delete(self) -> None:
-        """Delete the file, if it exists; drop what is buffered. The log may be appended to again."""
+        """Delete the file, if it exists; drop buffered records. The log may be appended to again."""
         self.close()
         if self._files.exists(self.path):
             self._files.delete(self.path)
@@ -273,7 +273,7 @@ class RecordLog:
         self._end, self._unsynced, self._named, self._headless = 0, False, False, False
 
     def close(self) -> None:
-        """Close the file as it is: what is buffered is not written. The next use opens it again."""
+        """Close the file without writing buffered records. The next use opens it again."""
         file, self._file, self._cut = self._file, None, False
         if file is not None:
             file.close()
@@ -320,10 +320,10 @@ def next_whole(data: bytes, position: int) -> int | None:
     while position + HEAD.size < len(data):
         length = int.from_bytes(data[position + _LENGTH.size : position + HEAD.size], "big")
         if not length:
-            something = _NOT_ZERO.search(data, position + _LENGTH.size)
-            if something is None:
+            match = _NOT_ZERO.search(data, position + _LENGTH.size)
+            if match is None:
                 return None
-            position = max(position + 1, something.start() - HEAD.size + 1)
+            position = max(position + 1, match.start() - HEAD.size + 1)
             continue
         if position + HEAD.size + length <= len(data):
             if left_bytes < 0:

@@ -48,7 +48,7 @@ def stable_order(column: Longs | Ints) -> Longs:
 
 
 def by_value(column: Longs | Ints) -> list[tuple[int, Longs]]:
-    """Each value ≥ 0 of a column, and where it stands, ascending."""
+    """Return each value ≥ 0 of a column with its rows, ascending."""
     if not len(column):
         return []
     if (column == column[0]).all():
@@ -56,20 +56,20 @@ def by_value(column: Longs | Ints) -> list[tuple[int, Longs]]:
     order = stable_order(column)
     ordered = column[order]
     cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return [(int(column[where[0]]), where) for where in np.split(order, cuts)]
+    return [(int(column[rows[0]]), rows) for rows in np.split(order, cuts)]
 
 
 def equal_run(data: bytes, at: int, size: int, limit: int) -> int:
     """Return how many records of ``size`` bytes, from ``at`` on and up to ``limit``, begin with the same 8 bytes as the
     one right before them: their size, or their size and the bytes after it."""
-    most = (limit - at) // size
-    begins: Longs = every(data, at, size, most, np.dtype(np.int64)) if most else np.empty(0, np.int64)
+    max_count = (limit - at) // size
+    begins: Longs = every(data, at, size, max_count, np.dtype(np.int64)) if max_count else np.empty(0, np.int64)
     like = int.from_bytes(data[at - size : at - size + 8], sys.byteorder, signed=True)
-    done, step = 0, 64
-    while done < most:
-        same = begins[done : done + step] == like
-        if not same.all():
-            return done + int(same.argmin())
-        done += len(same)
+    checked, step = 0, 64
+    while checked < max_count:
+        alike = begins[checked : checked + step] == like
+        if not alike.all():
+            return checked + int(alike.argmin())
+        checked += len(alike)
         step *= 8
-    return most
+    return max_count

@@ -63,7 +63,7 @@ class TopicSettings:
     max_hash_slot_num: int = attrs.field(default=5_000_000, validator=at_least(1))
     max_index_num: int = attrs.field(default=20_000_000, validator=at_least(2))
     max_message_size: int = attrs.field(default=4 << 20, validator=at_least(0))
-    """The limit for a body, and for a batch as it is encoded."""
+    """The limit for a body, and for an encoded batch."""
     max_msgs_num_batch: int = attrs.field(default=64, validator=at_least(1))
     """The maximum number of messages that a query by key returns."""
     default_query_max_num: int = attrs.field(default=32, validator=at_least(1))

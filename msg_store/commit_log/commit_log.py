@@ -171,23 +171,23 @@ class CommitLog:
         """
         self._must_work()
         measured = measure(batch, self.settings.max_message_size)
-        count, done = len(measured), 0
+        count, appended = len(measured), 0
         self.appended = 0
         first = queue_offset if batch.is_queued else 0
         offsets = np.empty(count, np.int64)
         if count > 1 and not batch.as_one and measured.largest > self._largest_record:
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
-        while done < count:
-            fitting = self._make_room(measured, done)
+        while appended < count:
+            fitting = self._make_room(measured, appended)
             if not fitting:
                 return Appended(offsets[:0], measured.sizes[:0], first, "END_OF_FILE")
-            position = AppendPosition(self.end, first + done * batch.is_queued, store_timestamp)
-            sizes = measured.sizes[done : done + fitting]
-            data = self._encoder.encode(measured, done, done + fitting, position)
-            offsets[done : done + fitting] = begins(position.physical_offset, sizes, measured.size)
+            position = AppendPosition(self.end, first + appended * batch.is_queued, store_timestamp)
+            sizes = measured.sizes[appended : appended + fitting]
+            data = self._encoder.encode(measured, appended, appended + fitting, position)
+            offsets[appended : appended + fitting] = begins(position.physical_offset, sizes, measured.size)
             self._write(data)
             self.last_store_timestamp = store_timestamp
-            self.appended = done = done + fitting
+            self.appended = appended = appended + fitting
         return Appended(offsets, measured.sizes, first)
 
     @property
@@ -197,11 +197,11 @@ class CommitLog:
     def _make_room(self, measured: Measured, start: int) -> int:
         """Move the end to where records from the ``start``-th on fit; return how many, 0 if a file is too small."""
         for _ in range(2):
-            left = self._file_at_end() + self.mapped.file_size - self.end
-            fitting = measured.fitting(start, left - BLANK_HEADER_BYTES)
+            room = self._file_at_end() + self.mapped.file_size - self.end
+            fitting = measured.fitting(start, room - BLANK_HEADER_BYTES)
             if fitting:
                 return fitting
-            self._write_blank(left)
+            self._write_blank(room)
         return 0
 
     def _file_at_end(self) -> int:
@@ -215,11 +215,11 @@ class CommitLog:
             self._sync_file(base)
         return base
 
-    def _write_blank(self, left: int) -> None:
-        if left < BLANK_HEADER_BYTES:
-            reason = f"the log ends {left} bytes before the file does: no room for a blank record"
+    def _write_blank(self, room: int) -> None:
+        if room < BLANK_HEADER_BYTES:
+            reason = f"the log ends {room} bytes before the file does: no room for a blank record"
             raise self._error(self.end, reason)
-        self._write(encode_blank(left), left)
+        self._write(encode_blank(room), room)
 
     def _write(self, data: bytes | memoryview, size: int | None = None) -> None:
         """Write ``data`` at the end, and advance the end by ``size`` bytes (default: the length of ``data``)."""
@@ -235,10 +235,10 @@ class CommitLog:
 
     def read(self, physical_offset: int, size: int) -> bytes:
         """Up to ``size`` bytes; fewer where the log or the file ends, or where the offset is not in the log."""
-        left = self.end - physical_offset
-        if left <= 0 or size <= 0 or physical_offset < 0:
+        available = self.end - physical_offset
+        if available <= 0 or size <= 0 or physical_offset < 0:
             return b""
-        return self.mapped.read(physical_offset, size if size < left else left)
+        return self.mapped.read(physical_offset, size if size < available else available)
 
     def record(self, physical_offset: int, size: int | None = None) -> Record:
         """The record that begins there; ``size``: its size, if known.
@@ -253,7 +253,7 @@ class CommitLog:
             raise self._error(physical_offset, str(error)) from None
 
     def packed(self, physical_offset: int) -> tuple[PackedRecords, bool]:
-        """The same, not taken apart; and whether its body is what was stored."""
+        """Return the same record, encoded, and whether its body matches its checksum."""
         data = self.read(physical_offset, _FIRST_READ_BYTES)
         try:
             return pack_unchecked(data)
@@ -268,14 +268,14 @@ class CommitLog:
         """All of the record that begins with ``data``, and perhaps more."""
         if len(data) < BLANK_HEADER_BYTES:
             raise self._error(physical_offset, f"the log, from {self.min_offset} to {self.end}, has no record there")
-        found, magic = peek(data, 0)
+        record_size, magic = peek(data, 0)
         if magic == BLANK_MAGIC:
             raise self._error(physical_offset, "a blank record, and no message")
         if magic not in MESSAGE_MAGICS:
             raise self._error(physical_offset, f"no record begins here: its magic is 0x{magic:08X}")
-        if size is not None and found != size:
-            raise self._error(physical_offset, f"the record's size is {found}, and not {size}")
-        return self.read(physical_offset, found) if found > len(data) else data
+        if size is not None and record_size != size:
+            raise self._error(physical_offset, f"the record's size is {record_size}, and not {size}")
+        return self.read(physical_offset, record_size) if record_size > len(data) else data
 
     def store_timestamp_of(self, physical_offset: int, size: int) -> int | None:
         """When the message there, of ``size`` bytes, was stored; ``None`` if it cannot be read."""
@@ -284,15 +284,15 @@ class CommitLog:
             return None
         data = self.mapped.read(physical_offset, min(size, STORE_TIMESTAMP_STOP))
         try:
-            found = decode_store_timestamp(data)
+            store_timestamp = decode_store_timestamp(data)
         except struct.error:
             return None
-        return found if found >= 0 else None
+        return store_timestamp if store_timestamp >= 0 else None
 
     def items(self, start: int, stop: int | None = None) -> Iterator[Record | Blank | Failure]:
-        """What lies from ``start`` to ``stop`` (or the end), where records begin, in physical order.
+        """Yield the records from ``start`` to ``stop`` (or the end), both record boundaries, in physical order.
 
-        Behind a failure it goes on where RocketMQ's dispatch goes on.
+        After a failure the scan continues where RocketMQ's dispatch does.
         """
         return scan_records(self.mapped, start, self.end if stop is None else stop)
 
@@ -354,11 +354,11 @@ class CommitLog:
         """Raise ``RuntimeError`` if positions and files contradict each other."""
         mapped = self.mapped
         if not mapped.min_offset <= self.flushed_end <= self.end <= mapped.file_end:
-            found = f"{mapped.min_offset} ≤ {self.flushed_end} ≤ {self.end} ≤ {mapped.file_end}"
-            raise RuntimeError(f"{mapped.directory}: not {found}")
+            positions = f"{mapped.min_offset} ≤ {self.flushed_end} ≤ {self.end} ≤ {mapped.file_end}"
+            raise RuntimeError(f"{mapped.directory}: not {positions}")
         if any(base > self.end for base in mapped.bases):
             raise RuntimeError(f"{mapped.directory}: a file begins behind the end, {self.end}")
-        if any(after - base < mapped.file_size for base, after in zip(mapped.bases, mapped.bases[1:], strict=False)):
+        if any(later - base < mapped.file_size for base, later in zip(mapped.bases, mapped.bases[1:], strict=False)):
             raise RuntimeError(f"{mapped.directory}: files overlap")
 
     def _delete(self, base: int) -> None:

@@ -136,7 +136,7 @@ class Record:
     queue_id: int
     queue_offset: int
     physical_offset: int
-    """As the record says; not necessarily where it lies."""
+    """According to the record; not necessarily its actual offset."""
     size: int
     store_timestamp: int
     born_timestamp: int
@@ -313,15 +313,15 @@ def locate(data: bytes | memoryview, position: int = 0) -> Located:
     return size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, topic_start, properties_start
 
 
-def _what_is_wrong(magic: int, topic_size: int, found: int, size: int) -> str:
+def _what_is_wrong(magic: int, topic_size: int, field_bytes: int, size: int) -> str:
     if magic not in MESSAGE_MAGICS:
         return f"its magic is 0x{magic:08X}"
     if size < 0:
         return f"its size is {size}"
     if topic_size < 0:
         return f"its topic's length is {topic_size}"
-    if found != size:
-        return f"its fields take {found} bytes, its size says {size}"
+    if field_bytes != size:
+        return f"its fields take {field_bytes} bytes, its size says {size}"
     return "its fields do not fit into the file"
 
 
@@ -370,12 +370,12 @@ def _topic(encoded: bytes) -> str:
 
 def decode_properties(properties: bytes) -> dict[str, str]:
     """Names and values as RocketMQ reads them: those without name or value vanish, the last of equal names wins."""
-    found: dict[str, str] = {}
+    decoded: dict[str, str] = {}
     for entry in java_text(properties).split("\x02"):
         name, separator, value = entry.partition("\x01")
         if separator and name and value:
-            found[name] = value
-    return found
+            decoded[name] = value
+    return decoded
 
 
 def encode_properties(properties: dict[str, str]) -> bytes:

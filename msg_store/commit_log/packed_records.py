@@ -146,9 +146,9 @@ def sound_records(data: bytes, starts: Longs, sizes: Longs) -> PackedRecords:
 
     That is one that is not all there, whose parts do not add up to its size, or whose body does not fit its checksum.
     """
-    there = (sizes >= FIXED_BYTES) & (starts + sizes <= len(data))
-    if not there.all():
-        count = int(there.argmin())
+    is_whole = (sizes >= FIXED_BYTES) & (starts + sizes <= len(data))
+    if not is_whole.all():
+        count = int(is_whole.argmin())
         starts, sizes = starts[:count], sizes[:count]
     if len(starts) <= _MOST_FEW_RECORDS:
         return _few_sound_records(data, starts.tolist(), sizes.tolist())
@@ -169,11 +169,11 @@ def _few_sound_records(data: bytes, starts: list[int], sizes: list[int]) -> Pack
     queue_offsets: list[int] = []
     for start, size in zip(starts, sizes, strict=True):
         try:
-            found, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data, start)
+            record_size, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data, start)
         except RecordError:
             break
         body = data[body_start : body_start + body_size]
-        if found != size or (body_size and crc32(body) & CRC_MASK != crc):
+        if record_size != size or (body_size and crc32(body) & CRC_MASK != crc):
             break
         bodies.append(body)
         queue_offsets.append(queue_offset)

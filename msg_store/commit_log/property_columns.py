@@ -52,7 +52,7 @@ _MOST_DIGITS: Final = 9
 
 @attrs.frozen(eq=False, repr=False)
 class PropertyCodes:
-    """The columns that come of it; see :class:`warren.msg_store.commit_log.record_columns.RecordColumns`."""
+    """The resulting columns; see :class:`warren.msg_store.commit_log.record_columns.RecordColumns`."""
 
     tags_codes: Longs
     key_counts: Ints
@@ -71,9 +71,9 @@ def read_properties(
 ) -> PropertyCodes:
     """The codes of good records."""
     reading = _Reading.of(spans, topics, topic_of, delay_levels_ms, with_keys)
-    left = [reading.read_by_patterns(width, where) for width, where in by_value(spans.properties_sizes) if width > 0]
-    if any(map(len, left)):
-        reading.read_entries(np.sort(np.concatenate(left)))
+    unread = [reading.read_by_patterns(width, rows) for width, rows in by_value(spans.properties_sizes) if width > 0]
+    if any(map(len, unread)):
+        reading.read_entries(np.sort(np.concatenate(unread)))
     return reading.result()
 
 
@@ -88,7 +88,7 @@ class _Pattern:
     """What they must be."""
     is_value: Mask
     columns: dict[bytes, tuple[int, int]]
-    """From where to where each wanted value goes."""
+    """Start and stop of each wanted value."""
 
     @classmethod
     def of(cls, row: Bytes) -> _Pattern:
@@ -120,14 +120,14 @@ class _Pattern:
 
     def keys(self) -> list[tuple[int, int]]:
         """From where to where each key goes, in the order of putting."""
-        found = [self.columns[UNIQUE_KEY]] if UNIQUE_KEY in self.columns else []
+        spans = [self.columns[UNIQUE_KEY]] if UNIQUE_KEY in self.columns else []
         if KEYS in self.columns:
             at, stop = self.columns[KEYS]
             for key in self.row[at:stop].tobytes().split(KEY_SEPARATOR):
                 if key:
-                    found.append((at, at + len(key)))
+                    spans.append((at, at + len(key)))
                 at += len(key) + 1
-        return found
+        return spans
 
 
 def _rows_without(cells: Mask) -> Mask:
@@ -140,7 +140,7 @@ def _rows_without(cells: Mask) -> Mask:
 
 @attrs.define(eq=False, repr=False, slots=False)
 class _Reading:
-    """What has been read of the rows so far. Each of them is read once."""
+    """The columns read so far. Each row is read once."""
 
     spans: RecordSpans
     delay_levels_ms: tuple[int, ...]
@@ -178,96 +178,96 @@ class _Reading:
     def store_timestamps(self) -> Longs:
         return self.spans.store_timestamps()
 
-    def read_by_patterns(self, width: int, where: Longs) -> Longs:
-        """Read the rows in ``where`` that have a pattern in common; return the others.
+    def read_by_patterns(self, width: int, rows: Longs) -> Longs:
+        """Read those of ``rows`` that have a pattern in common; return the others.
 
         Their properties are ``width`` bytes long.
         """
-        while len(where) >= max(_FEWEST_ROWS, len(self.key_counts) // _MOST_PATTERNS):
-            sample = self._matrix(width, where[:: len(where) // _SAMPLE_ROWS])
+        while len(rows) >= max(_FEWEST_ROWS, len(self.key_counts) // _MOST_PATTERNS):
+            sample = self._matrix(width, rows[:: len(rows) // _SAMPLE_ROWS])
             pattern = _Pattern.of(sample[0])
             if np.count_nonzero(pattern.caught(sample)) * 4 < len(sample):
                 break
-            matrix = self._matrix(width, where)
+            matrix = self._matrix(width, rows)
             caught = pattern.caught(matrix)
-            self._leave_out_odd_delays(pattern, matrix, where, caught)
+            self._leave_out_odd_delays(pattern, matrix, rows, caught)
             if caught.all():
-                self.read_by(pattern, matrix, where)
-                return where[:0]
-            self.read_by(pattern, matrix[caught], where[caught])
-            where = where[~caught]
+                self.read_by(pattern, matrix, rows)
+                return rows[:0]
+            self.read_by(pattern, matrix[caught], rows[caught])
+            rows = rows[~caught]
             if not caught[0]:
                 break
-        return where
+        return rows
 
-    def _matrix(self, width: int, where: Longs) -> Bytes:
+    def _matrix(self, width: int, rows: Longs) -> Bytes:
         spans = self.spans
-        if spans.is_uniform and len(where) == len(spans):
+        if spans.is_uniform and len(rows) == len(spans):
             start, size = int(spans.properties_starts[0]), int(spans.sizes[0])
-            return np.ndarray((len(where), width), np.uint8, spans.data, start, (size, 1))
-        return gather_rows(spans.data, spans.properties_starts[where], width)
+            return np.ndarray((len(rows), width), np.uint8, spans.data, start, (size, 1))
+        return gather_rows(spans.data, spans.properties_starts[rows], width)
 
-    def _leave_out_odd_delays(self, pattern: _Pattern, matrix: Bytes, where: Longs, caught: Mask) -> None:
+    def _leave_out_odd_delays(self, pattern: _Pattern, matrix: Bytes, rows: Longs, caught: Mask) -> None:
         """Of scheduled rows only those are read by a pattern whose delay level is a few digits."""
-        if DELAY in pattern.columns and self.scheduled[where].any():
+        if DELAY in pattern.columns and self.scheduled[rows].any():
             start, stop = pattern.columns[DELAY]
             odd = (matrix[:, start:stop] - np.uint8(ord("0")) > 9).any(axis=1)
-            caught &= ~(odd | (stop - start > _MOST_DIGITS)) | ~self.scheduled[where]
+            caught &= ~(odd | (stop - start > _MOST_DIGITS)) | ~self.scheduled[rows]
 
-    def read_by(self, pattern: _Pattern, matrix: Bytes, where: Longs) -> None:
-        """Read the rows ``where``, which the pattern has caught."""
+    def read_by(self, pattern: _Pattern, matrix: Bytes, rows: Longs) -> None:
+        """Read ``rows``, which the pattern has caught."""
         if TAGS in pattern.columns:
             start, stop = pattern.columns[TAGS]
-            self.tags_codes[where] = to_tags_codes(hash_rows(matrix[:, start:stop]))
+            self.tags_codes[rows] = to_tags_codes(hash_rows(matrix[:, start:stop]))
         if DELAY in pattern.columns and self.delay_levels_ms:
-            self._set_delivery_times(*pattern.columns[DELAY], matrix, where)
+            self._set_delivery_times(*pattern.columns[DELAY], matrix, rows)
         keys = pattern.keys()
         if not keys or not self.with_keys:
             return
-        hashes = np.empty((len(where), len(keys)), np.uint32)
-        prefixes = self.prefixes[where]
+        hashes = np.empty((len(rows), len(keys)), np.uint32)
+        prefixes = self.prefixes[rows]
         for number, (start, stop) in enumerate(keys):
             ahead = prefixes * np.uint32(pow(31, stop - start, 1 << 32))
             hashes[:, number] = hash_rows(matrix[:, start:stop]) + ahead
-        has_keys = self.has_keys[where]
+        has_keys = self.has_keys[rows]
         if not has_keys.all():
-            where, hashes = where[has_keys], hashes[has_keys]
-        self.key_counts[where] = len(keys)
-        self.keys.append((where, hashes))
+            rows, hashes = rows[has_keys], hashes[has_keys]
+        self.key_counts[rows] = len(keys)
+        self.keys.append((rows, hashes))
 
-    def _set_delivery_times(self, start: int, stop: int, matrix: Bytes, where: Longs) -> None:
-        scheduled = self.scheduled[where]
+    def _set_delivery_times(self, start: int, stop: int, matrix: Bytes, rows: Longs) -> None:
+        scheduled = self.scheduled[rows]
         if not scheduled.any():
             return
-        where = where[scheduled]
+        rows = rows[scheduled]
         delays = np.array(self.delay_levels_ms, np.int64)
         digits = matrix[scheduled, start:stop].astype(np.int64) - ord("0")
         levels = np.minimum(digits @ 10 ** np.arange(stop - start - 1, -1, -1), len(delays))
-        due = self.store_timestamps[where] + delays[levels - 1]
-        self.tags_codes[where] = np.where(levels > 0, due, self.tags_codes[where])
+        due = self.store_timestamps[rows] + delays[levels - 1]
+        self.tags_codes[rows] = np.where(levels > 0, due, self.tags_codes[rows])
 
-    def read_entries(self, where: Longs) -> None:
-        """Read the rows ``where``, whatever they look like."""
+    def read_entries(self, rows: Longs) -> None:
+        """Read ``rows``, whatever they look like."""
         spans = self.spans
-        starts, stops = spans.properties_starts[where], (spans.starts + spans.sizes)[where]
+        starts, stops = spans.properties_starts[rows], (spans.starts + spans.sizes)[rows]
         data = spans.data
         values = find_values([data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)])
         tags = values.named(TAGS)
-        self.tags_codes[where[tags.owners]] = to_tags_codes(values.hashes(tags))
-        delayed = where[values.named(DELAY).owners]
+        self.tags_codes[rows[tags.owners]] = to_tags_codes(values.hashes(tags))
+        delayed = rows[values.named(DELAY).owners]
         for row in delayed[self.scheduled[delayed]].tolist():
             self._set_delivery_time(row)
         if not self.with_keys:
             return
         keys = values.keys()
-        keys = keys.only(self.has_keys[where[keys.owners]])
-        hashes = values.hashes(keys, self.prefixes[where[keys.owners]])
-        counts = np.bincount(keys.owners, minlength=len(where))
-        self.key_counts[where] = counts
+        keys = keys.only(self.has_keys[rows[keys.owners]])
+        hashes = values.hashes(keys, self.prefixes[rows[keys.owners]])
+        counts = np.bincount(keys.owners, minlength=len(rows))
+        self.key_counts[rows] = counts
         firsts = np.cumsum(counts) - counts
-        for count, which in by_value(counts):
+        for count, positions in by_value(counts):
             if count:
-                self.keys.append((where[which], hashes[firsts[which][:, None] + np.arange(count)]))
+                self.keys.append((rows[positions], hashes[firsts[positions][:, None] + np.arange(count)]))
 
     def _set_delivery_time(self, row: int) -> None:
         spans = self.spans
@@ -289,7 +289,7 @@ class _Reading:
             return self.keys[0][1].reshape(-1)
         ends = np.cumsum(self.key_counts, dtype=np.int64)
         hashes = np.empty(int(ends[-1]), np.uint32)
-        for where, matrix in self.keys:
+        for rows, matrix in self.keys:
             count = matrix.shape[1]
-            hashes[(ends[where] - count)[:, None] + np.arange(count)] = matrix
+            hashes[(ends[rows] - count)[:, None] + np.arange(count)] = matrix
         return hashes

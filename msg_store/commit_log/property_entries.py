@@ -56,7 +56,7 @@ class Spans:
     starts: Longs
     lengths: Longs
     owners: Longs
-    """Whose each is: the number of the record's properties in what was joined."""
+    """The owner of each span: the number of the record's properties among the joined ones."""
 
     def only(self, wanted: Mask) -> Spans:
         return Spans(self.starts[wanted], self.lengths[wanted], self.owners[wanted])
@@ -76,7 +76,7 @@ class Values:
         return self.found[name]
 
     def keys(self) -> Spans:
-        """What goes into the index, in the order of putting: an owner's unique key, then the parts of its KEYS."""
+        """Return the keys for the index in the order of putting: an owner's unique key, then the parts of its KEYS."""
         unique, parts = self.found[UNIQUE_KEY], self._key_parts()
         order = stable_order(np.concatenate((unique.owners, parts.owners)))
         return Spans(
@@ -91,16 +91,16 @@ class Values:
             return keys
         stops = keys.starts + keys.lengths
         spaces = np.flatnonzero(self.text == KEY_SEPARATOR[0])
-        which = np.searchsorted(keys.starts, spaces, side="right") - 1
-        inside = (which >= 0) & (spaces < stops[which])
-        spaces, which = spaces[inside], which[inside]
+        key_numbers = np.searchsorted(keys.starts, spaces, side="right") - 1
+        inside = (key_numbers >= 0) & (spaces < stops[key_numbers])
+        spaces, key_numbers = spaces[inside], key_numbers[inside]
         starts = np.sort(np.concatenate((keys.starts, spaces + 1)))
         lengths = np.sort(np.concatenate((stops, spaces))) - starts
-        owners = np.sort(np.concatenate((keys.owners, keys.owners[which])))
+        owners = np.sort(np.concatenate((keys.owners, keys.owners[key_numbers])))
         return Spans(starts, lengths, owners).only(lengths > 0)
 
     def hashes(self, spans: Spans, prefixes: Hashes | None = None) -> Hashes:
-        """Java's hashes of the spans; ``prefixes``: the hash of what goes ahead of each of them."""
+        """Return Java's hashes of the spans; ``prefixes``: the hash of the prefix of each."""
         ahead = np.zeros(len(spans.starts), np.uint32) if prefixes is None else prefixes
         hashes = _hash_items(self.joined, _BYTE, spans.starts, spans.lengths, ahead)
         odd = self._beyond_ascii(spans)
@@ -121,15 +121,15 @@ class Values:
         return np.flatnonzero(until[spans.starts + spans.lengths] > until[spans.starts])
 
 
-def _hash_items(text: bytes, item: np.dtype[Any], starts: Longs, lengths: Longs, ahead: Hashes) -> Hashes:
+def _hash_items(text: bytes, item_type: np.dtype[Any], starts: Longs, lengths: Longs, ahead: Hashes) -> Hashes:
     """Hash strings of bytes or of UTF-16 units in a padded text, each after a prefix whose hash is in ``ahead``."""
     hashes: Hashes = ahead * _POWERS[lengths]
-    for number, where in by_value(np.searchsorted(_WIDTHS, lengths)):
-        width, behind = int(_WIDTHS[number]), lengths[where]
-        rows = gather(text, starts[where] * item.itemsize, np.dtype((np.void, width * item.itemsize)))
-        items = rows.view(item).reshape(len(where), width)
+    for number, positions in by_value(np.searchsorted(_WIDTHS, lengths)):
+        width, behind = int(_WIDTHS[number]), lengths[positions]
+        rows = gather(text, starts[positions] * item_type.itemsize, np.dtype((np.void, width * item_type.itemsize)))
+        items = rows.view(item_type).reshape(len(positions), width)
         items *= np.arange(width) < behind[:, None]
-        hashes[where] += hash_rows(items) * _INVERSE_POWERS[width - behind]
+        hashes[positions] += hash_rows(items) * _INVERSE_POWERS[width - behind]
     return hashes
 
 
@@ -141,19 +141,21 @@ def find_values(properties: Sequence[bytes]) -> Values:
     marks = np.flatnonzero(is_end | (text == NAME_VALUE_SEPARATOR[0]))
     ends = is_end[marks]
     behind_end = np.concatenate(([True], ends[:-1]))
-    named = np.flatnonzero(~ends & behind_end)
-    starts = np.where(named > 0, marks[named - 1] + 1, 0)
-    names = marks[named] - starts
-    stops = marks[ends][np.cumsum(ends)[named]]
-    lengths = stops - marks[named] - 1
+    name_marks = np.flatnonzero(~ends & behind_end)
+    starts = np.where(name_marks > 0, marks[name_marks - 1] + 1, 0)
+    names = marks[name_marks] - starts
+    stops = marks[ends][np.cumsum(ends)[name_marks]]
+    lengths = stops - marks[name_marks] - 1
     words = gather(joined, starts, _WORD)
     owner_stops = np.cumsum(np.fromiter(map(len, properties), np.int64, len(properties)) + 1)
-    found = {}
+    spans_by_name = {}
     for name in WANTED:
         mask = (1 << 8 * len(name)) - 1
         like = (names == len(name)) & (lengths > 0)
         like &= words & np.uint64(mask) == np.uint64(int.from_bytes(name, "little"))
-        spans = Spans(marks[named[like]] + 1, lengths[like], np.searchsorted(owner_stops, starts[like], side="right"))
+        spans = Spans(
+            marks[name_marks[like]] + 1, lengths[like], np.searchsorted(owner_stops, starts[like], side="right")
+        )
         last = np.diff(spans.owners, append=-1) != 0
-        found[name] = spans if last.all() else spans.only(last)
-    return Values(joined, text, found)
+        spans_by_name[name] = spans if last.all() else spans.only(last)
+    return Values(joined, text, spans_by_name)

@@ -63,7 +63,7 @@ class ColumnRequest:
     delay_levels_ms: tuple[int, ...] = ()
     with_keys: bool = True
     with_codes: bool = True
-    """Whether tags codes and keys are asked for; else what the columns say of them means nothing."""
+    """Whether to compute tags codes and keys; without it those columns are meaningless."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
@@ -96,14 +96,14 @@ class RecordColumns:
         """Some of them."""
         firsts = np.cumsum(self.key_counts) - self.key_counts
         counts = self.key_counts[rows]
-        which = np.repeat(firsts[rows] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        key_rows = np.repeat(firsts[rows] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
         return type(self)(
             spans=self.spans.take(rows),
             topics=self.topics,
             topic_of=self.topic_of[rows],
             tags_codes=self.tags_codes[rows],
             key_counts=counts,
-            key_hashes=self.key_hashes[which],
+            key_hashes=self.key_hashes[key_rows],
         )
 
     # ── where they lie ──────────────────────────────────────────────────────────────────────────────────────────
@@ -144,7 +144,7 @@ class RecordColumns:
 
     @functools.cached_property
     def physical_offsets(self) -> Longs:
-        """As the records say; that is what is dispatched."""
+        """According to the records; these are dispatched."""
         return self._heads["physical_offset"].astype(np.int64)
 
     @property
@@ -200,8 +200,8 @@ class RecordColumns:
 
     def _hosts(self, starts: Longs, flag: int) -> Hosts:
         return [
-            (gather_rows(self.spans.data, starts[where], HOST_BYTES + IPV6_EXTRA_BYTES * is_v6), where)
-            for is_v6, where in by_value((self.sys_flags & flag != 0).astype(np.int32))
+            (gather_rows(self.spans.data, starts[rows], HOST_BYTES + IPV6_EXTRA_BYTES * is_v6), rows)
+            for is_v6, rows in by_value((self.sys_flags & flag != 0).astype(np.int32))
         ]
 
 
@@ -241,31 +241,31 @@ def columns_of(data: bytes, base: int, starts: Longs, stop: int, request: Column
 def _crcs_match(spans: RecordSpans, crcs: npt.NDArray[np.uint32]) -> Mask:
     starts, size = spans.body_starts, int(spans.body_sizes[0])
     if spans.is_uniform and size:
-        found = crcs_of_column(spans.read(starts, np.dtype(f"V{size}")))
+        actual = crcs_of_column(spans.read(starts, np.dtype(f"V{size}")))
     else:
-        found = crcs_within(spans.data, starts.tolist(), (starts + spans.body_sizes).tolist())
-    matches: Mask = (found == crcs) | (spans.body_sizes == 0)
+        actual = crcs_within(spans.data, starts.tolist(), (starts + spans.body_sizes).tolist())
+    matches: Mask = (actual == crcs) | (spans.body_sizes == 0)
     return matches
 
 
 def _topics(spans: RecordSpans) -> tuple[tuple[str, ...], Ints]:
-    """The distinct topics, and which of them each record has."""
+    """Return the distinct topics, and the number of each record's topic."""
     numbers: dict[str, int] = {}
     topic_of = np.zeros(len(spans), np.int32)
     starts = spans.topic_starts
-    for size, where in by_value(spans.topic_sizes):
+    for size, positions in by_value(spans.topic_sizes):
         if not size:
-            topic_of[where] = numbers.setdefault("", len(numbers))
+            topic_of[positions] = numbers.setdefault("", len(numbers))
             continue
-        whole = len(where) == len(spans)
+        whole = len(positions) == len(spans)
         kind = np.dtype(f"S{size}")
-        rows = spans.read(starts, kind) if whole else gather(spans.data, starts[where], kind)
+        rows = spans.read(starts, kind) if whole else gather(spans.data, starts[positions], kind)
         if (rows == rows[0]).all():
             rows = rows[:1]
         listed = rows.tolist()
         distinct = {row: java_text(row.ljust(size, b"\0")) for row in set(listed)}
         of_row = {row: numbers.setdefault(topic, len(numbers)) for row, topic in distinct.items()}
-        topic_of[where] = [of_row[row] for row in listed]
+        topic_of[positions] = [of_row[row] for row in listed]
     return tuple(numbers), topic_of
 
 
@@ -273,7 +273,7 @@ def _topics(spans: RecordSpans) -> tuple[tuple[str, ...], Ints]:
 
 
 def _columns_of_few(data: bytes, base: int, starts: list[int], request: ColumnRequest) -> RecordColumns | None:
-    found: list[Located] = []
+    records: list[Located] = []
     codes: list[int] = []
     counts: list[int] = []
     hashes: list[int] = []
@@ -293,15 +293,15 @@ def _columns_of_few(data: bytes, base: int, starts: list[int], request: ColumnRe
             break
         with_keys = request.with_keys and sys_flag & TRANSACTION_MASK != ROLLBACK
         tags_code, keys = _codes(topic, properties, with_keys=with_keys)
-        found.append(located)
+        records.append(located)
         codes.append(tags_code if code is None else code)
         counts.append(len(keys))
         hashes += keys
         topic_of.append(topics.setdefault(topic, len(topics)))
-    if not found:
+    if not records:
         return None
     return RecordColumns(
-        spans=RecordSpans.of(data, base, starts[: len(found)], found),
+        spans=RecordSpans.of(data, base, starts[: len(records)], records),
         topics=tuple(topics),
         topic_of=np.array(topic_of, np.int32),
         tags_codes=np.array(codes, np.int64),

@@ -198,5 +198,5 @@ def _joined(measured: Measured, start: int, stop: int, position: AppendPosition)
         rest = topic + len(batch.properties).to_bytes(2, "big") + batch.properties
         return b"".join(chain.from_iterable(zip(slices, bodies, [rest] * len(slices), strict=True)))
     properties = batch.properties[start:stop]
-    rests = [topic + len(each).to_bytes(2, "big") for each in properties]
+    rests = [topic + len(encoded).to_bytes(2, "big") for encoded in properties]
     return b"".join(chain.from_iterable(zip(slices, bodies, rests, properties, strict=True)))

@@ -60,9 +60,9 @@ class RecordFinder:
             limit = min(stop - base, len(block) - BLANK_HEADER_BYTES + 1)
             if limit <= at - base:
                 return  # fewer bytes are left than the shortest record has
-            for found in self._magics(block, at - base, limit):
-                if self.is_sound(base + found):
-                    yield base + found
+            for place in self._magics(block, at - base, limit):
+                if self.is_sound(base + place):
+                    yield base + place
             at = base + limit
 
     def is_sound(self, at: int) -> bool:
@@ -79,17 +79,17 @@ class RecordFinder:
         """Yield places from ``start`` to before ``limit`` at which a record's magic would match."""
         message = _find(block, MESSAGE_MAGIC_PREFIX, start, limit)
         blank = limit if self.blank_end is None else _find(block, BLANK_MAGIC_BYTES, start, limit)
-        while (found := min(message, blank)) < limit:
-            yield found
-            if found == message:
-                message = _find(block, MESSAGE_MAGIC_PREFIX, found + 1, limit)
+        while (place := min(message, blank)) < limit:
+            yield place
+            if place == message:
+                message = _find(block, MESSAGE_MAGIC_PREFIX, place + 1, limit)
             else:
-                blank = _find(block, BLANK_MAGIC_BYTES, found + 1, limit)
+                blank = _find(block, BLANK_MAGIC_BYTES, place + 1, limit)
 
     def _block_from(self, at: int) -> tuple[bytes, int]:
         """A block that holds what begins at ``at``, and the position of its first byte."""
-        left = self._block_at + len(self._block) - at
-        if at < self._block_at or left < BLANK_HEADER_BYTES:
+        remaining = self._block_at + len(self._block) - at
+        if at < self._block_at or remaining < BLANK_HEADER_BYTES:
             self._block_at, self._block = at, self.read(at, max(min(_BLOCK_BYTES, self.end - at), 0))
         return self._block, self._block_at
 
@@ -103,5 +103,5 @@ class RecordFinder:
 
 def _find(block: bytes, magic: bytes, start: int, limit: int) -> int:
     """Return the first place in [``start``, ``limit``) at which a record's magic would match, else ``limit``."""
-    found = block.find(magic, start + MAGIC_AT, limit + MAGIC_AT + len(magic) - 1)
-    return limit if found < 0 else found - MAGIC_AT
+    magic_at = block.find(magic, start + MAGIC_AT, limit + MAGIC_AT + len(magic) - 1)
+    return limit if magic_at < 0 else magic_at - MAGIC_AT

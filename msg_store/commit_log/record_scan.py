@@ -97,7 +97,7 @@ def scan_bodies(mapped: MappedFiles, start: int, stop: int) -> Iterator[list[byt
 
 
 def _parts(mapped: MappedFiles, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Each file's part of what is asked for."""
+    """Yield each file's part of the range."""
     for base in mapped.bases:
         first, end = max(base, start), min(base + mapped.file_size, stop)
         if first < end:
@@ -109,7 +109,7 @@ def _parts(mapped: MappedFiles, start: int, stop: int) -> Iterator[tuple[int, in
 
 @attrs.frozen
 class _Window:
-    """Bytes at hand; others are read when asked for."""
+    """A window of bytes; others are read on demand."""
 
     source: Read
     base: int
@@ -125,7 +125,7 @@ class _Window:
         return self.source(at, size)
 
     def make(self, at: int, stop: int, make: _Make[_T]) -> tuple[_T, int] | None:
-        """An item of the good records from ``at`` on that end at ``stop`` or before."""
+        """Make an item of the good records from ``at`` on that end at or before ``stop``."""
         starts, last = record_starts(self.data, at - self.base, stop - self.base)
         return make(self.data, self.base, starts, last) if len(starts) else None
 
@@ -136,27 +136,27 @@ def _walk(
     window = _Window(read, start, read(start, min(window_bytes, end - start)) if start < end else b"")
     at, reach = start, window_bytes
     while at < end:
-        made = window.make(at, min(at + reach, window.stop, end), make)
-        if made is not None:
-            item, at = made
+        parsed = window.make(at, min(at + reach, window.stop, end), make)
+        if parsed is not None:
+            item, at = parsed
             yield item
             reach *= 2
             continue
-        found = check(window.read, at, end, check_crc=check_crc)
-        if isinstance(found, RecordHeader):
-            if at + found.size <= min(at + reach, window.stop):
+        outcome = check(window.read, at, end, check_crc=check_crc)
+        if isinstance(outcome, RecordHeader):
+            if at + outcome.size <= min(at + reach, window.stop):
                 raise RuntimeError(f"the record at {at} is good, and not good by columns")
-            reach = max(reach, found.size)
-            if at + found.size <= window.stop:
+            reach = max(reach, outcome.size)
+            if at + outcome.size <= window.stop:
                 continue
-            window = _Window(read, at, read(at, min(max(window_bytes, found.size), end - at)))
-            if len(window.data) >= found.size:
+            window = _Window(read, at, read(at, min(max(window_bytes, outcome.size), end - at)))
+            if len(window.data) >= outcome.size:
                 continue
-            found = Failure(at, "its bytes cannot be read", None)
-        yield found
-        if isinstance(found, Blank) or found.resume_at is None:
+            outcome = Failure(at, "its bytes cannot be read", None)
+        yield outcome
+        if isinstance(outcome, Blank) or outcome.resume_at is None:
             return
-        at = found.resume_at
+        at = outcome.resume_at
         reach = _REACH_BEHIND_FAILURE_BYTES
 
 

@@ -74,9 +74,9 @@ class RecordSearch:
             if item is None or (isinstance(item, Blank) and self._is_last(item)):
                 return
             if isinstance(item, Blank):
-                left = self.file_end - item.physical_offset
+                remaining = self.file_end - item.physical_offset
                 item = Failure(
-                    item.physical_offset, f"a blank record of {item.size} bytes, where {left} are left", None
+                    item.physical_offset, f"a blank record of {item.size} bytes, where {remaining} are left", None
                 )
             if item.physical_offset >= low:
                 yield item
@@ -91,21 +91,21 @@ class RecordSearch:
         return blank.physical_offset + blank.size == self.file_end
 
     def _entry(self, low: int) -> int:
-        """Where to follow the chain from, so as to have all that is from ``low`` on."""
+        """Return where to start following the chain, to get all records from ``low`` on."""
         back, stop = self.lookback_bytes, low
         while (start := low - back) > self.begin:
-            found = self._finder.first(start, stop)
-            if found is not None:
-                return found
+            entry = self._finder.first(start, stop)
+            if entry is not None:
+                return entry
             back, stop = 2 * back, start
         return self.begin
 
     def _behind(self, failure: Failure, high: int) -> int | None:
-        """Return where the chain goes on after a failure, if that is before ``high``."""
+        """Return where the chain continues after a failure, if that is before ``high``."""
         resume_at = failure.resume_at
         if resume_at is not None and resume_at < self.end:
-            found = check(self.read, resume_at, self.end)
-            if isinstance(found, RecordHeader) or (isinstance(found, Blank) and self._is_last(found)):
+            outcome = check(self.read, resume_at, self.end)
+            if isinstance(outcome, RecordHeader) or (isinstance(outcome, Blank) and self._is_last(outcome)):
                 return resume_at
         return self._finder.first(failure.physical_offset + 1, high)
 

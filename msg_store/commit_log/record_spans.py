@@ -54,11 +54,11 @@ _TOPIC_SIZE_V2: Final = np.dtype(">i2")
 _PROPERTIES_SIZE: Final = np.dtype(">i2")
 
 _RUN: Final = 8
-"""After this many records of one size, a longer run of them is looked for."""
+"""After this many records of one size, a longer run is searched for."""
 
 
 def record_starts(data: bytes, at: int, limit: int) -> tuple[Longs, int]:
-    """Where records begin, by their sizes alone, and where the last of them ends: at ``limit`` or before."""
+    """Return where records begin, by their sizes alone, and where the last one ends: at or before ``limit``."""
     parts: list[Longs] = []
     single: list[int] = []
     previous = equal = 0
@@ -235,8 +235,8 @@ class RecordSpans:
 
     def may_be_scheduled(self) -> bool:
         """Whether one of them, by the length of its topic, may be a scheduled message."""
-        some = self.take(slice(1)) if self.is_uniform else self
-        return bool((some.topic_sizes == len(SCHEDULE_TOPIC)).any())
+        sample = self.take(slice(1)) if self.is_uniform else self
+        return bool((sample.topic_sizes == len(SCHEDULE_TOPIC)).any())
 
     @property
     def properties_sizes(self) -> Longs:

@@ -42,7 +42,7 @@ class _Handle:
 
 @attrs.define(eq=False, repr=False)
 class ReadHandles:
-    """The files of a store, opened as they are needed; the least recently used are closed again."""
+    """The files of a store, opened on demand; the least recently used are closed again."""
 
     files: FileSystem
     directory: str
@@ -127,7 +127,7 @@ class BodyReader:
         return decode_record(self.handles.pread(file, size, offset), msg_id, self.handles.path(file), offset, size)
 
     def _read_run(self, run: list[tuple[Location, int]], msg_ids: Sequence[bytes], bodies: list[bytes | None]) -> None:
-        """Fill in what can be read; leave the rest to :meth:`read`, which tries again."""
+        """Fill in the readable bodies; leave the others to :meth:`read`, which tries again."""
         file, start, _ = run[0][0]
         end = max(location.offset + location.size for location, _ in run)
         path = self.handles.path(file)
@@ -143,15 +143,15 @@ class BodyReader:
 def runs(wanted: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
     """Split locations in file order into runs."""
     run: list[tuple[Location, int]] = []
-    for item in wanted:
-        location = item[0]
+    for entry in wanted:
+        location = entry[0]
         if run:
             first, last = run[0][0], run[-1][0]
-            apart = location.offset - (last.offset + last.size)
-            together = location.offset + location.size - first.offset
-            if location.file != first.file or apart > GAP_BYTES or together > RUN_BYTES:
+            gap = location.offset - (last.offset + last.size)
+            run_bytes = location.offset + location.size - first.offset
+            if location.file != first.file or gap > GAP_BYTES or run_bytes > RUN_BYTES:
                 yield run
                 run = []
-        run.append(item)
+        run.append(entry)
     if run:
         yield run

@@ -72,12 +72,12 @@ def load(files: FileSystem, directory: str, token: bytes) -> Recovered | None:
     decoded = _decode(data)
     if decoded is None:
         return None
-    found, found_token = decoded
+    recovered, stored_token = decoded
     numbers = {number for name in names if (number := file_number(name)) is not None}
-    if found_token != token or numbers != set(found.summary):
+    if stored_token != token or numbers != set(recovered.summary):
         return None
-    sizes = ((found.summary[number].size_bytes, files.size(path_of(directory, number))) for number in numbers)
-    return found if all(then == now for then, now in sizes) else None
+    sizes = ((recovered.summary[number].size_bytes, files.size(path_of(directory, number))) for number in numbers)
+    return recovered if all(recorded == actual for recorded, actual in sizes) else None
 
 
 def _decode(data: bytes) -> tuple[Recovered, bytes] | None:

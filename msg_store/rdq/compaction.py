@@ -104,7 +104,9 @@ class Compaction:
         try:
             places = self._locations.places
             records = [
-                r for r in scan(handle, path) if r.good and places.get(r.msg_id) == pack(number, r.offset, r.size)
+                record
+                for record in scan(handle, path)
+                if record.good and places.get(record.msg_id) == pack(number, record.offset, record.size)
             ]
         finally:
             handle.close()

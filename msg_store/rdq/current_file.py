@@ -54,7 +54,7 @@ class CurrentFile:
         self.size_bytes += size_bytes
 
     def sync(self) -> None:
-        """Bring what was written, and the file's name, to the disk."""
+        """Sync the file and its name."""
         if not self.durable:
             return
         try:
@@ -80,7 +80,7 @@ class CurrentFile:
         self._rolled_unsynced.clear()
 
     def roll(self, *, sync: bool) -> None:
-        """Close the file and go on with the next one; without ``sync``, leave it to :meth:`sync_rolled` to sync it."""
+        """Close the file and open the next one; without ``sync``, :meth:`sync_rolled` syncs it later."""
         if sync:
             self.sync()
         elif self.durable:
@@ -96,5 +96,5 @@ class CurrentFile:
         self._name_unsynced = True
 
     def close(self) -> None:
-        """Give the file up as it is."""
+        """Abandon the file without syncing it."""
         self._handle.close()

@@ -103,6 +103,9 @@ class FileSummary:
         for number, entry in self._entries.items():
             if not 0 <= entry.valid_bytes <= entry.size_bytes:
                 raise RuntimeError(f"file {number} has {entry.valid_bytes} valid bytes of {entry.size_bytes}")
-        sums = sum(e.size_bytes for e in self._entries.values()), sum(e.valid_bytes for e in self._entries.values())
+        sums = (
+            sum(summary.size_bytes for summary in self._entries.values()),
+            sum(summary.valid_bytes for summary in self._entries.values()),
+        )
         if sums != (self.size_bytes, self.valid_bytes):
             raise RuntimeError(f"the files' sums are {sums}, not {(self.size_bytes, self.valid_bytes)}")

@@ -63,7 +63,7 @@ class FoundRecords:
         return FoundRecords(self.offsets[chosen], self.sizes[chosen], self.msg_ids[chosen])
 
     def merged(self, other: FoundRecords) -> FoundRecords:
-        """These and those, in the order of the file."""
+        """Return the records of both, in the order of the file."""
         offsets = np.concatenate([self.offsets, other.offsets])
         order = np.argsort(offsets, kind="stable")
         sizes, msg_ids = (self.sizes, other.sizes), (self.msg_ids, other.msg_ids)
@@ -73,7 +73,7 @@ class FoundRecords:
 def search(
     file: File, wanted: Ids, *, last: tuple[int, int] = (0, 0), window_bytes: int = WINDOW_BYTES
 ) -> FoundRecords:
-    """The records in ``file`` whose ids are among ``wanted``, which are sorted.
+    """Return the records in ``file`` whose ids are in ``wanted``, which is sorted.
 
     ``last``: where the last record before the first damage begins and ends.
     """
@@ -99,25 +99,25 @@ def search(
 
 def _chosen(file: File, candidates: list[tuple[int, int, bytes]], dtype: np.dtype[np.bytes_]) -> FoundRecords:
     """The first record of each message, and which messages have another one that differs."""
-    found: dict[bytes, tuple[int, int]] = {}
+    records: dict[bytes, tuple[int, int]] = {}
     ambiguous: dict[bytes, int] = {}
     behind = 0
     for offset, size, msg_id in candidates:
         if offset < behind:
             continue
-        if msg_id not in found:
-            found[msg_id] = offset, size
+        if msg_id not in records:
+            records[msg_id] = offset, size
             behind = offset + size
         elif msg_id not in ambiguous:
-            first_offset, first_size = found[msg_id]
+            first_offset, first_size = records[msg_id]
             if size != first_size or file.pread(size, offset) != file.pread(size, first_offset):
                 ambiguous[msg_id] = offset
-    places = list(found.values())
+    places = list(records.values())
     return FoundRecords(
         np.array([offset for offset, _ in places], np.int64),
         np.array([size for _, size in places], np.int64),
-        np.array(list(found), dtype),
-        tuple((msg_id, found[msg_id][0], other) for msg_id, other in ambiguous.items()),
+        np.array(list(records), dtype),
+        tuple((msg_id, records[msg_id][0], other_offset) for msg_id, other_offset in ambiguous.items()),
     )
 
 
@@ -143,8 +143,8 @@ def _holds_term(file: File, offset: int) -> bool:
 
 def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
     """Whether ``offset`` is inside one of the spans, and not its beginning."""
-    at = bisect_left(spans, (offset, 0)) - 1
-    return at >= 0 and spans[at][0] < offset < spans[at][1]
+    index = bisect_left(spans, (offset, 0)) - 1
+    return index >= 0 and spans[index][0] < offset < spans[index][1]
 
 
 def _candidates(data: bytes, base: int, file_size: int) -> tuple[Longs, Longs, Ids]:

@@ -94,11 +94,11 @@ class Measured:
 
     def fitting(self, start: int, room: int) -> int:
         """How many records from the ``start``-th on go together into ``room`` bytes."""
-        left = len(self) - start
+        count = len(self) - start
         if self.batch.as_one:
-            return left if self.total <= room else 0
+            return count if self.total <= room else 0
         if self.size is not None:
-            return min(left, max(room, 0) // self.size)
+            return min(count, max(room, 0) // self.size)
         return int(np.searchsorted(np.cumsum(self.sizes[start:], dtype=np.int64), room, side="right"))
 
 
@@ -165,5 +165,5 @@ def _check_properties(properties: bytes) -> None:
 
 
 def _too_large(batch: Batch, size: int, max_message_size: int) -> MessageIllegalError:
-    what = f"{len(batch.bodies)} messages of up to" if len(batch.bodies) > 1 else "a message of"
-    return MessageIllegalError(f"{batch.topic}: {what} {size} bytes; maxMessageSize is {max_message_size}")
+    subject = f"{len(batch.bodies)} messages of up to" if len(batch.bodies) > 1 else "a message of"
+    return MessageIllegalError(f"{batch.topic}: {subject} {size} bytes; maxMessageSize is {max_message_size}")

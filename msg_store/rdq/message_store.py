@@ -132,17 +132,17 @@ class MessageStore:
         ``sync``: whether :meth:`sync` protects against a power loss too, or only against the end of the process.
         """
         files.make_directories(directory)
-        found = clean_stop.load(files, directory, token) if token is not None else None
+        recovered = clean_stop.load(files, directory, token) if token is not None else None
         clean_stop.discard(files, directory)
-        clean = found is not None
-        if found is None:
+        clean = recovered is not None
+        if recovered is None:
             files.sync_directory(posixpath.dirname(directory))
-            found = recover(files, directory)
-        highest = found.summary.current
+            recovered = recover(files, directory)
+        highest = recovered.summary.current
         if highest is None:
             highest = 0
-            found.summary.add(highest, 0)
-        size_bytes = found.summary[highest].size_bytes
+            recovered.summary.add(highest, 0)
+        size_bytes = recovered.summary[highest].size_bytes
         # What a process that crashed has issued may still not be on the disk: to be synced before it is relied on.
         current = CurrentFile(
             files,
@@ -152,18 +152,18 @@ class MessageStore:
             durable=True,
             unsynced=not clean,
             name_unsynced=not clean,
-            rolled_unsynced=[] if clean else [number for number in found.summary if number != highest],
+            rolled_unsynced=[] if clean else [number for number in recovered.summary if number != highest],
         )
         return cls(
             files,
             directory,
             settings,
             buffer_bytes,
-            found.locations,
-            found.summary,
+            recovered.locations,
+            recovered.summary,
             current,
             clean,
-            found.unreadable,
+            recovered.unreadable,
             sync,
         )
 
@@ -185,7 +185,7 @@ class MessageStore:
                 clean_stop.save(self._files, self._directory, token, self._locations, self._summary)
 
     def abandon(self) -> None:
-        """Give the files up as they are, as a crash of the process would."""
+        """Abandon the files, as a crash of the process would."""
         self._broken = "the store is closed"
         self._compaction = None
         self._reader.handles.close()
@@ -208,7 +208,7 @@ class MessageStore:
         return missing
 
     def _present(self, references: Iterable[tuple[bytes, int]], missing: list[bytes]) -> Iterable[tuple[bytes, int]]:
-        """The references to what has a place; the buffer's are counted there."""
+        """Yield the references to messages in files; count those to buffered messages in the buffer."""
         for msg_id, count in references:
             if msg_id in self._locations:
                 yield msg_id, count
@@ -229,8 +229,8 @@ class MessageStore:
         """
         self._check_usable()
         buffered, placed = self._buffer.messages, self._locations.places
-        new = set(msg_ids)
-        if len(new) == len(msg_ids) and placed.keys().isdisjoint(new) and buffered.keys().isdisjoint(new):
+        new_ids = set(msg_ids)
+        if len(new_ids) == len(msg_ids) and placed.keys().isdisjoint(new_ids) and buffered.keys().isdisjoint(new_ids):
             self._buffer.add(msg_ids, messages)
         else:
             for msg_id, message in zip(msg_ids, messages, strict=True):
@@ -264,9 +264,9 @@ class MessageStore:
             self._delete_if_empty(file)
 
     def flush(self) -> None:
-        """Issue what is in the buffer: it survives the process.
+        """Write the buffered messages: they survive the process.
 
-        Raises :class:`StorageError`; what was not written stays in the buffer.
+        Raises :class:`StorageError`; messages that were not written stay in the buffer.
         """
         self._check_usable()
         while self._buffer:
@@ -289,10 +289,10 @@ class MessageStore:
         start = offset = self._current.size_bytes
         messages: list[tuple[bytes, Whole]] = []
         sizes: list[int] = []
-        for item in self._buffer.messages.items():
-            message = item[1]
+        for entry in self._buffer.messages.items():
+            message = entry[1]
             size = (len(message) if isinstance(message, bytes) else message.size) + OVERHEAD_BYTES
-            messages.append(item)
+            messages.append(entry)
             sizes.append(size)
             offset += size
             if offset >= limit or offset - start >= WRITE_BYTES:
@@ -443,7 +443,7 @@ class MessageStore:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it goes on after an error that it has raised."""
+        """Whether the store is usable after an error that it has raised."""
         return self._failure is None
 
     @property
@@ -456,9 +456,9 @@ class MessageStore:
         self._buffer.check_invariants()
         self._locations.check_invariants()
         self._summary.check_invariants()
-        both = self._buffer.messages.keys() & self._locations.places.keys()
-        if both:
-            raise RuntimeError(f"{len(both)} messages are in the buffer and in a file")
+        duplicates = self._buffer.messages.keys() & self._locations.places.keys()
+        if duplicates:
+            raise RuntimeError(f"{len(duplicates)} messages are in the buffer and in a file")
         valid: Counter[int] = Counter()
         for location in self._locations.locations():
             file = _home(location.file)

@@ -39,7 +39,7 @@ damaged size could exhaust the memory."""
 
 _SIZE = Struct(">Q")
 _RUN: Final = 8
-"""After this many records of one size, a longer run of them is looked for."""
+"""After this many records of one size, a longer run is searched for."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -123,7 +123,7 @@ class ColumnScan(Iterator[RdqColumns]):
 
 
 def _find(data: bytes) -> tuple[Longs, int]:
-    """Where in ``data`` whole records begin, by their sizes alone, and where the last of them ends."""
+    """Return where whole records begin in ``data``, by their sizes alone, and where the last one ends."""
     parts: list[Longs] = []
     single: list[int] = []
     at = previous = equal = 0

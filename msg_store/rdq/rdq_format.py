@@ -50,20 +50,20 @@ def encode_record(msg_id: bytes, message: bytes) -> bytes:
 
 
 def records_in_pieces(messages: Iterable[tuple[bytes, Whole]]) -> list[Piece]:
-    """The records of many messages, in pieces for a gathered write: what stands between two bodies is one of them."""
+    """Encode many records as pieces for a gathered write: the bytes between two bodies are one piece."""
     records: list[Piece] = []
-    between = b""
+    separator = b""
     pack = HEADER.pack
     for msg_id, message in messages:
         if isinstance(message, bytes):
-            records += (between + pack(MSG_ID_BYTES + len(message), msg_id), message)
-            between = END_MARKER
+            records += (separator + pack(MSG_ID_BYTES + len(message), msg_id), message)
+            separator = END_MARKER
         else:
             pieces = message.pieces
-            records.append(between + pack(MSG_ID_BYTES + message.size, msg_id) + pieces[0])
+            records.append(separator + pack(MSG_ID_BYTES + message.size, msg_id) + pieces[0])
             records += pieces[1:-1]
-            between = bytes(pieces[-1]) + END_MARKER
-    records.append(between)
+            separator = bytes(pieces[-1]) + END_MARKER
+    records.append(separator)
     return records
 
 

@@ -53,7 +53,7 @@ COPY_BYTES = 1 << 20
 
 @attrs.define
 class Recovered:
-    """What was found: places, files, and what could not be read."""
+    """The result of a scan: places, files, and unreadable records."""
 
     locations: Locations
     summary: FileSummary
@@ -63,16 +63,16 @@ class Recovered:
 
 
 def recover(files: FileSystem, directory: str) -> Recovered:
-    """Find out what the store in ``directory`` holds; brings leftovers in and cuts the highest file."""
+    """Scan the store in ``directory``; merge leftovers and cut the highest file."""
     _bring_in_leftovers(files, directory)
-    found = Recovered(Locations(counted=False), FileSummary())
+    recovered = Recovered(Locations(counted=False), FileSummary())
     numbers = in_age_order(files.list(directory))
     for number in numbers:
-        _take_in(files, directory, number, found, is_current=number == numbers[-1])
-    _cut_torn_copies(files, directory, found)
-    for location in found.locations.locations():
-        found.summary.validate(location.file, location.size)
-    return found
+        _take_in(files, directory, number, recovered, is_current=number == numbers[-1])
+    _cut_torn_copies(files, directory, recovered)
+    for location in recovered.locations.locations():
+        recovered.summary.validate(location.file, location.size)
+    return recovered
 
 
 def report_unreadable(scanned: Scan | ColumnScan, bad_offsets: list[int], unreadable: list[DataError]) -> None:
@@ -88,48 +88,48 @@ def report_unreadable(scanned: Scan | ColumnScan, bad_offsets: list[int], unread
         unreadable.append(DataError(scanned.path, end.offset, reason))
 
 
-def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *, is_current: bool) -> None:
+def _take_in(files: FileSystem, directory: str, number: int, recovered: Recovered, *, is_current: bool) -> None:
     path = path_of(directory, number)
     handle = files.open_read(path)
     try:
-        places, bad_offsets, good_end = found.locations.places, list[int](), 0
+        places, bad_offsets, good_end = recovered.locations.places, list[int](), 0
         scanned = scan(handle, path)
         for offset, size, msg_id, good in scanned:
             if good:
-                if (before := places.get(msg_id)) is not None:
-                    found.repeated.append((msg_id, before))
+                if (previous_place := places.get(msg_id)) is not None:
+                    recovered.repeated.append((msg_id, previous_place))
                 places[msg_id] = pack(number, offset, size)
                 good_end = offset + size
             else:
                 bad_offsets.append(offset)
-        report_unreadable(scanned, bad_offsets, found.unreadable)
+        report_unreadable(scanned, bad_offsets, recovered.unreadable)
         size = good_end if is_current else handle.size()
-        found.summary.add(number, size)
+        recovered.summary.add(number, size)
         if is_current and handle.size():
             try:
                 _write_anew(files, path, [(handle, good_end)])
             except DiskFullError:
-                found.summary.resize(number, handle.size())
-                found.summary.add(number + 1, 0)
+                recovered.summary.resize(number, handle.size())
+                recovered.summary.add(number + 1, 0)
             files.sync_directory(directory)
     finally:
         handle.close()
 
 
-def _cut_torn_copies(files: FileSystem, directory: str, found: Recovered) -> None:
+def _cut_torn_copies(files: FileSystem, directory: str, recovered: Recovered) -> None:
     """Cut each file before its first record that differs from the message's last place, in a later file.
 
     Nothing is cut that a message needs: then the record is not a torn copy.
     """
     cuts: dict[int, int] = {}
-    for msg_id, before in found.repeated:
-        old, last = unpack(before), unpack(found.locations.places[msg_id])
+    for msg_id, previous_place in recovered.repeated:
+        old, last = unpack(previous_place), unpack(recovered.locations.places[msg_id])
         is_first = old.offset < cuts.get(old.file, old.offset + 1)
         if is_first and old.file != last.file and _read(files, directory, old) != _read(files, directory, last):
             cuts[old.file] = old.offset
     if not cuts:
         return
-    needed = {at.file for at in found.locations.locations() if at.offset >= cuts.get(at.file, at.offset + 1)}
+    needed = {at.file for at in recovered.locations.locations() if at.offset >= cuts.get(at.file, at.offset + 1)}
     for number in sorted(cuts.keys() - needed):
         handle = files.open_read(path_of(directory, number))
         try:
@@ -138,7 +138,7 @@ def _cut_torn_copies(files: FileSystem, directory: str, found: Recovered) -> Non
             continue
         finally:
             handle.close()
-        found.summary.resize(number, cuts[number])
+        recovered.summary.resize(number, cuts[number])
         files.sync_directory(directory)
 
 
@@ -182,15 +182,15 @@ def _rename_to_highest(files: FileSystem, directory: str, leftover: int) -> None
 
 
 def _append(files: FileSystem, path: str, source: File, size: int) -> None:
-    """Put the first ``size`` bytes of a leftover at the end of what can be read of its file."""
+    """Append the first ``size`` bytes of a leftover to the readable part of its file."""
     if not files.exists(path):
         _write_anew(files, path, [(source, size)])
         return
-    before = files.open_read(path)
+    existing = files.open_read(path)
     try:
-        _write_anew(files, path, [(before, scan_end(before, path).offset), (source, size)])
+        _write_anew(files, path, [(existing, scan_end(existing, path).offset), (source, size)])
     finally:
-        before.close()
+        existing.close()
 
 
 def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> None:

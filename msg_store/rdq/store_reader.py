@@ -117,16 +117,16 @@ class StoreReader:
             try:
                 scanned = ColumnScan(handle, handles.path(number), window_bytes=SCAN_CHUNK_BYTES)
                 bad_offsets, last_start = list[int](), 0
-                for found in scanned:
-                    good = found.good
-                    ids += found.msg_ids[good].tobytes()
+                for columns in scanned:
+                    good = columns.good
+                    ids += columns.msg_ids[good].tobytes()
                     numbers.frombytes(np.full(int(good.sum()), number, np.int32).tobytes())
-                    offsets.frombytes(found.offsets[good].tobytes())
-                    sizes.frombytes(found.sizes[good].tobytes())
-                    sound = found.offsets if good.all() else found.offsets[: int(good.argmin())]
+                    offsets.frombytes(columns.offsets[good].tobytes())
+                    sizes.frombytes(columns.sizes[good].tobytes())
+                    sound = columns.offsets if good.all() else columns.offsets[: int(good.argmin())]
                     if len(sound) and not bad_offsets:
                         last_start = int(sound[-1])
-                    bad_offsets += found.offsets[~good].tolist()
+                    bad_offsets += columns.offsets[~good].tolist()
                 end = ends[file_name(number)] = scanned.finish()
                 if bad_offsets or end.reason is not EndReason.CLEAN:
                     broken[number] = last_start, min([end.offset, *bad_offsets])
@@ -156,10 +156,10 @@ class StoreReader:
 
     def contains_each(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
         """:meth:`contains` for many, as 16-byte strings."""
-        there = self._scanned(msg_ids)
-        if self._broken and not there.all() and self._search(msg_ids[~there]):
-            there = self._scanned(msg_ids)
-        return there
+        is_present = self._scanned(msg_ids)
+        if self._broken and not is_present.all() and self._search(msg_ids[~is_present]):
+            is_present = self._scanned(msg_ids)
+        return is_present
 
     def _scanned(self, msg_ids: Ids) -> npt.NDArray[np.bool_]:
         return _among(msg_ids, self._table.ids)
@@ -169,18 +169,18 @@ class StoreReader:
 
         About :data:`AHEAD_BYTES` are read ahead, front to back, neighbours in a file at once.
         """
-        there = self.contains_each(msg_ids)
+        is_present = self.contains_each(msg_ids)
         table = self._table
         rows = np.searchsorted(table.ids, msg_ids)
         sizes = np.zeros(len(rows), np.int64)
-        sizes[there] = table.sizes[rows[there]]
-        before = np.cumsum(sizes) - sizes
+        sizes[is_present] = table.sizes[rows[is_present]]
+        bytes_before = np.cumsum(sizes) - sizes
         start = 0
         while start < len(rows):
-            stop = max(int(np.searchsorted(before, before[start] + AHEAD_BYTES)), start + 1)
-            found = self._read_rows(table, rows[start:stop][there[start:stop]])
-            for is_there, msg_id in zip(there[start:stop].tolist(), msg_ids[start:stop].tolist(), strict=True):
-                yield next(found) if is_there else UnknownMessageError(msg_id.ljust(MSG_ID_BYTES, b"\0").hex())
+            stop = max(int(np.searchsorted(bytes_before, bytes_before[start] + AHEAD_BYTES)), start + 1)
+            bodies = self._read_rows(table, rows[start:stop][is_present[start:stop]])
+            for present, msg_id in zip(is_present[start:stop].tolist(), msg_ids[start:stop].tolist(), strict=True):
+                yield next(bodies) if present else UnknownMessageError(msg_id.ljust(MSG_ID_BYTES, b"\0").hex())
             start = stop
 
     def read_uniform(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
@@ -198,8 +198,8 @@ class StoreReader:
             return None
         records = np.empty((len(rows), size), np.uint8)
         for number in distinct(files).tolist():
-            here = files == number
-            low, high = int(offsets[here].min()), int(offsets[here].max()) + size
+            in_file = files == number
+            low, high = int(offsets[in_file].min()), int(offsets[in_file].max()) + size
             if high - low > AHEAD_BYTES:
                 return None
             try:
@@ -208,7 +208,7 @@ class StoreReader:
                 return None
             if len(window) < high - low:
                 return None
-            records[here] = np.lib.stride_tricks.sliding_window_view(window, size)[offsets[here] - low]
+            records[in_file] = np.lib.stride_tricks.sliding_window_view(window, size)[offsets[in_file] - low]
         header = np.frombuffer(HEADER.pack(size - UNCOUNTED_BYTES, b""), np.uint8)[:-MSG_ID_BYTES]
         ids = np.ascontiguousarray(msg_ids).view(np.uint8).reshape(len(rows), MSG_ID_BYTES)
         start, stop = len(header), HEADER.size
@@ -237,13 +237,13 @@ class StoreReader:
 
     def hidden(self, name: str) -> Iterator[Record]:
         """The messages that were found in that file and that no scan reached, in the order of the file."""
-        if (found := self._found.get(name)) is not None:
-            columns = found.offsets.tolist(), found.sizes.tolist(), found.msg_ids.tolist()
+        if (records := self._found.get(name)) is not None:
+            columns = records.offsets.tolist(), records.sizes.tolist(), records.msg_ids.tolist()
             for offset, size, msg_id in zip(*columns, strict=True):
                 yield Record(offset, size, msg_id.ljust(MSG_ID_BYTES, b"\0"), True)
 
     def has_hidden(self, name: str) -> bool:
-        """Whether messages were found in that file that no scan reached; only those are known that were asked for."""
+        """Whether messages were found in that file that no scan reached; only for ids that were requested."""
         return name in self._found
 
     def has_all_needed(self) -> bool:
@@ -277,38 +277,38 @@ class StoreReader:
         if self._needed is not None:
             needed, self._needed = self._needed, _nothing
             msg_ids = needed()
-        wanted = distinct(np.asarray(msg_ids, _ID))
-        wanted = wanted[~_among(wanted, self._searched) & ~self._scanned(wanted)]
-        if not len(wanted):
+        sought = distinct(np.asarray(msg_ids, _ID))
+        sought = sought[~_among(sought, self._searched) & ~self._scanned(sought)]
+        if not len(sought):
             return False
-        self._searched = np.union1d(self._searched, wanted)
-        count = len(wanted)
-        hidden = _Table(wanted, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        self._searched = np.union1d(self._searched, sought)
+        count = len(sought)
+        hidden = _Table(sought, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
         is_found = np.zeros(count, np.bool_)
         for number, last in reversed(self._broken.items()):
             handle = self._files.open_read(self._handles.path(number))
             try:
-                found = search(handle, wanted, last=last)
+                records = search(handle, sought, last=last)
             finally:
                 handle.close()
-            for msg_id, offset, other in found.ambiguous:
+            for msg_id, offset, other in records.ambiguous:
                 self._note_ambiguous(msg_id, number, offset, str(other))
-            rows = np.searchsorted(wanted, found.msg_ids)
+            rows = np.searchsorted(sought, records.msg_ids)
             is_new = ~is_found[rows]
-            self._compare(hidden, rows[~is_new], number, found.rows(~is_new))
-            found, rows = found.rows(is_new), rows[is_new]
-            if len(found):
+            self._compare(hidden, rows[~is_new], number, records.rows(~is_new))
+            records, rows = records.rows(is_new), rows[is_new]
+            if len(records):
                 is_found[rows] = True
-                hidden.files[rows], hidden.offsets[rows], hidden.sizes[rows] = number, found.offsets, found.sizes
-                before = self._found.get(file_name(number))
-                self._found[file_name(number)] = found if before is None else found.merged(before)
+                hidden.files[rows], hidden.offsets[rows], hidden.sizes[rows] = number, records.offsets, records.sizes
+                previous = self._found.get(file_name(number))
+                self._found[file_name(number)] = records if previous is None else records.merged(previous)
         self._missing += int((~is_found).sum())
         self._table = _merged([self._table, hidden.rows(is_found)] if is_found.any() else [self._table])
         return bool(is_found.any())
 
-    def _compare(self, hidden: _Table, rows: npt.NDArray[np.intp], number: int, found: FoundRecords) -> None:
+    def _compare(self, hidden: _Table, rows: npt.NDArray[np.intp], number: int, records: FoundRecords) -> None:
         """Note which of the records that a file has again differ from those that a younger file has."""
-        for row, offset, size in zip(rows.tolist(), found.offsets.tolist(), found.sizes.tolist(), strict=True):
+        for row, offset, size in zip(rows.tolist(), records.offsets.tolist(), records.sizes.tolist(), strict=True):
             first, at = int(hidden.files[row]), int(hidden.offsets[row])
             if size != hidden.sizes[row] or (
                 self._handles.pread(first, size, at) != self._handles.pread(number, size, offset)
@@ -339,7 +339,7 @@ class StoreReader:
         columns = (column[order].tolist() for column in (files, offsets, sizes))
         places = [Location(*place) for place in zip(*columns, strict=True)]
         ids = [msg_id.ljust(MSG_ID_BYTES, b"\0") for msg_id in table.ids[rows].tolist()]
-        found: list[bytes | WarrenError] = [b""] * len(rows)
+        bodies: list[bytes | WarrenError] = [b""] * len(rows)
         for run in runs(list(zip(places, order.tolist(), strict=True))):
             number, start, _ = run[0][0]
             path = self._handles.path(number)
@@ -347,15 +347,15 @@ class StoreReader:
                 data = self._handles.pread(number, max(at + size for (_, at, size), _ in run) - start, start)
             except StorageError as error:
                 for _, position in run:
-                    found[position] = error
+                    bodies[position] = error
                 continue
             for (_, offset, size), position in run:
                 record = data[offset - start : offset - start + size]
                 try:
-                    found[position] = self._decode(record, ids[position], path, offset, size)
+                    bodies[position] = self._decode(record, ids[position], path, offset, size)
                 except DataError as error:
-                    found[position] = error
-        return iter(found)
+                    bodies[position] = error
+        return iter(bodies)
 
     def _read_row(self, row: int, msg_id: bytes) -> bytes:
         number, offset, size = (
@@ -400,11 +400,11 @@ def _nothing() -> Ids:
 
 
 def _among(ids: Ids, ordered: Ids) -> npt.NDArray[np.bool_]:
-    """Which of the ids are among these."""
+    """Return which of the ids are in ``ordered``."""
     if not len(ordered):
         return np.zeros(len(ids), np.bool_)
-    found: npt.NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids
-    return found
+    is_member: npt.NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids
+    return is_member
 
 
 def _merged(parts: list[_Table]) -> _Table:
@@ -422,7 +422,7 @@ def _merged(parts: list[_Table]) -> _Table:
 
 
 def _sorted_table(ids: bytearray, numbers: array[int], offsets: array[int], sizes: array[int]) -> _Table:
-    """Sort by id and keep of equal ones the last. Column by column: all of them twice would be too much at once."""
+    """Sort by id and keep the last of equal ones. Column by column, to save memory."""
     unsorted = np.frombuffer(ids, _ID)
     order = np.argsort(unsorted, kind="stable")
     ordered = unsorted[order]

@@ -214,16 +214,16 @@ def encode_table(objects: Iterable[TableObject]) -> bytes:
 
     Raises ``ValueError`` if they take more than DETS can hold, nearly 2 GiB.
     """
-    held = list(objects)
-    slots = slots_for(len(held))
+    table_objects = list(objects)
+    slots = slots_for(len(table_objects))
     segments = slots // SEGMENT_SLOTS
     parts = -(-segments // PART_SEGMENTS)
     parts_end = _FIRST_POSITION + parts * _PART_BYTES
     base = parts_end + segments * _SEGMENT_BYTES
-    collections = _encode_collections(held, slots)
+    collections = _encode_collections(table_objects, slots)
     blocks_end = base + sum(1 << log2 for log2, _, _ in collections)
     if blocks_end > _BLOCK_SPACE - _RESERVED:
-        raise ValueError(f"{len(held)} objects, {blocks_end} bytes, are more than a DETS file holds")
+        raise ValueError(f"{len(table_objects)} objects, {blocks_end} bytes, are more than a DETS file holds")
 
     slot_table = bytearray(segments * _SEGMENT_BYTES)
     blocks: list[bytes] = []
@@ -239,7 +239,7 @@ def encode_table(objects: Iterable[TableObject]) -> bytes:
     header = Header(
         free_lists_position=free_lists_position,
         slots=slots,
-        objects=len(held),
+        objects=len(table_objects),
         base=base,
         block_counts=tuple(counts[log2] for log2 in range(_SMALLEST_BLOCK_LOG2, 32)),
     ).encode()
@@ -256,9 +256,11 @@ def _encode_collections(held: list[TableObject], slots: int) -> list[tuple[int, 
     for held_object in held:
         by_slot[slot_of(held_object.key_hash, slots)].append(held_object)
     collections = []
-    for slot, together in by_slot.items():
-        together.sort(key=lambda held_object: held_object.key)
-        body = b"".join(_U32.pack(_U32.size + len(one.term)) + one.term for one in together)
+    for slot, slot_objects in by_slot.items():
+        slot_objects.sort(key=lambda held_object: held_object.key)
+        body = b"".join(
+            _U32.pack(_U32.size + len(table_object.term)) + table_object.term for table_object in slot_objects
+        )
         size = _COLLECTION.size + len(body)
         collections.append((_block_log2(size), slot, _COLLECTION.pack(size, _ACTIVE) + body))
     collections.sort(key=lambda collection: (-collection[0], collection[1]))
@@ -274,11 +276,11 @@ def _encode_free_lists(base: int, end: int) -> bytes:
     """Return the free lists of a table whose blocks end at ``end``: after it one free block of each size that is needed
     to reach the next larger one, up to the end of the space."""
     records: list[bytes] = []
-    taken = end - base
-    while taken < _BLOCK_SPACE:
-        size = taken & -taken or _BLOCK_SPACE
-        records.append(_FREE_LIST.pack(_FREE_LIST.size, _FREE, size.bit_length(), base + taken))
-        taken += size
+    used = end - base
+    while used < _BLOCK_SPACE:
+        size = used & -used or _BLOCK_SPACE
+        records.append(_FREE_LIST.pack(_FREE_LIST.size, _FREE, size.bit_length(), base + used))
+        used += size
     return b"".join(records) + _FREE_LISTS_END.pack(_FREE_LISTS_END.size, _FREE, _END_OF_FREE_LISTS)
 
 
@@ -307,10 +309,10 @@ def read_table(data: bytes, path: str) -> Table:
 
 
 def surviving_terms(data: bytes, path: str) -> Iterator[bytes]:
-    """The terms of all objects in a file that need not have been closed, in the order of their places.
+    """Yield the terms of all objects in a file that need not have been closed, in the order of their places.
 
-    Slots are not asked, which such a file may not have yet: every block that is taken is looked at, as the repair does
-    with which such a file is opened. What is damaged is left out; raises :class:`DataError` for no DETS file at all.
+    An open file may not have slots yet, so every used block is read, as in the repair that opens such a file. Damaged
+    objects are left out. Raises :class:`DataError` if it is not a DETS file.
     """
     position = _header_fields(data, path)[-1] or _FIRST_POSITION
     while position + _COLLECTION.size <= len(data):
@@ -333,7 +335,7 @@ class _Space:
     claimed: bytearray
 
     def claim(self, position: int, size: int, pointer_offset: int, what: str) -> None:
-        """Take ``size`` bytes from ``position`` for ``what``; raises where the pointer to it cannot be right."""
+        """Take ``size`` bytes from ``position`` for ``what``; raises :class:`DataError` if the pointer is invalid."""
         end = position + size
         if position < _FIRST_POSITION or end > len(self.claimed):
             raise DataError(self.path, pointer_offset, f"a {what} of {size} bytes at {position}, outside the file")
@@ -368,7 +370,7 @@ def _read_collection(space: _Space, slot: int, position: int, size: int) -> Iter
 
 
 def _read_objects(data: bytes, path: str, position: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """The terms in a collection, and where they begin; raises :class:`DataError` at one that does not fit into it."""
+    """Yield the terms in a collection, with their offsets. Raises :class:`DataError` if one exceeds it."""
     end = position + size
     position += _COLLECTION.size
     while position < end:

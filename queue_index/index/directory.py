@@ -118,8 +118,8 @@ def parse_vhost_config(data: bytes, path: str) -> int:
 
 
 def parse_deliver_with_publish(data: bytes) -> bool:
-    """Whether positions in a vhost of that ``.config`` have their deliver record from the beginning, as RabbitMQ 3.10
-    wants it: so in every directory but those that say otherwise."""
+    """Whether positions in a vhost with that ``.config`` have a deliver record from the beginning, as in RabbitMQ 3.10.
+    This is the default."""
     return _DELIVERS_LATER.search(_without_comments(data)) is None
 
 

@@ -1,6 +1,6 @@
-"""What the files of an index say about a segment's positions, in columns.
+"""A segment's positions according to the files of an index, in columns.
 
-:class:`SegmentEntries` has what one file says about each position: its facts (:mod:`warren.queue_index.index.facts`),
+:class:`SegmentEntries` holds for each position, as one file has it: its facts (:mod:`warren.queue_index.index.facts`),
 and where its message is. Contents that a sound file cannot have are a :class:`Finding`.
 """
 
@@ -136,7 +136,7 @@ def _first_of_each(numbers: Ints) -> Ints:
 
 
 def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[int, SegmentEntries], list[Finding]]:
-    """A journal file's records by segment; what was published, delivered and acked within it is gone."""
+    """Group a journal file's records by segment; positions published, delivered and acked within it are dropped."""
     segments: dict[int, SegmentEntries] = {}
     columns_of_seq_ids = (columns.publish_numbers, columns.delivers, columns.acks)
     end = max(int(seq_ids.max(initial=-1)) for seq_ids in columns_of_seq_ids) + 1

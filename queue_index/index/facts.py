@@ -1,4 +1,4 @@
-"""What is known about each position of a segment, and how the journal and the segment file add up.
+"""The facts about each position of a segment, and how the journal and the segment file add up.
 
 An *entry* is a set of three facts, as bits: PUBLISHED, DELIVERED, ACKED. The segment file knows some of them, the
 journal the others; a position is *unacked* if it is published and not acked. Three tables hold all possible pairs; a
@@ -28,7 +28,7 @@ IMPOSSIBLE: Final = 255
 
 
 class Table:
-    """What comes of each pair of sets of facts: of two, or of two columns of them."""
+    """The result for each pair of sets of facts; also for two columns of them."""
 
     def __init__(self, cases: Mapping[tuple[int, int], int]) -> None:
         self._cases = cases
@@ -43,7 +43,7 @@ class Table:
         return np.frombuffer(b"".join(map(self.by_left, range(8))), np.uint8).reshape(8, 8).T
 
     def by_left(self, right: int) -> bytes:
-        """What comes of each set of facts with ``right``."""
+        """Return the result of each set of facts with ``right``."""
         return bytes([self._cases.get((left, right), IMPOSSIBLE) for left in range(8)])
 
 
@@ -75,7 +75,7 @@ MINUS: Final = Table(
     {
         # (in the journal, in the segment): left in the journal
         **{(NOTHING, segment): NOTHING for segment in (NOTHING, _P, _P | _D, _P | _D | _A)},
-        # the segment has heard nothing of it
+        # the segment file has no record of it
         (_P, NOTHING): _P,
         (_P | _D, NOTHING): _P | _D,
         # the flush that crashed had written it

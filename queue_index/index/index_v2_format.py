@@ -104,7 +104,7 @@ Entries = npt.NDArray[np.void]
 
 @attrs.frozen
 class SegmentHeader:
-    """What stands at the beginning of either file."""
+    """The header of either file."""
 
     first: int
     """Its first position."""
@@ -128,8 +128,8 @@ def decode_header(data: bytes, magic: int, path: str) -> SegmentHeader:
     another magic or version, or too few bytes."""
     if len(data) < HEADER_SIZE:
         raise DataError(path, 0, f"{len(data)} bytes, which is shorter than a header")
-    found, version, first, end, reserved = _HEADER.unpack_from(data)
-    if found != magic:
+    actual_magic, version, first, end, reserved = _HEADER.unpack_from(data)
+    if actual_magic != magic:
         raise DataError(path, 0, f"begins with {data[:4].hex()}, not with {magic:08x}")
     if version != VERSION:
         raise DataError(path, 4, f"version {version}, not {VERSION}")
@@ -188,9 +188,9 @@ def message_of(record: bytes, length: int) -> bytes | str:
     """Return the message in a record whose length is ``length`` according to the index; otherwise what is wrong."""
     if len(record) != RECORD_HEAD_SIZE + length:
         return f"{len(record)} bytes, where a record of {length} bytes should be"
-    found, flags, checksum, _ = _RECORD_HEAD.unpack_from(record)
-    if found != length:
-        return f"the record is of {found} bytes, the index says {length}"
+    stored_length, flags, checksum, _ = _RECORD_HEAD.unpack_from(record)
+    if stored_length != length:
+        return f"the record is of {stored_length} bytes, the index says {length}"
     message = record[RECORD_HEAD_SIZE:]
     if flags & CHECKSUM and checksum_of(message) != checksum:
         return f"the checksum is {checksum_of(message):04x}, the record says {checksum:04x}"
@@ -198,7 +198,7 @@ def message_of(record: bytes, length: int) -> bytes | str:
 
 
 def strange_head(head: bytes) -> str | None:
-    """What no broker writes in a record's head, though all of them read it."""
+    """Return what no broker writes in a record's head, although all of them accept it."""
     _, flags, checksum, unused = _RECORD_HEAD.unpack_from(head)
     if flags & ~CHECKSUM or unused:
         return f"flags {flags:#04x} and {unused:#04x}, which are not known"

@@ -53,7 +53,7 @@ def _first_lost_part(data: bytes, columns: Columns) -> int | None:
 
 
 def _first_lost_head(data: bytes, columns: Columns) -> int | None:
-    """Where the first record begins whose head, or a part of it, was in a sector that a power loss has taken.
+    """Return the start of the first record whose head was, at least in part, in a sector lost in a power loss.
 
     Zeros are the head of a persistent publish of seq_id 0, which in a sound journal is the first record or none; and
     without its first bytes any record's head is that of a publish. What follows was not synced either.

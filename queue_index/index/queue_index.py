@@ -323,7 +323,7 @@ class QueueIndex:
             self._files.sync_directory(self.path)  # a process that died may have named it, and not come to that
 
     def go_on_at(self, size: int, records: bytes = b"") -> None:
-        """Append to the journal that a stop left, after its first ``size`` bytes; the rest is not records.
+        """Continue the journal that a stop left, after its first ``size`` bytes; the rest are not records.
 
         ``records`` are written at once; the index knows their contents, or will.
         """
@@ -336,7 +336,7 @@ class QueueIndex:
                 self.write_out()
 
     def write_out(self) -> None:
-        """Pass what waits to the operating system: it then survives the process.
+        """Write the waiting records: they then survive the process.
 
         Raises :class:`NoRoomError` if the disk is full: everything keeps waiting, and the index goes on.
         """
@@ -347,7 +347,7 @@ class QueueIndex:
                 self.safe_ticket = self.written_ticket
 
     def sync(self) -> None:
-        """Make what was written as safe as this index is configured to."""
+        """Write the waiting records, and sync the journal if this index is configured to."""
         self.write_out()
         with _Writing(self):
             if self.syncs and self.safe_ticket < self.written_ticket:
@@ -392,7 +392,9 @@ class QueueIndex:
             self.flush(even_if_clean=even_if_clean)
 
     def _flush(self) -> None:
-        late = self.settings.deliver_with_publish and any(one.acks_late_delivers for one in self.segments.values())
+        late = self.settings.deliver_with_publish and any(
+            segment.acks_late_delivers for segment in self.segments.values()
+        )
         if late:  # a crash must not leave a deliver alone in the journal, and in the segment the ack too
             with contextlib.suppress(NoRoomError):
                 self.write_out()
@@ -426,7 +428,7 @@ class QueueIndex:
         self.safe_ticket = self.written_ticket
 
     def _note_flushed(self, segment: SegmentJournal) -> None:
-        """Of the segment that was read last, what was appended is known; but not where a new publish stands."""
+        """Update the cached segment for appended records; a new publish invalidates it, as its offset is unknown."""
         if self._last_read is not None and self._last_read[0] == segment.number:
             file = self._last_read[1]
             if segment.written:
@@ -468,7 +470,7 @@ class QueueIndex:
         return self._uncut_end
 
     def next_known(self, seq_id: int, end: int) -> int:
-        """The first position, from ``seq_id`` on, of a segment that is known; ``end`` where none begins below."""
+        """Return the first position, from ``seq_id`` on, of a known segment; ``end`` if none begins below it."""
         size = self.segment_entry_count
         firsts = (number * size for number in self.segments if seq_id <= number * size < end)
         return min(firsts, default=end)
@@ -483,7 +485,7 @@ class QueueIndex:
         return runs
 
     def read_some(self, start: int, end: int, limit: int, *, embedded: bool = False) -> tuple[list[Run], int]:
-        """The first unacked messages of ``start … end-1``, a part of one segment, at most ``limit`` of them.
+        """Return the first unacked messages of ``start … end-1``, a part of one segment, at most ``limit``.
 
         Also returns the seq_id before which there are no others. ``embedded``: only messages with payloads count.
         """
@@ -494,7 +496,7 @@ class QueueIndex:
     def _read_segment(
         self, number: int, low: int, high: int, limit: int, *, embedded: bool = False
     ) -> tuple[list[Run], int]:
-        """At most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
+        """Return at most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
         import numpy as np
 
         from warren.queue_index.index.segment_file import published, read_segment, scan_segment
@@ -509,21 +511,21 @@ class QueueIndex:
         else:
             file = read_segment(self._files, path, size)
         facts = self.together(segment, file)
-        wanted = (facts & (PUBLISHED | ACKED)) == PUBLISHED
-        wanted[:low] = False
-        wanted[high:] = False
+        selected = (facts & (PUBLISHED | ACKED)) == PUBLISHED
+        selected[:low] = False
+        selected[high:] = False
         in_file = published(file.entries)
         if limit < high - low:
-            counted = wanted & ~(in_file & (file.entries.embedded == 0)) if embedded else wanted
+            counted = selected & ~(in_file & (file.entries.embedded == 0)) if embedded else selected
             if len(beyond := np.flatnonzero(counted)[limit:]):
                 high = int(beyond[0])
-                wanted[high:] = False
+                selected[high:] = False
         self._last_read = (number, file) if high < size else None
-        whole = file if file.is_whole else file.part(self._files, path, wanted & in_file)
-        runs = whole.runs(number * size, wanted & in_file, facts)
+        whole = file if file.is_whole else file.part(self._files, path, selected & in_file)
+        runs = whole.runs(number * size, selected & in_file, facts)
         for written in segment.written:
             if written.rel_seq < high and written.end > low:
-                runs += written.runs(number * size, wanted & ~in_file, facts & DELIVERED > 0)
+                runs += written.runs(number * size, selected & ~in_file, facts & DELIVERED > 0)
         runs.sort(key=lambda run: run.start)
         return runs, high
 
@@ -574,9 +576,9 @@ class QueueIndex:
         self.abandon()
         files = self._files
         if files.is_directory(self.path):
-            found = files.list(self.path)
-            segments = [name for name in found if names.segment_number(name) is not None]
-            for part in (segments, [names.JOURNAL_NAME] if names.JOURNAL_NAME in found else []):
+            file_names = files.list(self.path)
+            segments = [name for name in file_names if names.segment_number(name) is not None]
+            for part in (segments, [names.JOURNAL_NAME] if names.JOURNAL_NAME in file_names else []):
                 for name in part:
                     files.delete(f"{self.path}/{name}")
                 if part and self.syncs:
@@ -611,10 +613,10 @@ class QueueIndex:
 
 
 class _Writing:
-    """Refuse to go on after a write or a sync that failed: it is unknown what of it is on the disk.
+    """Refuse further use after a failed write or sync: it is unknown how much of it is on the disk.
 
-    Appending after a torn record would make all that follows unreadable, and a later fsync that succeeds proves
-    nothing about the one that failed. What the files hold is whole: recover from them.
+    Appending after a torn record would make all later records unreadable, and a later successful fsync proves nothing
+    about the failed one. The files are consistent: recover from them.
     """
 
     __slots__ = ("_index",)

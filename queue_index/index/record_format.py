@@ -167,7 +167,7 @@ class _Collector:
         self.single_shorts: list[tuple[int, int]] = []
 
     def take_singles(self, data: bytes, positions: list[int], base: int) -> None:
-        """Publishes that were found one by one in ``data``, which begins at ``base`` of the file."""
+        """Add publishes that were read one by one from ``data``, which begins at ``base`` of the file."""
         import numpy as np
 
         from warren.storage.strided import gather
@@ -186,7 +186,9 @@ class _Collector:
         from warren.storage.columns import is_rising
 
         for kind in self.shorts:
-            self.shorts[kind].append(np.array([n for k, n in self.single_shorts if k == kind], np.int64))
+            self.shorts[kind].append(
+                np.array([number for record_kind, number in self.single_shorts if record_kind == kind], np.int64)
+            )
         empty = np.empty(0, np.int64)
         joined = [np.concatenate(column) for column in zip(*self.publishes, strict=True)] or [
             empty,
@@ -195,7 +197,7 @@ class _Collector:
             empty,
         ]
         if not is_rising(joined[2]):
-            in_file_order = np.argsort(joined[2], kind="stable")  # quick where they nearly are
+            in_file_order = np.argsort(joined[2], kind="stable")  # fast if they nearly are in order
             joined = [column[in_file_order] for column in joined]
         shorts = [np.concatenate(parts) for parts in self.shorts.values()]
         return Columns(
@@ -211,7 +213,7 @@ class _Collector:
 
 
 class Parser:
-    """Reads one file's records, window by window: ``feed`` what comes next, then ask for ``columns``.
+    """Reads one file's records, window by window: ``feed`` the next window, finally call ``columns``.
 
     ``feed`` returns how many bytes it consumed; the rest belongs in front of the next window.
     """
@@ -224,13 +226,13 @@ class Parser:
 
     @property
     def finished(self) -> bool:
-        """Whether no more records can be read after what was consumed."""
+        """Whether reading has ended: no more records follow the consumed bytes."""
         return self._reason is not None
 
     def columns(self) -> Columns:
         return self._collected.columns(self._base, self._reason or "complete")
 
-    def feed(self, data: bytes, *, final: bool) -> int:  # noqa: PLR0912, PLR0915 - one loop: a call a record is too many
+    def feed(self, data: bytes, *, final: bool) -> int:  # noqa: PLR0912, PLR0915 - one loop: a call per record is slow
         layout, collected = self._layout, self._collected
         head_size, mask = layout.head_size, (1 << layout.number_bits) - 1
         publish_size, read_size = head_size + BODY_SIZE, _U32.unpack_from
@@ -318,18 +320,18 @@ class Parser:
             rows = min(guess, available)
             matrix = np.frombuffer(data, np.uint8, rows * unit, position).reshape(rows, unit)
             heads = matrix[:, :head_size].copy().view(head_dtype).ravel().astype(np.uint64)
-            same = heads >> np.uint64(shift) == kind
+            alike = heads >> np.uint64(shift) == kind
             size_at = head_size + BODY_SIZE - 4
-            same &= (matrix[:, size_at : size_at + 4] == matrix[0, size_at : size_at + 4]).all(axis=1)
+            alike &= (matrix[:, size_at : size_at + 4] == matrix[0, size_at : size_at + 4]).all(axis=1)
             if layout.zero_record_ends and kind == 0:
-                same &= heads != 0
-                same[0] = True  # the caller has looked at this one itself
+                alike &= heads != 0
+                alike[0] = True  # the caller has looked at this one itself
             numbers = heads & np.uint64(mask)
             for index, short in enumerate(shorts):
                 at = record_size + index * head_size
                 follower_heads = matrix[:, at : at + head_size].copy().view(head_dtype).ravel().astype(np.uint64)
-                same &= follower_heads == (numbers | np.uint64(short << shift))
-            taken = rows if same.all() else int(np.argmin(same))
+                alike &= follower_heads == (numbers | np.uint64(short << shift))
+            taken = rows if alike.all() else int(np.argmin(alike))
             if taken < rows or rows == available:
                 break
             guess *= 8
@@ -354,8 +356,8 @@ class Parser:
             count = min(guess, available)
             heads = np.frombuffer(data, layout.head, count, position).astype(np.uint64)
             kinds = heads >> np.uint64(layout.number_bits)
-            short = np.isin(kinds, layout.short_kinds)
-            taken = count if short.all() else int(np.argmin(short))
+            is_short = np.isin(kinds, layout.short_kinds)
+            taken = count if is_short.all() else int(np.argmin(is_short))
             if taken < count or count == available:
                 break
             guess *= 8

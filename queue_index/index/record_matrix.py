@@ -2,11 +2,11 @@
 
 The messages of one publisher differ in their seq_ids, ids, expiries and bodies, and perhaps in their sizes and
 properties. :class:`ColumnRecords` keeps these columns, which cost next to nothing while the messages are in RAM anyway,
-until the records are wanted: when the journal is written, and when the segment is. A :class:`RecordMatrix` makes them.
+until the records are needed: when the journal is written, and when the segment is. A :class:`RecordMatrix` makes them.
 
-Where all records have one length they are the rows of one matrix (:class:`_PublishMatrix`), where not they are joined
-of rows and bodies by turns (:class:`_FrameMatrix`). The constant columns of a matrix stay, warm in the cache, from
-batch to batch, and the others are filled in.
+If all records have one length, they are the rows of one matrix (:class:`_PublishMatrix`); otherwise rows and bodies
+are joined alternately (:class:`_FrameMatrix`). The constant columns of a matrix are kept from batch to batch, warm in
+the cache, and the others are filled in.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ MatrixShape = tuple[Envelope | None, int | None, str, int]
 
 
 class _Matrix:
-    """Rows of bytes, and columns of them by where they stand and what they are."""
+    """Rows of bytes, with columns by offset and type."""
 
     __slots__ = ("_rows", "shape")
 
@@ -216,7 +216,7 @@ class _PublishMatrix(_Matrix):
         super().__init__(shape, bytes(layout.head_size) + body + bytes(layout.head_size * shorts), room)
         head_size = layout.head_size
         self._heads = self.column(0, layout.head)
-        self._shorts = [self.column(head_size + len(body) + head_size * each, layout.head) for each in range(shorts)]
+        self._shorts = [self.column(head_size + len(body) + head_size * index, layout.head) for index in range(shorts)]
         self._ids = [self.column(head_size, f"V{MSG_ID_BYTES}")]
         self._expiries = self.column(head_size + MSG_ID_BYTES, ">u8")
         self._sizes = self.column(head_size + _SIZE_AT, ">u4") if size is None else None
@@ -250,9 +250,9 @@ class _PublishMatrix(_Matrix):
 
 
 class _FrameMatrix(_Matrix):
-    """What stands around bodies (or contents) of different lengths.
+    """The bytes around bodies (or contents) of different lengths.
 
-    A row is what stands between two of them: the end of the record before, and the beginning of the next one.
+    A row is the bytes between two of them: the end of one record, and the beginning of the next.
     """
 
     __slots__ = (
@@ -280,7 +280,7 @@ class _FrameMatrix(_Matrix):
         super().__init__(shape, row, room + 1)
         self._embedded_around = len(begin) + len(end)
         self._ids_behind = self.column(len(template.tail), f"V{MSG_ID_BYTES}")[1:]
-        self._shorts = [self.column(len(end) + head_size * each, layout.head)[1:] for each in range(shorts)]
+        self._shorts = [self.column(len(end) + head_size * index, layout.head)[1:] for index in range(shorts)]
         self._heads = self.column(at, layout.head)
         self._ids_before = self.column(at + head_size, f"V{MSG_ID_BYTES}")
         self._expiries = self.column(at + head_size + MSG_ID_BYTES, ">u8")
@@ -292,7 +292,7 @@ class _FrameMatrix(_Matrix):
         return count < len(self._rows)
 
     def records(self, records: ColumnRecords, heads: Column, short_heads: Column | None) -> bytes:
-        """Fill in all columns and join; ``short_heads``: of records that stand in descending order."""
+        """Fill in all columns and join; ``short_heads``: for records in descending order."""
         import numpy as np
 
         if records.terms is None:

@@ -1,7 +1,7 @@
 """A queue that works while its index is still being scanned.
 
-After a crash the first message is there as soon as the first segments have been read; the others are scanned on the
-way, or in idle time (:func:`recover_step`). Until the scan is through, the queue's counts cover only what was found so
+After a crash the first message can be fetched as soon as the first segments are read; the others are scanned on demand,
+or in idle time (:func:`recover_step`). Until the scan is complete, the queue's counts cover only the messages found so
 far; delta counts at least one message as long as a segment is left to scan, so that order is never lost.
 """
 

@@ -50,7 +50,7 @@ from warren.storage.errors import DataError, DiskFullError
 from warren.storage.filesystem import FileSystem, write_file
 
 _SHORT_JOURNAL_BYTES: Final = 64 << 10
-"""Up to here a journal need not be moved into segments: it goes on, as it would have done without the crash."""
+"""Up to this size a journal is not moved into segments: it is continued, as it would have been without the crash."""
 
 HasBody = Callable[[bytes], bool]
 """Whether the persistent store has a body of that msg_id."""
@@ -103,8 +103,8 @@ def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int,
         segment = SegmentJournal(number, index.segment_entry_count)
         segment.set_facts(entries.facts)
         _hold(segment, journal, entries)
-        known = entries.facts
-        segment.unacked = int((known & PUBLISHED > 0).sum()) - int(((known & (PUBLISHED | ACKED)) == ACKED).sum())
+        facts = entries.facts
+        segment.unacked = int((facts & PUBLISHED > 0).sum()) - int(((facts & (PUBLISHED | ACKED)) == ACKED).sum())
         index.segments[number] = segment
     for number, unacked in counts:
         if number not in index.segments:
@@ -119,10 +119,10 @@ def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int,
         index.go_on_at(journal.columns.end)
 
 
-def _have_equal_length(one: SegmentEntries, other: SegmentEntries) -> None:
-    """So that their columns can be put together."""
-    one.reach(len(other))
-    other.reach(len(one))
+def _have_equal_length(left: SegmentEntries, right: SegmentEntries) -> None:
+    """Extend the shorter one, so that their columns can be combined."""
+    left.reach(len(right))
+    right.reach(len(left))
 
 
 class DirtyRecovery:
@@ -168,10 +168,10 @@ class DirtyRecovery:
         self._release_journal()
 
     def take_found(self) -> tuple[int, int]:
-        """Messages, and their bytes, found since the last call; all of them persistent."""
-        found = self._found_messages, self._found_bytes
+        """Return the number of messages found since the last call, and their bytes; all are persistent."""
+        counts = self._found_messages, self._found_bytes
         self._found_messages = self._found_bytes = 0
-        return found
+        return counts
 
     @property
     def finished(self) -> bool:
@@ -233,11 +233,11 @@ class DirtyRecovery:
         self.needs_flush |= bool(lost.any() or late.any()) or not segment.unacked
 
     def _less_known(self, path: str, in_journal: Octets, in_file: Octets) -> Octets:
-        left: Octets = MINUS[in_journal, in_file]
-        if (left == IMPOSSIBLE).any():
-            rel_seq = int(np.argmax(left == IMPOSSIBLE))
+        remaining: Octets = MINUS[in_journal, in_file]
+        if (remaining == IMPOSSIBLE).any():
+            rel_seq = int(np.argmax(remaining == IMPOSSIBLE))
             raise DataError(path, None, f"rel_seq {rel_seq}: journal {in_journal[rel_seq]}, file {in_file[rel_seq]}")
-        return left
+        return remaining
 
     def _read_settled(self, path: str, in_journal: SegmentEntries | None) -> SegmentFile:
         """Return a segment, cut to the reliable part and synced, because the journal with the same records is cut soon.
@@ -275,17 +275,17 @@ class DirtyRecovery:
             handle.close()
 
     def _first_difference(self, file: SegmentFile, in_journal: SegmentEntries) -> int:
-        """Where the first publish stands that the journal has otherwise; without one, the end of what is good."""
+        """Return the offset of the first publish that differs from the journal's, else the end of the good part."""
         end = file.good_bytes
         for rel_seq in np.flatnonzero(in_journal.facts & file.entries.facts & PUBLISHED).tolist():
-            said, known = int(in_journal.body_at[rel_seq]), int(file.entries.body_at[rel_seq])
+            journal_at, file_at = int(in_journal.body_at[rel_seq]), int(file.entries.body_at[rel_seq])
             size = BODY_SIZE + int(in_journal.embedded[rel_seq])
-            if self._journal.data[said : said + size] != file.data[known : known + size]:
-                end = min(end, known - SEGMENT.head_size)
+            if self._journal.data[journal_at : journal_at + size] != file.data[file_at : file_at + size]:
+                end = min(end, file_at - SEGMENT.head_size)
         return end
 
     def _surviving(self, file: SegmentFile, segment: SegmentJournal, unacked: Bools) -> Bools:
-        """Return which unacked messages a restart keeps; count their bytes, and report which bodies are needed."""
+        """Return which unacked messages survive the restart; count their bytes, and report the needed bodies."""
         survives = np.zeros(len(unacked), np.bool_)
         in_file = published(file.entries)
         references: list[bytes] = []
@@ -326,15 +326,15 @@ class DirtyRecovery:
             self._on_references(references)
         return survives
 
-    def _repeat(self, number: int, in_journal: Octets, told_twice: Bools, lost: Bools, late: Bools) -> None:
-        """Have the journal's file say too what the next flush writes of positions that file and journal both speak of.
+    def _repeat(self, number: int, in_journal: Octets, in_both: Bools, lost: Bools, late: Bools) -> None:
+        """Repeat in the journal's file what the next flush writes for positions in both the segment and the journal.
 
-        Should that flush be cut short, the journal must not have less of them than the segment: RabbitMQ 3.10 cannot
-        put these together.
+        If that flush is interrupted, the journal must not have fewer records of them than the segment: RabbitMQ 3.10
+        cannot combine these.
         """
         first = number * self._index.segment_entry_count
-        delivers = told_twice & (lost | late) & (in_journal & DELIVERED == 0)
-        for kind, chosen in ((DELIVER, delivers), (ACK, told_twice & lost)):
+        delivers = in_both & (lost | late) & (in_journal & DELIVERED == 0)
+        for kind, chosen in ((DELIVER, delivers), (ACK, in_both & lost)):
             if chosen.any():
                 self._repeated.append(journal_shorts(kind, first + np.flatnonzero(chosen)))
 

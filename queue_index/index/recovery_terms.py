@@ -35,7 +35,7 @@ _UNDEFINED = Atom("undefined")
 
 @attrs.frozen
 class RecoveryTerms:
-    """What stands of one queue directory; ``None`` is what does not stand there."""
+    """The terms of one queue directory; ``None``: missing."""
 
     segments: tuple[tuple[int, int], ...]
     """Number of a segment, and how many of its messages are unacked, transient ones and the journal's included."""
@@ -43,7 +43,7 @@ class RecoveryTerms:
     next_deliver_seq_id: int | None
     """A message below this has been delivered: it comes back redelivered."""
     persistent_ref: bytes | None
-    """By which the store knows the queue: 16 bytes."""
+    """The id under which the store knows the queue: 16 bytes."""
     persistent_count: int | None
     """Persistent messages, ready and pending."""
     persistent_bytes: int | None
@@ -53,9 +53,9 @@ class RecoveryTerms:
 
     @property
     def is_blank(self) -> bool:
-        """Whether they are whole and say that the queue is empty."""
-        whole = self.persistent_ref is not None and self.persistent_count == 0
-        return whole and not any(unacked for _, unacked in self.segments)
+        """Whether they are complete and the queue is empty."""
+        is_whole = self.persistent_ref is not None and self.persistent_count == 0
+        return is_whole and not any(unacked for _, unacked in self.segments)
 
 
 def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
@@ -65,7 +65,7 @@ def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
     :class:`DataError`, with ``path``, for a file that is damaged, was not closed properly or holds anything else.
     """
     table = read_table(data, path)
-    found: dict[str, RecoveryTerms] = {}
+    terms_by_name: dict[str, RecoveryTerms] = {}
     for stored in table.objects:
         try:
             characters, terms = _decode_object(stored)
@@ -76,10 +76,10 @@ def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
             raise DataError(
                 path, stored.file_offset, f"'{shortly(name)}' stands in slot {stored.slot}, where none looks for it"
             )
-        if name in found:
+        if name in terms_by_name:
             raise DataError(path, stored.file_offset, f"'{shortly(name)}' stands there twice")
-        found[name] = terms
-    return found
+        terms_by_name[name] = terms
+    return terms_by_name
 
 
 def v2_index_state(terms: RecoveryTerms, path: str) -> dict[int, int] | None:
@@ -92,8 +92,8 @@ def v2_index_state(terms: RecoveryTerms, path: str) -> dict[int, int] | None:
         case None:
             return None
         case (version, dict(segments)) if type(version) is int and version == V2_VERSION:
-            if all(_is_number(number) and _is_number(live) for number, live in segments.items()):
-                return {_number(number): _number(live) for number, live in segments.items()}
+            if all(_is_number(number) and _is_number(unacked) for number, unacked in segments.items()):
+                return {_number(number): _number(unacked) for number, unacked in segments.items()}
     raise DataError(path, None, f"a {V2_INDEX_STATE} that is not {{{V2_VERSION}, #{{Segment => Live}}}}")
 
 
@@ -127,7 +127,7 @@ def _encode_object(characters: bytes, terms: RecoveryTerms) -> TableObject:
 def _decode_object(stored: StoredObject) -> tuple[bytes, RecoveryTerms]:
     """The directory's name and terms; raises :class:`TermError` if the object holds anything else."""
     name, properties = _pair(decode(stored.term, max_inflated_bytes=0))  # DETS compresses nothing
-    if not isinstance(name, list) or not name or not all(_is_number(one) and one < 256 for one in name):
+    if not isinstance(name, list) or not name or not all(_is_number(code) and code < 256 for code in name):
         raise TermError("a key that is no directory's name")
     return bytes(name), _decode_properties(_list(properties))
 

@@ -37,7 +37,7 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.strided import gather, gather_rows
 
 _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
-_SMALL_FILE_BYTES: Final = 8 << 20  # what is read as it is, for its parts that are wanted next too
+_SMALL_FILE_BYTES: Final = 8 << 20  # read as a whole, as its other parts are likely to be read next
 
 
 @attrs.define(eq=False, repr=False)
@@ -57,7 +57,7 @@ class SegmentFile:
         return len(self.data) >= self.good_bytes
 
     def part(self, files: FileSystem, path: str, wanted: Bools) -> SegmentFile:
-        """Read the records of the wanted positions alone: as a file of nothing but their bodies."""
+        """Read only the records of the wanted positions: as a file that consists of their bodies."""
         entries = self.entries
         rel_seqs = np.flatnonzero(wanted)
         rel_seqs = rel_seqs[np.argsort(entries.body_at[rel_seqs], kind="stable")]
@@ -81,30 +81,32 @@ class SegmentFile:
         return SegmentFile(data, attrs.evolve(entries, body_at=body_at), len(data))
 
     def columns(self, rel_seqs: Ints) -> Batch:
-        """The messages published at these positions of the file."""
-        at = self.entries.body_at[rel_seqs]
+        """Return the messages published at these positions of the file."""
+        body_offsets = self.entries.body_at[rel_seqs]
         octets = np.frombuffer(self.data, np.uint8)
-        steps = np.diff(at)
-        if len(at) > 1 and steps[0] and (steps == steps[0]).all():
+        steps = np.diff(body_offsets)
+        if len(body_offsets) > 1 and steps[0] and (steps == steps[0]).all():
             step = int(steps[0])
-            low = min(int(at[0]), int(at[-1]))
-            rows = np.lib.stride_tricks.as_strided(octets[low:], (len(at), BODY_SIZE), (abs(step), 1), writeable=False)
+            low = min(int(body_offsets[0]), int(body_offsets[-1]))
+            rows = np.lib.stride_tricks.as_strided(
+                octets[low:], (len(body_offsets), BODY_SIZE), (abs(step), 1), writeable=False
+            )
             bodies = np.ascontiguousarray(rows if step > 0 else rows[::-1])
-            stop = int(at[-1]) + step
-            offsets: range | array[int] = range(int(at[0]) + BODY_SIZE, stop + BODY_SIZE, step)
+            stop = int(body_offsets[-1]) + step
+            offsets: range | array[int] = range(int(body_offsets[0]) + BODY_SIZE, stop + BODY_SIZE, step)
         else:
-            bodies = gather_rows(self.data, at, BODY_SIZE)
-            offsets = array("q", (at + BODY_SIZE).tobytes())
+            bodies = gather_rows(self.data, body_offsets, BODY_SIZE)
+            offsets = array("q", (body_offsets + BODY_SIZE).tobytes())
         lengths = self.entries.embedded[rel_seqs]
         total = int(lengths.sum())
         terms = None
         if total:
-            same = bool((lengths == lengths[0]).all())
-            terms = PackedTerms(self.data, offsets, int(lengths[0]) if same else array("q", lengths.tobytes()))
-            if total * 2 < len(self.data):  # most of the file is not asked for: do not hold it
+            is_uniform = bool((lengths == lengths[0]).all())
+            terms = PackedTerms(self.data, offsets, int(lengths[0]) if is_uniform else array("q", lengths.tobytes()))
+            if total * 2 < len(self.data):  # most of the file is not needed: do not hold it
                 terms = terms.part(0, len(terms))
         return Batch(
-            count=len(at),
+            count=len(body_offsets),
             ids=bodies[:, :16].tobytes(),
             sizes=_folded(self._possible(rel_seqs, bodies[:, 24:28].copy().view(">u4").ravel())),
             expiries=_folded(bodies[:, 16:24].copy().view(">u8").ravel()),
@@ -130,7 +132,7 @@ class SegmentFile:
         return sizes
 
     def runs(self, first_seq_id: int, wanted: Bools, facts: Octets) -> list[Run]:
-        """The wanted positions as runs. ``facts``: what file and journal know together."""
+        """Return the wanted positions as runs. ``facts``: those of file and journal together."""
         rel_seqs = np.flatnonzero(wanted)
         if not len(rel_seqs):
             return []

@@ -31,7 +31,7 @@ _WORTH_A_TABLE: Final = 16
 _ADDING: Final = {
     action: ADD.by_left(action).ljust(256, bytes([IMPOSSIBLE])) for action in (PUBLISHED, DELIVERED, ACKED)
 }
-"""For each action, what it makes of what is known: by a table of bytes a thousand messages are one step."""
+"""For each action, a translation table of facts: a thousand messages take one step."""
 _FIRST_FACTS: Final = 256
 """The initial number of positions with facts, because with ten thousand queues most are short."""
 
@@ -60,7 +60,7 @@ class Written:
         return matrix.segment_bytes(records, first, count, low, shorts)
 
     def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
-        """The wanted positions as runs; both masks are by rel_seq."""
+        """Return the wanted positions as runs; both masks are by rel_seq."""
         import numpy as np
 
         marks = wanted[self.rel_seq : self.end] * (1 + delivered[self.rel_seq : self.end].view(np.uint8))
@@ -152,7 +152,7 @@ def _octets(numbers: npt.NDArray[np.int64]) -> Octets:
 
 
 class SegmentJournal:
-    """One segment as the index knows it between flushes: its unacked messages, and what the journal holds of it."""
+    """One segment between flushes: the number of its unacked messages, and its records in the journal."""
 
     __slots__ = ("_facts", "_size", "_view", "number", "unacked", "written")
 
@@ -176,7 +176,7 @@ class SegmentJournal:
 
     @property
     def facts(self) -> Octets:
-        """What the journal knows, by rel_seq, as far as it knows anything; to be read only."""
+        """The journal's facts by rel_seq, up to the last one; read-only."""
         return self._array()
 
     def reach(self, count: int) -> None:
@@ -199,17 +199,17 @@ class SegmentJournal:
         self._array()[: len(facts)] = facts
 
     def add(self, action: int, low: int, high: int, step: int = 1) -> None:
-        """One action on each, or every ``step``-th, of the positions ``low … high-1``."""
+        """Apply one action to each, or every ``step``-th, of the positions ``low … high-1``."""
         facts = self._bytes(high)
-        known = facts[low:high:step].translate(_ADDING[action])
-        impossible = known.find(IMPOSSIBLE)
+        new_facts = facts[low:high:step].translate(_ADDING[action])
+        impossible = new_facts.find(IMPOSSIBLE)
         if impossible >= 0:
             raise self._impossible(action, low + impossible * step)
-        facts[low:high:step] = known
+        facts[low:high:step] = new_facts
         if action == PUBLISHED:
-            self.unacked += len(known)
+            self.unacked += len(new_facts)
         elif action == ACKED:
-            self.unacked -= len(known)
+            self.unacked -= len(new_facts)
 
     def _impossible(self, action: int, rel_seq: int) -> RuntimeError:
         return RuntimeError(f"action {action} on position {rel_seq} of segment {self.number}: {self.facts[rel_seq]}")
@@ -225,9 +225,9 @@ class SegmentJournal:
         self.written.append(Written(rel_seq, records))
 
     def segment_pieces(self, matrix: RecordMatrix) -> Iterator[Piece]:
-        """What a flush appends to the segment file: descending positions, of each publish, deliver, ack.
+        """Yield what a flush appends to the segment file: descending positions, of each publish, deliver, ack.
 
-        Each piece to be used before the next one is asked for.
+        Use each piece before requesting the next one.
         """
         import numpy as np
 
@@ -235,9 +235,9 @@ class SegmentJournal:
         pieces: list[tuple[int, int, int, Written | None]] = []
         for written in self.written:
             for low, high in _stretches(facts[written.rel_seq : written.end]):
-                known = int(facts[written.rel_seq + low])
-                if known & PUBLISHED:
-                    shorts = 1 if known & DELIVERED else 0
+                fact = int(facts[written.rel_seq + low])
+                if fact & PUBLISHED:
+                    shorts = 1 if fact & DELIVERED else 0
                     pieces.append((written.rel_seq + low, written.rel_seq + high, shorts, written))
         others = np.where(facts & PUBLISHED, NOTHING, facts)
         for low, high in _stretches(others):
@@ -255,13 +255,13 @@ class SegmentJournal:
         self._facts = self._view = None
 
     def _bytes(self, count: int) -> bytearray:
-        """The facts, of ``count`` positions at least."""
+        """Return the facts of at least ``count`` positions."""
         facts = self._facts
         if facts is not None and len(facts) >= count:
             return facts
-        known = b"" if facts is None else facts
-        size = min(self._size, max(count, 2 * len(known), _FIRST_FACTS))
-        self._facts = larger = bytearray(known).ljust(size, b"\0")
+        previous = b"" if facts is None else facts
+        size = min(self._size, max(count, 2 * len(previous), _FIRST_FACTS))
+        self._facts = larger = bytearray(previous).ljust(size, b"\0")
         self._view = None
         return larger
 

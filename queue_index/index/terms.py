@@ -90,7 +90,7 @@ class _Located:
     low: int
     high: int
     fits: npt.NDArray[np.bool_]
-    """Of which messages that is known."""
+    """The messages to which the offsets apply."""
     properties_at: Places
     properties_end: Places
     body_at: Places
@@ -101,11 +101,11 @@ class _Located:
         """Return ``None`` if it is not worth it, or the first message is not of the plain shape, or has no body."""
         low, high, packed = run.low, run.high, run.batch.terms
         if terms is not None or not isinstance(packed, PackedTerms):
-            whole = run.terms() if terms is None else terms
+            all_terms = run.terms() if terms is None else terms
             if run.count < _WORTH_COLUMNS:
                 return None
-            lengths = list(map(len, whole))
-            low, high, packed = 0, run.count, PackedTerms(b"".join(whole), [0, *accumulate(lengths[:-1])], lengths)
+            lengths = list(map(len, all_terms))
+            low, high, packed = 0, run.count, PackedTerms(b"".join(all_terms), [0, *accumulate(lengths[:-1])], lengths)
         return cls._like_the_first(packed, low, high) if high - low >= _WORTH_COLUMNS else None
 
     @classmethod
@@ -121,7 +121,7 @@ class _Located:
         tail, end = first[content.body_end : content.msg_id], first[content.end :]
         begins, lengths = packed.places(low, high), packed.lengths
         ends = begins + (lengths if isinstance(lengths, int) else np.asarray(lengths[low:high], np.int64))
-        # Where lengths lead astray, the last comparison finds it: what is looked at beyond the buffer does not matter.
+        # The last comparison detects wrong lengths, so bytes that are read beyond the buffer do not matter.
         properties_at = begins + (len(addresses) + LENGTH_BYTES)
         properties_end = properties_at + packed.numbers(properties_at - LENGTH_BYTES)
         body_at = properties_end + (len(to_body) + LENGTH_BYTES)
@@ -139,17 +139,17 @@ class _Located:
         blob, fits = self.terms.blob, self.fits
         all_fit = bool(fits.all())
         stops = (ends if all_fit else np.where(fits, ends, starts)).tolist()
-        found: list[bytes | T] = [blob[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
+        pieces: list[bytes | T] = [blob[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
         if not all_fit:
             for index in np.flatnonzero(~fits).tolist():
-                found[index] = otherwise(self.terms.one(self.low + index))
-        return found
+                pieces[index] = otherwise(self.terms.one(self.low + index))
+        return pieces
 
 
 def _body(term: bytes) -> bytes | None:
-    found = locate_addresses(term)
-    if found is not None:
-        return term[found.body_at : found.body_end]
+    located = locate_addresses(term)
+    if located is not None:
+        return term[located.body_at : located.body_end]
     try:
         return decode_message(term).body
     except MessageError:
@@ -157,8 +157,8 @@ def _body(term: bytes) -> bytes | None:
 
 
 def _properties(term: bytes) -> bytes:
-    found = locate_addresses(term)
-    return encode_properties(decode_message(term).properties) if found is None else found.properties
+    located = locate_addresses(term)
+    return encode_properties(decode_message(term).properties) if located is None else located.properties
 
 
 def _common_place(packed: PackedTerms) -> tuple[int, int] | None:

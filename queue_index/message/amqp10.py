@@ -65,7 +65,7 @@ _NUMBERS: Final = {
     )
 }  # fmt: skip
 _AS_IS: Final = {0x72: 4, 0x74: 4, 0x82: 8, 0x84: 8, 0x94: 16}
-"""Bytes of decimals, and of floats, which are kept as they are if they are not finite."""
+"""Sizes of decimals, which are kept as bytes, and of floats, which are if they are not finite."""
 _BOOLEAN: Final = 0x56
 _BYTES: Final = {
     0xA0: ("binary", 1), 0xA1: ("utf8", 1), 0xA3: ("symbol", 1),
@@ -260,7 +260,7 @@ _MOST_SHORT: Final = 255
 
 
 def encode_section(code: int, content: Term) -> bytes:
-    """A section as a broker writes it; raises :class:`MessageError` for what is no value."""
+    """Encode a section as a broker does; raises :class:`MessageError` for an invalid value."""
     return bytes([_DESCRIBED, 0x53, code]) + encode_value(content)
 
 
@@ -322,10 +322,14 @@ def _counted(value: Term, depth_left: int) -> tuple[int, bytes]:
 
 
 def _constructor(kind: Term, depth_left: int) -> bytes:
-    """What stands once in front of an array's elements."""
+    """Return the constructor before an array's elements."""
     match kind:
-        case ("described", descriptor, of) if depth_left:
-            return bytes([_DESCRIBED]) + encode_value(descriptor, depth_left - 1) + _constructor(of, depth_left - 1)
+        case ("described", descriptor, inner_kind) if depth_left:
+            return (
+                bytes([_DESCRIBED])
+                + encode_value(descriptor, depth_left - 1)
+                + _constructor(inner_kind, depth_left - 1)
+            )
         case "null":
             return b"\x40"
         case "boolean":
@@ -347,14 +351,14 @@ def _element(kind: Term, value: Term, depth_left: int) -> bytes:
             return b""
         case ("boolean", bool(plain)) | ("boolean", ("boolean", bool(plain))):
             return bytes([plain])
-        case ("described", _, of), ("described", _, content):
-            return _element(of, content, depth_left - 1)
-        case ("binary" | "utf8" | "symbol", (str(found), bytes(content))) if found == kind:
+        case ("described", _, inner_kind), ("described", _, content):
+            return _element(inner_kind, content, depth_left - 1)
+        case ("binary" | "utf8" | "symbol", (str(value_kind), bytes(content))) if value_kind == kind:
             return struct.pack(">I", len(content)) + content
-        case ("list" | "map" | "array", (str(found), *_)) if found == kind:
+        case ("list" | "map" | "array", (str(value_kind), *_)) if value_kind == kind:
             count, content = _counted(value, depth_left)
             return struct.pack(">II", len(content) + 4, count) + content
-        case str(), (str(found), (int() | float() | bytes()) as number) if found == kind and kind in _WIDEST:
+        case str(), (str(value_kind), (int() | float() | bytes()) as number) if value_kind == kind and kind in _WIDEST:
             codec = _WIDEST[kind][1]
             try:
                 packed = number if isinstance(number, bytes) else codec.pack(number)  # a uuid; a char, as 3.13 keeps it

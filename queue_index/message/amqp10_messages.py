@@ -58,7 +58,7 @@ Header = tuple[bytes, Value]
 
 @attrs.frozen(kw_only=True)
 class Amqp10Message:
-    """The sections of a message, as far as they are needed."""
+    """The needed sections of a message."""
 
     header: Sequence[Term] = ()
     """durable, priority, ttl, …; the last ones may be missing."""
@@ -76,18 +76,18 @@ def of_sections(sections: Sequence[amqp10.Section], encoded_body: bytes | None =
 
     Raises :class:`MessageError` for a section that is not what it should be.
     """
-    said: dict[str, Any] = {} if encoded_body is None else {"body": encoded_body, "is_data": False}
+    arguments: dict[str, Any] = {} if encoded_body is None else {"body": encoded_body, "is_data": False}
     bodies = []
     for code, content in sections:
         match code, content:
             case amqp10.HEADER, ("list", list(fields)):
-                said["header"] = fields
+                arguments["header"] = fields
             case amqp10.MESSAGE_ANNOTATIONS, ("map", list(pairs)):
-                said["annotations"] = pairs
+                arguments["annotations"] = pairs
             case amqp10.PROPERTIES, ("list", list(fields)):
-                said["properties"] = fields
+                arguments["properties"] = fields
             case amqp10.APPLICATION_PROPERTIES, ("map", list(pairs)):
-                said["application_properties"] = pairs
+                arguments["application_properties"] = pairs
             case ((amqp10.DATA | amqp10.SEQUENCE | amqp10.VALUE), _):
                 bodies.append(amqp10.Section(code, content))
             case ((amqp10.DELIVERY_ANNOTATIONS | amqp10.FOOTER), ("map", _)):
@@ -95,8 +95,8 @@ def of_sections(sections: Sequence[amqp10.Section], encoded_body: bytes | None =
             case _:
                 raise MessageError(f"{content!r:.100} as a section {code:#x}")
     if bodies:
-        said["body"], said["is_data"] = body_of(bodies)
-    return Amqp10Message(**said)
+        arguments["body"], arguments["is_data"] = body_of(bodies)
+    return Amqp10Message(**arguments)
 
 
 def body_of(sections: Sequence[amqp10.Section]) -> tuple[bytes, bool]:
@@ -171,8 +171,8 @@ def _from_application_properties(pairs: Pairs) -> Iterator[Header]:
 
 def _header(name: bytes, value: Term) -> Iterator[Header]:
     if len(name) <= MOST_SHORT_BYTES:
-        for said in header_values(value):
-            yield name, said
+        for header_value in header_values(value):
+            yield name, header_value
 
 
 def header_values(value: Term, depth_left: int = _MAX_DEPTH) -> Iterator[Value]:
@@ -181,7 +181,7 @@ def header_values(value: Term, depth_left: int = _MAX_DEPTH) -> Iterator[Value]:
         raise MessageError(f"values nested deeper than {_MAX_DEPTH} levels")
     match value:
         case ("list", list(elements)) | ("array", _, list(elements)):
-            yield [said for element in elements for said in header_values(element, depth_left - 1)]
+            yield [header_value for element in elements for header_value in header_values(element, depth_left - 1)]
         case ("map", list(pairs)):
             yield _table(pairs, depth_left)
         case ("as_is", _, _) | ("described", _, _):
@@ -217,8 +217,8 @@ def _table(pairs: list[Term], depth_left: int) -> dict[str, Value]:
     for pair in pairs:
         match pair:
             case ((str(), bytes(name)), value):
-                for said in header_values(value, depth_left - 1):
-                    table[name.decode("utf-8", "surrogateescape")] = said
+                for header_value in header_values(value, depth_left - 1):
+                    table[name.decode("utf-8", "surrogateescape")] = header_value
             case (_, _):
                 continue
             case _:
@@ -259,15 +259,15 @@ def _death(value: Term) -> Death:
     """An entry of the annotation ``x-opt-deaths``."""
     match value:
         case ("map", list(pairs)):
-            said = {name: content for key, content in pairs if (name := _symbol(key)) is not None}
+            fields = {name: content for key, content in pairs if (name := _symbol(key)) is not None}
         case _:
             raise MessageError(f"{value!r:.100} among deaths")
-    match [_plain(said.get(name)) for name in (b"queue", b"reason", b"exchange", b"count", b"first-time", b"ttl")]:
+    match [_plain(fields.get(name)) for name in (b"queue", b"reason", b"exchange", b"count", b"first-time", b"ttl")]:
         case [bytes(queue), bytes(reason), bytes(exchange), int(count), _, (int() | None) as ttl_ms]:
             pass
         case _:
             raise MessageError(f"{value!r:.100} among deaths")
-    match said.get(b"first-time"), said.get(b"routing-keys"):
+    match fields.get(b"first-time"), fields.get(b"routing-keys"):
         case ("timestamp", int(first_time_ms)), ("array", "utf8", list(keys)):
             routing_keys = tuple(key[1] for key in keys)
         case _:
@@ -289,11 +289,11 @@ def _signed(number: int) -> int:
     return wrapped - (1 << 64) if wrapped >> 63 else wrapped
 
 
-def _character(said: int | bytes) -> str:
+def _character(code: int | bytes) -> str:
     try:
-        return chr(said if isinstance(said, int) else int.from_bytes(said, "big"))
+        return chr(code if isinstance(code, int) else int.from_bytes(code, "big"))
     except (ValueError, OverflowError) as error:
-        raise MessageError(f"{said!r:.100} as a character") from error
+        raise MessageError(f"{code!r:.100} as a character") from error
 
 
 def _is_null(value: Term | None) -> bool:

@@ -54,7 +54,7 @@ class LongString(bytes):
 
 
 class Written(bytes):
-    """A value as it is to stand in a table, with the byte that says what it is."""
+    """A table's value with its type byte, both encoded."""
 
 
 _U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
@@ -82,11 +82,11 @@ def read_table(data: bytes, position: int, limit: int, depth_left: int = MAX_DEP
             position = start + _U32.unpack_from(data, tag_at + 1)[0]
             if position > end:
                 within(position, end)
-            said = data[start:position]
+            octets = data[start:position]
             try:
-                table[name] = said.decode()
+                table[name] = octets.decode()
             except UnicodeDecodeError:
-                table[name] = LongString(said)
+                table[name] = LongString(octets)
         elif tag == _SIGNED_INTEGER and start <= end:  # or small numbers
             table[name], position = _I32.unpack_from(data, tag_at + 1)[0], start
         else:
@@ -198,9 +198,9 @@ def text(data: bytes) -> str | bytes:
 
 
 def long_string(data: bytes) -> str | LongString:
-    """A header's string."""
-    said = text(data)
-    return said if isinstance(said, str) else LongString(said)
+    """Return a header's string."""
+    string = text(data)
+    return string if isinstance(string, str) else LongString(string)
 
 
 def type_name(value: Value) -> str:
@@ -449,8 +449,8 @@ def value_to_json(value: Value) -> Any:
         case datetime():
             return _U64.unpack(_written_datetime(value))[0]
         case bytes() | bytearray():
-            said = text(bytes(value))
-            return said if isinstance(said, str) else {"base64": base64.b64encode(said).decode("ascii")}
+            string = text(bytes(value))
+            return string if isinstance(string, str) else {"base64": base64.b64encode(string).decode("ascii")}
         case Mapping():
             return table_to_json(value)
         case list() | tuple():
@@ -466,17 +466,17 @@ def value_from_json(said: Any) -> Value:
         data = _base64(said)
         return {name: value_from_json(value) for name, value in said.items()} if data is None else data
     if isinstance(said, list):
-        return [value_from_json(one) for one in said]
+        return [value_from_json(element) for element in said]
     value: Value = said
     return value
 
 
-def _base64(said: Mapping[str, Any]) -> bytes | None:
-    """The bytes that ``{"base64": …}`` stands for; of text :func:`value_to_json` would have said the text."""
-    if said.keys() != {"base64"} or not isinstance(said["base64"], str):
+def _base64(encoded: Mapping[str, Any]) -> bytes | None:
+    """Return the bytes of ``{"base64": …}``; ``None`` for text, which :func:`value_to_json` does not encode so."""
+    if encoded.keys() != {"base64"} or not isinstance(encoded["base64"], str):
         return None
     try:
-        data = base64.b64decode(said["base64"], validate=True)
+        data = base64.b64decode(encoded["base64"], validate=True)
         data.decode()
     except binascii.Error:
         return None

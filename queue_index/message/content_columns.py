@@ -55,7 +55,7 @@ class _Pieces:
     def __init__(self, count: int) -> None:
         self.count = count
         self.sizes: Numbers | int = 0
-        """Bytes of what has come: of each, or of all alike."""
+        """Size of the pieces added so far: for each message, or the same for all."""
         self._rows: list[list[bytes | Numbers]] = [[]]
         self._values: list[Sequence[bytes]] = []
 
@@ -72,9 +72,9 @@ class _Pieces:
     def add_strings(self, strings: Sequence[Any], form: str, most: int = _MAX) -> None:
         """Add strings of at most ``most`` bytes, each preceded by its length as a number of type ``form``."""
         try:
-            together = "".join(strings)
+            joined = "".join(strings)
             lengths = list(map(len, strings))
-            if together.isascii() and lengths[0] and lengths.count(lengths[0]) == self.count:  # a column of bytes
+            if joined.isascii() and lengths[0] and lengths.count(lengths[0]) == self.count:  # a column of bytes
                 values: list[bytes] = []
             else:
                 values = list(map(str.encode, strings))
@@ -87,7 +87,7 @@ class _Pieces:
             self.add_values(values, np.array(lengths), form)
         else:
             self.add(lengths[0].to_bytes(np.dtype(form).itemsize, "big"))
-            self.add_column(np.frombuffer(together.encode(), f"V{lengths[0]}"))
+            self.add_column(np.frombuffer(joined.encode(), f"V{lengths[0]}"))
 
     def add_values(self, values: Sequence[bytes], lengths: Numbers, form: str) -> None:
         """Bytes of different lengths, and before them their lengths as numbers of that form."""
@@ -97,7 +97,7 @@ class _Pieces:
         self.sizes = self.sizes + lengths
 
     def joined(self) -> list[bytes]:
-        """The contents; they end with what came last, which is values."""
+        """Return the contents; the pieces added last must be values."""
         rows = map(self._row_bytes, self._rows[:-1])
         pieces = [part for parts in zip(rows, self._values, strict=True) for part in parts]
         return list(map(b"".join, zip(*pieces, strict=True)))
@@ -113,8 +113,8 @@ class _Pieces:
             else:
                 rows[:, at : at + part.itemsize].view(part.dtype)[:, 0] = part
                 at += part.itemsize
-        made: list[bytes] = rows.view(f"V{at}")[:, 0].tolist()
-        return made
+        row_bytes: list[bytes] = rows.view(f"V{at}")[:, 0].tolist()
+        return row_bytes
 
 
 def _joined(common: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], bodies: Sequence[bytes]) -> list[bytes]:
@@ -148,7 +148,7 @@ def _add_headers(pieces: _Pieces, tables: Sequence[Any]) -> None:
     values = [*chain.from_iterable(map(dict.values, tables))]
     table_sizes = np.empty(pieces.count, ">u4")
     pieces.add_column(table_sizes)
-    before = pieces.sizes
+    sizes_before = pieces.sizes
     for index, name in enumerate(names):
         pieces.add(write_short_string(name))
         column = values[index :: len(names)]
@@ -158,4 +158,4 @@ def _add_headers(pieces: _Pieces, tables: Sequence[Any]) -> None:
         else:
             pieces.add(b"S")
             pieces.add_strings(column, ">u4")
-    table_sizes[:] = pieces.sizes - before
+    table_sizes[:] = pieces.sizes - sizes_before

@@ -32,7 +32,7 @@ class Content:
 
 
 def contents_of(fetched: Fetched) -> Iterator[Content | None]:
-    """The messages in their order; ``None`` for one whose bytes on disk are no message."""
+    """Yield the messages in order; ``None`` for one whose bytes on disk are invalid."""
     if (unencoded := fetched.unencoded) is not None:
         envelope = unencoded.envelope
         exchange, routing_key = envelope.exchange, envelope.routing_keys[0]
@@ -53,13 +53,13 @@ def contents_of(fetched: Fetched) -> Iterator[Content | None]:
         if content is not None:
             yield content
         content, bodies, term_bytes = None, [], -1
-        found = locate_addresses(term)
-        if found is not None:
-            body_end = found.body_end
-            head_bytes, term_bytes = found.body_at, len(term)
+        located = locate_addresses(term)
+        if located is not None:
+            body_end = located.body_end
+            head_bytes, term_bytes = located.body_at, len(term)
             head = term[:head_bytes]
             bodies.append(term[head_bytes:body_end])
-            content = Content(found.exchange, found.routing_key, found.properties, bodies)
+            content = Content(located.exchange, located.routing_key, located.properties, bodies)
         else:
             try:
                 content = _decoded(term)
@@ -77,13 +77,13 @@ def counted_contents_of(fetched: FetchedAgain) -> Iterator[Content | None]:
 
 
 def _with_count(content: Content, count: int) -> Content:
-    found = decode_properties(content.properties)
-    headers = {**(found.headers or {}), DELIVERY_COUNT: LongInteger(count)}
-    return attrs.evolve(content, properties=encode_properties(attrs.evolve(found, headers=headers)))
+    properties = decode_properties(content.properties)
+    headers = {**(properties.headers or {}), DELIVERY_COUNT: LongInteger(count)}
+    return attrs.evolve(content, properties=encode_properties(attrs.evolve(properties, headers=headers)))
 
 
 def pieces(contents: Iterable[Content | None], at_most_bytes: int = PIECE_BYTES) -> Iterator[Content | None]:
-    """The same, none of them much larger than ``at_most_bytes``."""
+    """Split contents, so that none is much larger than ``at_most_bytes``."""
     for content in contents:
         if content is None or len(content.bodies) == 1:
             yield content

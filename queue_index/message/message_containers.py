@@ -133,13 +133,13 @@ def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) 
 
 
 def _annotated(content: _Content, annotations: Mapping[Term, Term], *, persistent: bool) -> Properties:
-    """The properties with what the annotations say."""
+    """Add the annotations to the properties."""
     properties = content.properties
-    said: list[Header] = [*_annotation_headers(annotations), *_without_death(content.headers or [], annotations)]
+    header_list: list[Header] = [*_annotation_headers(annotations), *_without_death(content.headers or [], annotations)]
     headers: dict[str, Any] | None = None if content.headers is None else {}
-    if said:
+    if header_list:
         by_name: dict[bytes, Any] = {}
-        for name, value in said:
+        for name, value in header_list:
             by_name.setdefault(name, value)
         headers = {name.decode("utf-8", "surrogateescape"): by_name[name] for name in sorted(by_name)}
     time_ms, ttl_ms, priority = annotations.get("ts"), annotations.get("ttl", False), annotations.get("p")
@@ -183,17 +183,19 @@ def _deaths(term: Term) -> list[Death]:
     """The deaths, the last one first."""
     match term:
         case ("deaths", _, _, dict(records)):
-            found = [_death(key, death) for key, death in records.items()]
-            found.sort(key=lambda one: (one[0], one[1].queue, one[1].reason), reverse=True)
+            dated_deaths = [_death(key, death) for key, death in records.items()]
+            dated_deaths.sort(
+                key=lambda dated_death: (dated_death[0], dated_death[1].queue, dated_death[1].reason), reverse=True
+            )
         case list(records) if all(isinstance(record, tuple) and len(record) == 2 for record in records):
-            found = [_death(key, death) for key, death in records]
+            dated_deaths = [_death(key, death) for key, death in records]
         case _:
             raise MessageError(f"{term!r:.100} in place of deaths")
-    return [death for _, death in found]
+    return [death for _, death in dated_deaths]
 
 
 def _death(key: Term, death: Term) -> tuple[int, Death]:
-    """When a message was last dead-lettered so, and the death."""
+    """Return the time of the last such death, and the death."""
     match key, death:
         case (bytes(queue), str(reason)), ("death", bytes(exchange), list(keys), int(count), dict(times)):
             first_time, last_time, ttl = times.get("first_time"), times.get("last_time"), times.get("ttl")
@@ -201,8 +203,8 @@ def _death(key: Term, death: Term) -> tuple[int, Death]:
             raise MessageError(f"{death!r:.100} in place of a death")
     if not (isinstance(first_time, int) and isinstance(last_time, int) and isinstance(ttl, int | None)):
         raise MessageError("a death without its times")
-    of = _binaries(keys, "a death's routing keys")
-    return last_time, Death(queue, reason.encode(), exchange, of, count, first_time, ttl)
+    routing_keys = _binaries(keys, "a death's routing keys")
+    return last_time, Death(queue, reason.encode(), exchange, routing_keys, count, first_time, ttl)
 
 
 # ── AMQP 0-9-1 ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -319,8 +321,8 @@ def _mqtt(data: Term) -> _Content:
     return _Content(properties, sorted(headers, key=lambda header: header[0]) or None, body)
 
 
-def _ascii(said: Term | None) -> str | None:
-    return said.decode() if isinstance(said, bytes) and len(said) <= MOST_SHORT_BYTES and said.isascii() else None
+def _ascii(term: Term | None) -> str | None:
+    return term.decode() if isinstance(term, bytes) and len(term) <= MOST_SHORT_BYTES and term.isascii() else None
 
 
 # ── terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -343,9 +343,9 @@ def given_in(term: bytes) -> tuple[Envelope, bytes]:
     """
     plain = _locate(term)
     if plain is None:
-        found = _General.of(term)
-        message = found.message()
-        encoded = found.encoded if isinstance(found.encoded, bytes) else encode_properties(message.properties)
+        general = _General.of(term)
+        message = general.message()
+        encoded = general.encoded if isinstance(general.encoded, bytes) else encode_properties(message.properties)
         envelope = Envelope(message.vhost, message.exchange, message.routing_keys, encoded, message.persistent)
         return envelope, message.body
     envelope = Envelope(
@@ -553,9 +553,9 @@ class _General:
             case ("mc", str(protocol), data, dict(annotations)):
                 from warren.queue_index.message.message_containers import read_container
 
-                found = read_container(protocol, data, annotations)
-                parts = (b"", found.exchange, found.routing_keys, b"", b"", [found.body], found.msg_id)
-                return cls(*parts, found.persistent, found)
+                container = read_container(protocol, data, annotations)
+                parts = (b"", container.exchange, container.routing_keys, b"", b"", [container.body], container.msg_id)
+                return cls(*parts, container.persistent, container)
             case _:
                 raise MessageError("a term that is no message")
 

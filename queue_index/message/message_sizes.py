@@ -87,14 +87,14 @@ def iolist_size(payload: Term) -> int:
     size = 0
     rest: list[Term] = [payload]
     while rest:
-        one = rest.pop()
-        if isinstance(one, bytes):
-            size += len(one)
-        elif isinstance(one, list):
-            rest += one
-        elif isinstance(one, ImproperList):
-            rest += (*one.elements, one.tail)
-        elif type(one) is int and 0 <= one < 256:
+        element = rest.pop()
+        if isinstance(element, bytes):
+            size += len(element)
+        elif isinstance(element, list):
+            rest += element
+        elif isinstance(element, ImproperList):
+            rest += (*element.elements, element.tail)
+        elif type(element) is int and 0 <= element < 256:
             size += 1
         else:
             raise TermError("a payload that is not made of bytes")

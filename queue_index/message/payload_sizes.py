@@ -35,7 +35,7 @@ def payload_bytes(term: bytes) -> int:
 
 
 def ask_store(s: QueueState, run: Run) -> None:
-    """Replace impossible sizes of a run's messages, which lie in the store, by the sizes of the payloads there."""
+    """Replace impossible sizes of a run's stored messages by the sizes of the payloads in the store."""
     sizes, batch = [run.batch.size(index) for index in range(run.low, run.high)], run.batch
     wrong = [place for place, size in enumerate(sizes) if size > MAX_MESSAGE_BYTES]
     if not wrong:
@@ -60,5 +60,5 @@ def follow_files(s: QueueState) -> None:
     s.delta_persistent_bytes = 0
     if s.on_damage is not None:
         tell, s.on_damage = s.on_damage, None
-        what = f"{-left:,} bytes more" if left < 0 else f"{left:,} bytes less"
-        tell(DataError(s.index.path, None, f"the sizes of messages come to {what} than were counted at the stop"))
+        difference = f"{-left:,} bytes more" if left < 0 else f"{left:,} bytes less"
+        tell(DataError(s.index.path, None, f"the sizes of messages come to {difference} than were counted at the stop"))

@@ -42,7 +42,7 @@ class _Place:
     number: str = ""
 
     def column(self, rows: npt.NDArray[np.uint8], otherwise: Any) -> list[Any]:
-        """The values; ``otherwise``: what becomes of bytes that are not UTF-8."""
+        """Return the values; ``otherwise`` converts bytes that are not UTF-8."""
         part = rows[:, self.at : self.end]
         if self.number:
             numbers: list[Any] = np.ascontiguousarray(part).view(self.number)[:, 0].tolist()
@@ -63,16 +63,16 @@ def decode_many(encoded: Sequence[bytes]) -> list[Properties]:
     if len(encoded) < _WORTH_COLUMNS:
         return list(map(decode_properties, encoded))
     flags = {data[:2] for data in encoded}
-    names = [name for name in NAMES if any(name in names_in(one) for one in flags)]
-    made = list(map(Properties.__new__, repeat(Properties, len(encoded))))
-    values = list(map(vars, made))
+    names = [name for name in NAMES if any(name in names_in(flag_word) for flag_word in flags)]
+    decoded = list(map(Properties.__new__, repeat(Properties, len(encoded))))
+    values = list(map(vars, decoded))
     for name, column in zip(names, decode_columns(encoded, names), strict=True):
         _put(values, name, column)
-    return made
+    return decoded
 
 
 def decode_columns(encoded: Sequence[bytes], names: Sequence[str]) -> list[list[Any]]:
-    """Of each of the properties ``names`` its values; raises as :func:`decode_many` does."""
+    """Return a list of values for each property in ``names``; raises as :func:`decode_many` does."""
     count = len(encoded)
     if count >= _WORTH_COLUMNS and encoded.count(encoded[0]) == count:
         first = decode_properties(encoded[0])
@@ -83,16 +83,16 @@ def decode_columns(encoded: Sequence[bytes], names: Sequence[str]) -> list[list[
         columns, fits = _columns(encoded, names)
         if columns and fits is None:
             return [list(islice(column, count)) for column in columns]
-    found: list[list[Any]] = [[None] * count for _ in names]
+    decoded_columns: list[list[Any]] = [[None] * count for _ in names]
     for _, indices in by_value(np.array(lengths)):
-        _decode_alike(encoded, indices.tolist(), names, found)
-    return found
+        _decode_alike(encoded, indices.tolist(), names, decoded_columns)
+    return decoded_columns
 
 
 def _decode_alike(
-    encoded: Sequence[bytes], indices: Sequence[int], names: Sequence[str], found: list[list[Any]]
+    encoded: Sequence[bytes], indices: Sequence[int], names: Sequence[str], decoded_columns: list[list[Any]]
 ) -> None:
-    """Those of ``indices``, which are of one length."""
+    """Decode the properties at ``indices``, which have one length."""
     while len(indices) >= _WORTH_COLUMNS:
         columns, fits = _columns(itemgetter(*indices)(encoded), names)
         if not columns:
@@ -102,12 +102,12 @@ def _decode_alike(
         if fits is not None:
             numbers = np.asarray(chosen)
             chosen, indices = numbers[fits].tolist(), numbers[~fits].tolist()
-        for values, column in zip(found, columns, strict=True):
+        for values, column in zip(decoded_columns, columns, strict=True):
             for index, value in zip(chosen, column, strict=False):
                 values[index] = value
     for index in indices:
         properties = decode_properties(encoded[index])
-        for name, values in zip(names, found, strict=True):
+        for name, values in zip(names, decoded_columns, strict=True):
             values[index] = getattr(properties, name)
 
 
@@ -119,7 +119,7 @@ def _columns(
     The column of a value that is common to all is infinite.
     """
     first = encoded[0]
-    known = decode_properties(first)
+    first_properties = decode_properties(first)
     try:
         headers, others = _places(first)
     except _NoColumnsError:
@@ -138,20 +138,20 @@ def _columns(
             return [], None
         rows = rows[fits]
     columns: dict[str, Iterable[Any]] = {place.name: place.column(rows, text) for place in others if place in varying}
-    if known.headers is not None and HEADERS in names:
-        like: dict[str, Any] = {**known.headers}
+    if first_properties.headers is not None and HEADERS in names:
+        like: dict[str, Any] = {**first_properties.headers}
         tables = list(map(dict.copy, repeat(like, len(rows))))
         columns[HEADERS] = tables
         names_once = len(like) == len(headers)
         for place in headers:
             if place in varying or not names_once:  # of equal names the last one counts
                 _put(tables, place.name, place.column(rows, long_string))
-    return [columns[name] if name in columns else repeat(getattr(known, name)) for name in names], fits
+    return [columns[name] if name in columns else repeat(getattr(first_properties, name)) for name in names], fits
 
 
 def _put(into: list[dict[str, Any]], name: str, column: Iterable[Any]) -> None:
-    for each, value in zip(into, column, strict=False):
-        each[name] = value
+    for entry, value in zip(into, column, strict=False):
+        entry[name] = value
 
 
 def _places(data: bytes) -> tuple[list[_Place], list[_Place]]:
@@ -178,7 +178,7 @@ def _places(data: bytes) -> tuple[list[_Place], list[_Place]]:
 
 
 def _header_place(data: bytes, at: int) -> _Place:
-    """Of the header that begins there."""
+    """Return the place of the header that begins at ``at``."""
     tag_at = at + 1 + data[at]
     name, tag, start = data[at + 1 : tag_at].decode("utf-8", "surrogateescape"), data[tag_at], tag_at + 5
     if tag == _STRING:

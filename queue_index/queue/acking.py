@@ -1,4 +1,4 @@
-"""Acking and requeueing: what becomes of delivered messages.
+"""Acking and requeueing of delivered messages.
 
 An ack removes a message: an index record if its position is on disk, a removal if its payload is in a store. A
 requeue brings messages back to their old places, so that no order is lost: those below Q3's first into Q4 (as alphas,
@@ -22,9 +22,9 @@ Tags = Sequence[int | range]
 def tag_ranges(tags: Tags) -> list[range]:
     """Tags as ascending ranges, neighbours joined, in order; every n-th tag stays one range of that step."""
     if isinstance(tags, list) and tags and isinstance(first := tags[0], int) and tags[-1] == first + len(tags) - 1:
-        all_of_them = range(first, first + len(tags))  # as it is with what was delivered together
-        if tags == [*all_of_them]:
-            return [all_of_them]
+        consecutive = range(first, first + len(tags))  # the usual case: they were delivered together
+        if tags == [*consecutive]:
+            return [consecutive]
     ranges: list[range] = []
     start = stop = -1
     for tag in tags:
@@ -55,7 +55,7 @@ def tag_ranges(tags: Tags) -> list[range]:
 
 def singly(tags: Tags) -> list[int | range]:
     """Return the same tags, with ranges of step 1 whole and other ranges split into single tags."""
-    return [one for tag in tags for one in ((tag,) if isinstance(tag, int) or tag.step == 1 else tag)]
+    return [part for tag in tags for part in ((tag,) if isinstance(tag, int) or tag.step == 1 else tag)]
 
 
 def ack(s: QueueState, tags: Tags) -> list[Run]:
@@ -65,9 +65,9 @@ def ack(s: QueueState, tags: Tags) -> list[Run]:
     s.forget(runs, descending=True)
     for run in runs:
         s.count(run, before=run.in_ram, after=False, unacked=-1)
-    asked = sum(map(len, ranges))
-    if asked > 1 or runs:
-        s.rates.ack_out_count += asked
+    tag_count = sum(map(len, ranges))
+    if tag_count > 1 or runs:
+        s.rates.ack_out_count += tag_count
     return runs
 
 

@@ -76,45 +76,45 @@ def first_of_last(s: QueueState, count: int) -> tuple[int, int]:
     reach = count
     while True:
         first = max(end - reach, 0)
-        found = [(run.start, run.count) for run, _ in _runs(s, first, _STRETCH)] if count else []
-        if not first or sum(size for _, size in found) >= count:
+        runs = [(run.start, run.count) for run, _ in _runs(s, first, _STRETCH)] if count else []
+        if not first or sum(size for _, size in runs) >= count:
             break
         reach *= 2
     left = count
-    for start, size in reversed(found):
+    for start, size in reversed(runs):
         if size >= left:
             return start + size - left, count
         left -= size
-    return (found[0][0] if found else end), count - left
+    return (runs[0][0] if runs else end), count - left
 
 
 def _runs(s: QueueState, first: int, limit: int) -> Iterator[tuple[Run, bool]]:
     """Ready and pending messages from ``first`` on, and whether they are pending; at most ``limit`` of delta in one."""
     kinds = [((run, False) for run in _ready_runs(s, first, limit))]
-    for held in (s.ram_pending, s.disk_pending, s.index_pending):
-        kinds.append((run, True) for run in held.since(first))
+    for pending in (s.ram_pending, s.disk_pending, s.index_pending):
+        kinds.append((run, True) for run in pending.since(first))
     return heapq.merge(*kinds, key=lambda pair: pair[0].start)
 
 
 def ids_at(s: QueueState, seq_ids: Sequence[int]) -> list[bytes | None]:
     """Return the msg_ids of the messages at ascending positions, ready or pending; ``None`` for missing ones."""
-    found: list[bytes | None] = [None] * len(seq_ids)
+    msg_ids: list[bytes | None] = [None] * len(seq_ids)
     for run in _runs_at(s, seq_ids) if seq_ids else ():
         ids, before = run.batch.ids, 16 * (run.low - run.start)
         low = bisect_left(seq_ids, run.start)
         for index in range(low, bisect_left(seq_ids, run.end, low)):
             at = before + 16 * seq_ids[index]
-            found[index] = bytes(ids[at : at + 16])
-    return found
+            msg_ids[index] = bytes(ids[at : at + 16])
+    return msg_ids
 
 
 def _runs_at(s: QueueState, seq_ids: Sequence[int]) -> Iterator[Run]:
     """Yield the runs that have one of the positions. A segment of delta is read once, and only if one is in it."""
     first, last = seq_ids[0], seq_ids[-1]
-    for held in (s.ram_pending, s.disk_pending, s.index_pending):
-        yield from held.within(first, last + 1) if len(held) else ()
-    for ready in (s.q4, s.q3, s.q2, s.q1):
-        yield from takewhile(lambda run: run.start <= last, ready.since(first))
+    for pending in (s.ram_pending, s.disk_pending, s.index_pending):
+        yield from pending.within(first, last + 1) if len(pending) else ()
+    for queue in (s.q4, s.q3, s.q2, s.q1):
+        yield from takewhile(lambda run: run.start <= last, queue.since(first))
     start, end = (0, 0) if s.delta.blank else s.delta.bounds
     at = bisect_left(seq_ids, start)
     while at < len(seq_ids) and seq_ids[at] < end:

@@ -22,7 +22,7 @@ class Credit(Protocol):
 
     @property
     def credit(self) -> int:
-        """What is left; below 0 if more was written than it allowed."""
+        """The remaining credit; below 0 if more was written than it allowed."""
 
     def spend(self, count: int) -> None:
         """Spend credit for ``count`` messages."""

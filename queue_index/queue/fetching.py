@@ -86,8 +86,8 @@ class Fetched:
         terms = run.batch.terms
         if self._terms is None and isinstance(terms, UnencodedTerms):
             return terms.properties(run.low + index)
-        found = locate_addresses(self.term(index))
-        return None if found is None else found.properties
+        located = locate_addresses(self.term(index))
+        return None if located is None else located.properties
 
     @property
     def size_bytes(self) -> int:
@@ -138,7 +138,7 @@ class Fetched:
 
 
 class FetchedAgain(Fetched):
-    """Redelivered messages, and how often each of them came back before."""
+    """Redelivered messages with their delivery counts."""
 
     __slots__ = ("delivery_counts", "tells_count")
 
@@ -164,7 +164,7 @@ class FetchedAgain(Fetched):
 
 
 class _FetchedAlone(Fetched):
-    """Messages by themselves. Most are asked for nothing but their bodies: the run is made when it is looked at."""
+    """Messages without a queue. Usually only the bodies are read, so the run is made on demand."""
 
     __slots__ = ("_envelope", "_given")
 
@@ -188,7 +188,7 @@ class _FetchedAlone(Fetched):
     @property
     def _run(self) -> Run:
         envelope, given = self._envelope, self._given
-        sizes = [envelope.bodies_bytes((one,)) for one in given] if envelope.of_contents else [*map(len, given)]
+        sizes = [envelope.bodies_bytes((content,)) for content in given] if envelope.of_contents else [*map(len, given)]
         ids = _NO_ID * len(given)
         return Run(0, Batch(len(given), ids, sizes, 0, UnencodedTerms(envelope, ids, given)), 0, len(given), IN_RAM)
 
@@ -325,8 +325,8 @@ def by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:
     if before:
         yield run.window(0, before), True
     if before < run.count:
-        own = bool(run.flags & DELIVERED) and not s.settings.deliver_with_publish
-        yield run.window(before, run.count - before), own
+        was_delivered = bool(run.flags & DELIVERED) and not s.settings.deliver_with_publish
+        yield run.window(before, run.count - before), was_delivered
 
 
 def leave(s: QueueState, run: Run, *, ack_required: bool) -> None:

@@ -237,8 +237,8 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
     """
     delta, index = s.delta, s.index
     while not delta.blank:
-        found, end = _read_stretch(s, limit)
-        loaded, lost = sift(s, found)
+        runs, end = _read_stretch(s, limit)
+        loaded, lost = sift(s, runs)
         _lose(s, lost, ack=ack_lost)
         count = sum(run.count for run in loaded)
         for run in loaded:
@@ -280,7 +280,7 @@ def count_loaded(s: QueueState, run: Run) -> None:
 
 
 def settle_bytes(s: QueueState) -> None:
-    """See that what came out of delta fits what was counted: no more, and with the last message all of it."""
+    """Check that the bytes that left delta match the count: no more, and with the last message all of them."""
     if s.delta_persistent_bytes < 0 or (s.delta_persistent_bytes and not s.delta.count):
         from warren.queue_index.message.payload_sizes import follow_files
 
@@ -288,7 +288,7 @@ def settle_bytes(s: QueueState) -> None:
 
 
 def has_delta(s: QueueState) -> bool:
-    """Whether messages are left in delta, after some of it left. If not, Q2 joins Q3."""
+    """Return whether messages are left in delta, after some left it. If not, append Q2 to Q3."""
     if not s.delta.count:
         recover_more(s)
     if s.delta.count:
@@ -301,7 +301,7 @@ def has_delta(s: QueueState) -> bool:
 
 
 def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:
-    """The messages of delta's next part, and where it ends."""
+    """Return the messages of delta's next part, and where it ends."""
     start, delta_end = s.delta.bounds
     end = min(s.index.next_segment_boundary(start), delta_end)
     if s.settings.delta_read_max is not None:
@@ -313,21 +313,21 @@ def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:
 
 
 def behind_gap(s: QueueState, start: int, end: int) -> int:
-    """Return where to go on reading after a part of delta, in a load or in a fold: directly after it.
+    """Return where to continue after a part of delta, in a load or in a fold: directly after it.
 
-    A segment that a flush has dropped, because everything in it was acked, is so read again, found to be without
-    messages and listed until the next flush, as in RabbitMQ. But damaged numbers can leave a gap too large to walk
-    through: then at the next segment that is known.
+    So a segment that a flush has dropped, because everything in it was acked, is read again, is empty, and is listed
+    until the next flush, as in RabbitMQ. But damaged numbers can leave a gap too large to walk through: then reading
+    continues at the next known segment.
     """
     index = s.index
     if s.recovery is not None or start % index.segment_entry_count:
         return start
-    known = index.next_known(start, end)
-    return start if known - start <= _WALKABLE_SEGMENTS * index.segment_entry_count else known
+    next_start = index.next_known(start, end)
+    return start if next_start - start <= _WALKABLE_SEGMENTS * index.segment_entry_count else next_start
 
 
 def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
-    """What of a part of delta comes back, and what was lost in a restart; pending messages are neither."""
+    """Split a part of delta into messages to load, and those lost in a restart; pending messages are neither."""
     loaded: list[Run] = []
     lost: list[Run] = []
     for run in runs:
@@ -341,14 +341,14 @@ def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
 
 def parts_not_pending(s: QueueState, run: Run) -> list[Run]:
     """Return the parts of a run that have no pending ack."""
-    taken = [
+    pending_spans = [
         (max(piece.start, run.start), min(piece.end, run.end))
         for pending in (s.ram_pending, s.disk_pending, s.index_pending)
         if len(pending)
         for piece in pending.within(run.start, run.end)
     ]
     parts = []
-    for low, high in sorted(taken):
+    for low, high in sorted(pending_spans):
         if low > run.start:
             parts.append(run.take_left(low - run.start))
         if run.count:
@@ -359,7 +359,7 @@ def parts_not_pending(s: QueueState, run: Run) -> list[Run]:
 
 
 def _lose(s: QueueState, lost: list[Run], *, ack: bool) -> None:
-    """Ack transient messages from before the restart; the next delivery moves by one at most over them."""
+    """Ack transient messages from before the restart; the next delivery moves past at most one of them."""
     if any(run.start <= s.next_deliver_seq_id < run.end for run in lost):
         s.next_deliver_seq_id += 1
     if lost and ack:

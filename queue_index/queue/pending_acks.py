@@ -26,7 +26,7 @@ _NO_RUNS: Final[SortedDict[int, Run]] = SortedDict()
 
 
 class _Holed(Run):
-    """A run of whose messages some are not held any more."""
+    """A run some of whose messages are no longer held."""
 
     __slots__ = ("marks", "payloads")
 
@@ -40,14 +40,14 @@ class _Holed(Run):
         return False
 
     def held(self, low: int, high: int) -> list[range]:
-        """Where messages are held, of the rows ``low … high-1``."""
-        found: list[range] = []
+        """Return the ranges of held messages among the rows ``low … high-1``."""
+        ranges: list[range] = []
         while (first := self.marks.find(_HELD, low, high)) >= 0:
             low = self.marks.find(_HOLE, first, high)
             if low < 0:
                 low = high
-            found.append(range(first, low))
-        return found
+            ranges.append(range(first, low))
+        return ranges
 
 
 class PendingAcks:
@@ -76,7 +76,7 @@ class PendingAcks:
         return run.start + run.marks.rindex(_HELD) if isinstance(run, _Holed) else run.end - 1
 
     def add(self, run: Run) -> None:
-        """Hold a run; it joins the one before it where that goes on in the same batch."""
+        """Hold a run; it joins the previous run if it continues that in the same batch."""
         self._count += run.count
         before = self._before(run.start)
         overlaps = before is not None and before.end > run.start
@@ -96,20 +96,20 @@ class PendingAcks:
         return next(iter(_held(run, seq_id, seq_id + 1)), None) if run is not None else None
 
     def within(self, start: int, end: int) -> list[Run]:
-        """Windows on what is held of ``start … end-1``, in seq_id order."""
+        """Yield windows on the held messages of ``start … end-1``, in seq_id order."""
         first = self._runs.bisect_left(start + 1) - 1
         runs = self._runs.values()[max(first, 0) : self._runs.bisect_left(end)]
         return [part for run in runs for part in _held(run, start, end)]
 
     def since(self, seq_id: int) -> Iterator[Run]:
-        """Yield windows on what is held from ``seq_id`` on, in seq_id order; earlier messages cost next to nothing."""
+        """Yield windows on the held messages from ``seq_id`` on, in order; earlier messages cost next to nothing."""
         before = self._before(seq_id + 1)
         for key in self._runs.irange(seq_id if before is None or before.end <= seq_id else before.start):
             run = self._runs[key]
             yield from _held(run, seq_id, run.end)
 
     def remove(self, start: int, end: int, step: int = 1) -> list[Run]:
-        """Remove what is held of ``start … end-1``, or every ``step``-th of it, and return it in seq_id order."""
+        """Remove and return, in seq_id order, the held messages of ``start … end-1``, or every ``step``-th of these."""
         removed: list[Run] = []
         run = self._before(start + 1)
         if run is not None and run.end > start:
@@ -122,7 +122,7 @@ class PendingAcks:
         return removed
 
     def pop_largest(self, count: int) -> Run:
-        """Give up at most ``count`` messages of the highest seq_ids: as many of them as are one run."""
+        """Remove and return at most ``count`` messages with the highest seq_ids, as far as they are one run."""
         key, run = cast(tuple[int, Run], self._runs.peekitem(-1))
         if isinstance(run, _Holed):
             last = _held(run, run.start, run.end)[-1]
@@ -175,7 +175,7 @@ class PendingAcks:
         return piece
 
     def _make_way(self, run: Run) -> None:
-        """Messages that were requeued come once more, into holes: have the runs with these as what is left of them."""
+        """Replace runs with holes by their remaining messages, for requeued messages that are delivered again."""
         keys = list(self._runs.irange(run.start, run.end, inclusive=(True, False)))
         before = self._before(run.start)
         if before is not None and before.end > run.start:
@@ -206,7 +206,7 @@ class PendingAcks:
 
 
 def _held(run: Run, start: int, end: int) -> list[Run]:
-    """Windows on what is held of a run's messages ``start … end-1``."""
+    """Yield windows on the held messages among a run's ``start … end-1``."""
     low, high = max(start, run.start) - run.start, min(end, run.end) - run.start
     if low >= high:
         return []

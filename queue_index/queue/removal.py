@@ -35,10 +35,10 @@ def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
     terms = _read(s, runs)
     fetched: list[Fetched] = []
     parts: list[Run] = []
-    for run, read in zip(runs, terms, strict=True):
+    for run, run_terms in zip(runs, terms, strict=True):
         for part, redelivered in by_redelivery(s, run):
             offset = part.start - run.start
-            piece = None if read is None else read[offset : offset + part.count]
+            piece = None if run_terms is None else run_terms[offset : offset + part.count]
             fetched.append(Fetched(part.seq_ids, redelivered, part.window(0, part.count), piece))
             parts.append(part)
     s.mark_delivered(parts)
@@ -63,37 +63,39 @@ def remove(s: QueueState, wanted: Wanted) -> list[range]:
     return [run.seq_ids for run in runs]
 
 
-def _cut_out(s: QueueState, wanted: Wanted) -> list[Run]:
-    """The messages, in order, that were ready and stand nowhere any more: to be made pending, or forgotten."""
-    ranges, taken = tag_ranges(sorted(wanted)), list[Run]()
+def _cut_out(s: QueueState, expected: Wanted) -> list[Run]:
+    """Remove ready messages from their lists; return them in order, to be made pending or forgotten."""
+    ranges, taken = tag_ranges(sorted(expected)), list[Run]()
     for queue in (s.q4, s.q3):
-        taken += _cut(queue, ranges, wanted)
+        taken += _cut(queue, ranges, expected)
     for run in _in_delta(s, ranges):
-        for part in _as_wanted(run, wanted):
+        for part in _as_wanted(run, expected):
             count_loaded(s, part)
             s.delta.count -= part.count
             taken.append(part)
     settle_bytes(s)
     for queue in (s.q2, s.q1):
-        taken += _cut(queue, ranges, wanted)
+        taken += _cut(queue, ranges, expected)
     return taken
 
 
-def _cut(queue: RunQueue, ranges: Sequence[range], wanted: Wanted) -> list[Run]:
-    runs = [part for run in queue.within(ranges) for part in _as_wanted(run, wanted)]
+def _cut(queue: RunQueue, ranges: Sequence[range], expected: Wanted) -> list[Run]:
+    runs = [part for run in queue.within(ranges) for part in _as_wanted(run, expected)]
     queue.remove(tag_ranges([run.seq_ids for run in runs]))
     return runs
 
 
-def _as_wanted(run: Run, wanted: Wanted) -> Iterator[Run]:
-    """The parts of a run whose messages have the ids that are wanted."""
-    ids = [wanted[seq_id] for seq_id in run.seq_ids]
-    found = run.msg_ids()
-    if found == ids:
+def _as_wanted(run: Run, expected: Wanted) -> Iterator[Run]:
+    """Yield the parts of a run whose messages have the expected ids."""
+    ids = [expected[seq_id] for seq_id in run.seq_ids]
+    actual = run.msg_ids()
+    if actual == ids:
         yield run
         return
-    same = [at for at, (one, other) in enumerate(zip(found, ids, strict=True)) if one == other]
-    for part in tag_ranges(same):
+    matching = [
+        at for at, (actual_id, expected_id) in enumerate(zip(actual, ids, strict=True)) if actual_id == expected_id
+    ]
+    for part in tag_ranges(matching):
         yield run.window(part.start, len(part))
 
 
@@ -101,17 +103,17 @@ def _in_delta(s: QueueState, ranges: Sequence[range]) -> Iterator[Run]:
     """Yield the runs in delta for ``ranges`` of seq_ids, in order."""
     if s.delta.blank:
         return
-    for together in _stretches(s, ranges, *s.delta.bounds):
-        start, end = together[0].start, together[-1].stop
+    for stretch in _stretches(s, ranges, *s.delta.bounds):
+        start, end = stretch[0].start, stretch[-1].stop
         recover_to(s, end)
         for run in sift(s, s.index.read(start, end))[0]:
-            for part in together:
+            for part in stretch:
                 if part.start < run.end and run.start < part.stop:
                     yield part_of(run, part)
 
 
 def _stretches(s: QueueState, ranges: Sequence[range], start: int, end: int) -> Iterator[list[range]]:
-    """Those of the ranges that lie between ``start`` and ``end``, by what is read at once: a part of one segment."""
+    """Yield the ranges between ``start`` and ``end``, grouped by reads: each is a part of one segment."""
     size, inside = s.index.segment_entry_count, list[range]()
     for part in ranges:
         low, high = max(part.start, start), min(part.stop, end)
@@ -131,7 +133,7 @@ def _stretches(s: QueueState, ranges: Sequence[range], start: int, end: int) -> 
 
 def _read(s: QueueState, runs: Sequence[Run]) -> list[Terms | None]:
     """Read the payloads of the runs that are not in RAM: one read of each store."""
-    found: list[Terms | None] = [None] * len(runs)
+    payloads: list[Terms | None] = [None] * len(runs)
     for persistent in (True, False):
         places = [at for at, run in enumerate(runs) if not run.in_ram and run.persistent is persistent]
         if not places:
@@ -140,8 +142,8 @@ def _read(s: QueueState, runs: Sequence[Run]) -> list[Terms | None]:
         terms = iter(s.store(runs[places[0]]).store.read_many(msg_ids))
         s.disk_read_count += len(msg_ids)
         for at in places:
-            found[at] = [*islice(terms, runs[at].count)]
-    return found
+            payloads[at] = [*islice(terms, runs[at].count)]
+    return payloads
 
 
 def _close_gaps(s: QueueState) -> None:

@@ -103,14 +103,14 @@ class PackedTerms:
         return self.pieces(places, 4).view(">u4").astype(np.int64)
 
     def holds(self, constant: bytes, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Where these bytes stand."""
+        """Return which places hold these bytes."""
         import numpy as np
 
         pieces = self.pieces(places, len(constant))
         if pieces.tobytes() == constant * len(pieces):  # as it mostly is, in a twentieth of the time
             return np.ones(len(pieces), np.bool_)
-        found: npt.NDArray[np.bool_] = pieces == np.void(constant)
-        return found
+        matches: npt.NDArray[np.bool_] = pieces == np.void(constant)
+        return matches
 
     def many(self, low: int, high: int) -> list[bytes]:
         blob = self.blob
@@ -146,7 +146,7 @@ class UnencodedTerms:
     envelope: Envelope
     ids: bytes
     given: Sequence[bytes]
-    """Bodies, or contents of them that have their own properties."""
+    """Bodies, or contents that include properties."""
 
     def __len__(self) -> int:
         return len(self.given)
@@ -199,7 +199,7 @@ def properties_sizes(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 BatchTerms = list[bytes] | PackedTerms | UnencodedTerms
-"""Encoded messages, in the form that costs least where they come from."""
+"""Encoded messages, in the cheapest form for their source."""
 
 
 @attrs.define
@@ -358,7 +358,7 @@ class Run:
         return Run(self.start + offset, self.batch, self.low + offset, count, self.flags)
 
     def every(self, rows: range, *, with_terms: bool) -> Run:
-        """A run of its own over some rows of this one; without its payloads, unless they are asked for."""
+        """Return a separate run of some rows of this one; with payloads only on request."""
         if rows.step == 1:
             return self.window(rows.start, len(rows))
         places = slice(self.low + rows.start, self.low + rows.stop, rows.step)
@@ -370,7 +370,7 @@ class Run:
         low, high, terms = self.low, self.high, self.batch.terms
         batch = self.batch.copy(low, high, terms=None)
         if isinstance(terms, UnencodedTerms):
-            given = [b"" if row else one for row, one in zip(gone, terms.given[low:high], strict=True)]
+            given = [b"" if row else content for row, content in zip(gone, terms.given[low:high], strict=True)]
             batch.terms = UnencodedTerms(terms.envelope, bytes(batch.ids), given)
         else:
             batch.terms = [b"" if row else self.batch.term(place) for place, row in enumerate(gone, low)]
@@ -379,11 +379,11 @@ class Run:
 
     def take_left(self, count: int) -> Run:
         """Cut the first ``count`` messages off; this run keeps the rest."""
-        taken = self.window(0, count)
+        head = self.window(0, count)
         self.start += count
         self.low += count
         self.count -= count
-        return taken
+        return head
 
     def take_right(self, count: int) -> Run:
         """Cut the last ``count`` messages off; this run keeps the rest."""
@@ -400,7 +400,7 @@ class Run:
 
     @property
     def worth_copying(self) -> bool:
-        """Whether a small part of it is to be copied out of its batch."""
+        """Whether a small part is to be copied out of its batch."""
         return self.batch.count > SMALL_BATCH or (self.in_ram and self.batch.is_large)
 
     def paged(self, flags: int) -> Run:

@@ -101,7 +101,7 @@ class RunQueue:
         self._count += 1
 
     def take_left(self, count: int) -> Run:
-        """Cut at most ``count`` messages off the head: as many of them as are one run."""
+        """Cut at most ``count`` messages off the head, as far as they are one run."""
         run = self._runs[0]
         if run.count <= count:
             self._runs.popleft()
@@ -112,7 +112,7 @@ class RunQueue:
         return run
 
     def take_right(self, count: int) -> Run:
-        """Cut at most ``count`` messages off the tail: as many of them as are one run."""
+        """Cut at most ``count`` messages off the tail, as far as they are one run."""
         run = self._runs[-1]
         if run.count <= count:
             self._runs.pop()
@@ -123,41 +123,41 @@ class RunQueue:
         return run
 
     def within(self, ranges: Sequence[range]) -> list[Run]:
-        """Return windows on what is held of ``ranges`` of seq_ids: ascending, neighbours joined."""
-        runs, found = self._runs, list[Run]()
+        """Return windows on the messages in ``ranges``: seq_ids, ascending, neighbours joined."""
+        runs, windows = self._runs, list[Run]()
         for part in ranges:
             for index in range(bisect_right(runs, part.start, key=_end_of), len(runs)):
                 run = runs[index]
                 if run.start >= part.stop:
                     break
-                found.append(part_of(run, part))
-        return found
+                windows.append(part_of(run, part))
+        return windows
 
     def remove(self, ranges: Sequence[range]) -> None:
         """Remove what :meth:`within` returns for ``ranges``. Nothing else moves."""
         if not ranges or not self._runs:
             return
-        runs, kept, at = self._runs, list[Run](), 0
+        runs, remaining, at = self._runs, list[Run](), 0
         first = bisect_right(runs, ranges[0].start, key=_end_of)
-        runs.rotate(-first)  # what stands before is at the end meanwhile
+        runs.rotate(-first)  # the runs before are at the end meanwhile
         for _ in range(len(runs) - first):
             if at == len(ranges):
                 break
             run = whole = runs.popleft()
             while at < len(ranges) and ranges[at].start < whole.end:
-                gone = ranges[at]
-                low, high = max(gone.start, run.start), min(gone.stop, whole.end)
+                removed = ranges[at]
+                low, high = max(removed.start, run.start), min(removed.stop, whole.end)
                 if low < high:
                     if run.start < low:
-                        kept.append(run.window(0, low - run.start).settle())
+                        remaining.append(run.window(0, low - run.start).settle())
                     run = run.window(high - run.start, whole.end - high)
                     self._count -= high - low
-                if gone.stop > whole.end:
+                if removed.stop > whole.end:
                     break
                 at += 1
             if run.count:
-                kept.append(run if run is whole else run.settle())
-        runs.extendleft(reversed(kept))
+                remaining.append(run if run is whole else run.settle())
+        runs.extendleft(reversed(remaining))
         runs.rotate(first)
 
     def extend(self, other: RunQueue) -> None:
@@ -169,12 +169,12 @@ class RunQueue:
         """Insert runs, in seq_id order, each at its place."""
         if not incoming:
             return
-        old, self._runs, self._count = self._runs, _NO_RUNS, 0
+        previous, self._runs, self._count = self._runs, _NO_RUNS, 0
         for run in incoming:
-            while old and old[0].start < run.start:
-                self.append(old.popleft())
+            while previous and previous[0].start < run.start:
+                self.append(previous.popleft())
             self.append(run)
-        for run in old:
+        for run in previous:
             self.append(run)
 
     def release(self) -> None:

@@ -49,7 +49,7 @@ class WrittenAhead:
 
 @attrs.define(eq=False, repr=False)
 class QueueState:
-    """Everything that a queue knows. Counts in messages, ``bytes`` in payload bytes; ``None`` targets are infinite."""
+    """The state of a queue. Counts in messages, ``bytes`` in payload bytes; ``None`` targets are infinite."""
 
     settings: Settings
     index: QueueIndex
@@ -195,13 +195,13 @@ class QueueState:
         self.rates.ack_in_count += run.count
 
     def pop_largest_pageable_ack(self, count: int) -> Run:
-        """Give up at most ``count`` pending acks of the highest seq_ids that may be paged: as many as are one run."""
-        held, embedded = self.ram_pending, self.index_pending
-        if not len(held) or (
-            self.settings.page_embedded_acks and len(embedded) and embedded.last_seq_id > held.last_seq_id
+        """Remove and return at most ``count`` pageable acks of the highest seq_ids, as far as they are one run."""
+        pending, embedded = self.ram_pending, self.index_pending
+        if not len(pending) or (
+            self.settings.page_embedded_acks and len(embedded) and embedded.last_seq_id > pending.last_seq_id
         ):
-            held = embedded
-        return held.pop_largest(count)
+            pending = embedded
+        return pending.pop_largest(count)
 
     def take_pending(self, seq_ids: range) -> list[Run]:
         """Remove and return the pending acks of ascending ``seq_ids``, in order."""

@@ -62,7 +62,7 @@ class QueueFiles:
     transient_store: StoreClient
     clock: Clock
     sync: bool = True
-    """Whether what is called safe survives a power loss, or only the process."""
+    """Whether safe messages survive a power loss, or only the process."""
     wait_for_grant: Callable[[], None] = _no_grant
     """Called if a change of mode has to wait for a store's credit; must deliver one grant."""
     on_damage: Callable[[DataError], object] | None = None
@@ -100,15 +100,15 @@ class VariableQueue:
 
     @classmethod
     def create(cls, parts: QueueFiles) -> VariableQueue:
-        """A new, empty queue. Nothing is written until it has to be.
+        """Make a new, empty queue. Nothing is written until necessary.
 
-        A directory that is there already is what a crash left of its making, or of its deletion; one that holds a
-        queue's files raises :class:`DataError`.
+        An existing directory is a leftover of a crash, in its creation or deletion; if it holds a queue's files,
+        :class:`DataError` is raised.
         """
-        found = parts.files.list(parts.path)
-        if held := [name for name in found if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
-            raise DataError(f"{parts.path}/{held[0]}", None, "a new queue's directory holds a queue's files")
-        if found:
+        names = parts.files.list(parts.path)
+        if queue_files := [name for name in names if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
+            raise DataError(f"{parts.path}/{queue_files[0]}", None, "a new queue's directory holds a queue's files")
+        if names:
             parts.files.delete_tree(parts.path)
         return cls(parts, parts.new_state(parts.new_index()))
 
@@ -199,7 +199,7 @@ class VariableQueue:
 
     @property
     def recovering(self) -> bool:
-        """Whether segments are left to scan: counts are then of what was found so far."""
+        """Whether segments are left to scan: counts then cover only messages found so far."""
         return self._state.recovery is not None
 
     @property
@@ -366,7 +366,7 @@ class VariableQueue:
         return dropped
 
     def take(self, wanted: Wanted) -> list[Fetched]:
-        """Those messages that are ready, wherever they stand, acks required; the others stay as they are.
+        """Take those of the messages that are ready, wherever they are, acks required; others are not changed.
 
         ``wanted``: their msg_ids, by seq_id.
         """
@@ -377,7 +377,7 @@ class VariableQueue:
         return fetched
 
     def remove(self, wanted: Wanted) -> list[range]:
-        """Delete those messages that are ready, unread, wherever they stand; returns the seq_ids that they had."""
+        """Delete those of the messages that are ready, unread, wherever they are; returns their seq_ids."""
         from warren.queue_index.queue import removal  # as above
 
         removed = removal.remove(self._state, wanted)
@@ -458,7 +458,7 @@ class VariableQueue:
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
         s = self._state
-        found: list[tuple[int, bytes]] = []
+        messages: list[tuple[int, bytes]] = []
         for part in acking.tag_ranges(acking.singly(tags)):
             pieces = [
                 run
@@ -466,20 +466,20 @@ class VariableQueue:
                 for run in pending.within(part.start, part.stop)
             ]
             for run in sorted(pieces, key=lambda run: run.start):
-                found += zip(range(run.start, run.end), s.read_terms(run), strict=True)
-        return found
+                messages += zip(range(run.start, run.end), s.read_terms(run), strict=True)
+        return messages
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def set_ram_duration_target(self, duration_s: float | None) -> None:
         """How long, at today's rates, messages in RAM may last; ``None``: without limit. Pages at once if it falls."""
         s = self._state
-        old = s.target_ram_count
-        most = s.settings.target_ram_count_max
-        s.target_ram_count = most if duration_s is None else int(duration_s * s.rates.total)
-        if most is not None and s.target_ram_count is not None:
-            s.target_ram_count = min(s.target_ram_count, most)
-        if s.target_ram_count is not None and (old is None or s.target_ram_count < old):
+        previous = s.target_ram_count
+        limit = s.settings.target_ram_count_max
+        s.target_ram_count = limit if duration_s is None else int(duration_s * s.rates.total)
+        if limit is not None and s.target_ram_count is not None:
+            s.target_ram_count = min(s.target_ram_count, limit)
+        if s.target_ram_count is not None and (previous is None or s.target_ram_count < previous):
             paging.reduce_memory_use(s)
 
     def ram_duration(self) -> float | None:
@@ -498,11 +498,11 @@ class VariableQueue:
         self._state.rates.update(self._state.clock(), self._state.settings)
 
     def resume(self) -> None:
-        """Go on paging: the store gave credit, or the bound had cut a reduction short."""
+        """Continue paging: the store gave credit, or the bound had ended a reduction early."""
         paging.reduce_memory_use(self._state)
 
     def bump(self) -> None:
-        """Take the reminder that a reduction was cut short, and go on paging."""
+        """Clear the flag that a reduction was ended early, and continue paging."""
         self._state.waiting_bump = False
         self.resume()
 
@@ -560,7 +560,7 @@ class VariableQueue:
         self._confirms.expect(self._state, range(0))
 
     def drain_confirmed(self) -> list[range]:
-        """Seq_ids whose publishes asked for a confirm and have become safe since the last call."""
+        """Return the seq_ids of publishes with a confirm that have become safe since the last call."""
         return self._confirms.drain(self._state)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,1 +1,1 @@
-"""What is built of a topic's CommitLog: ConsumeQueues, index files, consumer offsets."""
+"""What is derived from the CommitLog: ConsumeQueues, index files, consumer offsets."""

@@ -158,9 +158,9 @@ class ConsumeQueue:
             return
         at = self.mapped.bases[0]
         for entries in entry_blocks(self.mapped, at, min(at + self.mapped.file_size, self.end_byte)):
-            there = np.flatnonzero(entries["physical_offset"] >= commit_log_min)
-            if len(there):
-                self._min_byte = at + int(there[0]) * ENTRY_BYTES
+            rows = np.flatnonzero(entries["physical_offset"] >= commit_log_min)
+            if len(rows):
+                self._min_byte = at + int(rows[0]) * ENTRY_BYTES
                 return
             at += len(entries) * ENTRY_BYTES
 
@@ -189,13 +189,13 @@ class ConsumeQueue:
         """
         stops, makes_file = physical_stops(physical_offsets, sizes), False
         if not self._continue(queue_offsets, stops):
-            new, makes_file = self._new(queue_offsets, stops)
-            if not len(new):
+            chosen, makes_file = self._new(queue_offsets, stops)
+            if not len(chosen):
                 if makes_file:
                     self._add_at_end()
                 return
-            queue_offsets, stops = queue_offsets[new], stops[new]
-            physical_offsets, sizes, tags_codes = physical_offsets[new], sizes[new], tags_codes[new]
+            queue_offsets, stops = queue_offsets[chosen], stops[chosen]
+            physical_offsets, sizes, tags_codes = physical_offsets[chosen], sizes[chosen], tags_codes[chosen]
         data = encode(physical_offsets, sizes, tags_codes)
         if self._has_begun:
             self._append(self.end_byte, data, stops)
@@ -231,7 +231,7 @@ class ConsumeQueue:
         queue_offsets, stops = queue_offsets[ahead], stops[ahead]
         if self._continue(queue_offsets, stops):
             return ahead, False
-        new: list[int] = []
+        new_positions: list[int] = []
         makes_file = False
         top, end = self.max_physical_offset, self.end_byte if self._has_begun else None
         places = queue_offsets * ENTRY_BYTES  # 64 bits wrap around, as Java's do
@@ -246,9 +246,9 @@ class ConsumeQueue:
             elif queue_offset != 0 and place < end:
                 makes_file = end % self.mapped.file_size == 0
                 continue
-            new.append(position)
+            new_positions.append(position)
             top, end, makes_file = stop, end + ENTRY_BYTES, False
-        return ahead[new], makes_file
+        return ahead[new_positions], makes_file
 
     def _begin(self, byte: int, data: bytes, stops: Longs) -> None:
         """Make the first file and put the entries at the logical ``byte``, filler ahead of them."""
@@ -309,12 +309,12 @@ class ConsumeQueue:
         if stop <= first:
             return 0
         low = max(first, self.min_offset)
-        found = nearest(
+        nearest_offset = nearest(
             self._entry_at, range(low, stop), timestamp_ms, commit_log_min, store_timestamp_of=store_timestamp_of
         )
-        if found is None:
+        if nearest_offset is None:
             return 0
-        return max(first - 1, 0) if found < 0 else found
+        return max(first - 1, 0) if nearest_offset < 0 else nearest_offset
 
     def first_offset_at(self, timestamp_ms: int, store_timestamp_of: StoreTimestampOf, commit_log_min: int) -> int:
         """The queue offset of the first message stored at a time or later, ``max_offset`` without any; all files.
@@ -331,8 +331,8 @@ class ConsumeQueue:
                 raise DataError(self.mapped.path(base), queue_offset * ENTRY_BYTES - base, reason)
             return stored_ms
 
-        there = range(self.first_offset(commit_log_min), self.max_offset)
-        return there.start + bisect_left(there, timestamp_ms, key=stored_ms_of)
+        offsets = range(self.first_offset(commit_log_min), self.max_offset)
+        return offsets.start + bisect_left(offsets, timestamp_ms, key=stored_ms_of)
 
     def first_offset(self, commit_log_min: int) -> int:
         """The first queue offset whose message the CommitLog has, ``max_offset`` without any.
@@ -387,15 +387,15 @@ class ConsumeQueue:
 
         The last file stays. Returns the paths of the deleted files; the queue's first offset moves along.
         """
-        gone = []
+        deleted_paths = []
         for base in self.mapped.bases[:-1]:
             physical_offset, _ = self._entry_at((base + self.mapped.file_size) // ENTRY_BYTES - 1)
             if physical_offset >= commit_log_min:
                 break
-            gone.append(self.mapped.path(base))
+            deleted_paths.append(self.mapped.path(base))
             self.mapped.delete(base)
         self.correct_min_offset(commit_log_min)
-        return gone
+        return deleted_paths
 
     def close(self) -> None:
         """Close the files; nothing is flushed."""

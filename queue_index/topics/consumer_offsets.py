@@ -1,8 +1,8 @@
 """Consumer offsets: how far each group has come in each queue of a topic.
 
-It owns ``consumerOffset.json`` in the store's ``config`` directory, and the table that stands in it. An offset is the
-queue offset of the next message that the group wants. A commit changes the table only; :meth:`ConsumerOffsets.persist`
-writes it, on a timer and at a clean stop. What a crash takes is what was committed since: those messages come again.
+It owns ``consumerOffset.json`` in the store's ``config`` directory, and the table in it. An offset is the queue offset
+of the next message that the group reads. A commit changes the table only; :meth:`ConsumerOffsets.persist` writes it, on
+a timer and at a clean stop. A crash loses later commits: those messages are delivered again.
 
 Invariants: a name in the table is ``topic@group``; queue ids have 32 bits and offsets 64.
 """
@@ -59,7 +59,7 @@ class ConsumerOffsets:
         return cls(file, file.load(decode_consumer_offsets) or {})
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """The group wants the message with this queue offset next; smaller than before is allowed."""
+        """Set the queue offset of the group's next message; it may be smaller than before."""
         if not topic or not group or _SEPARATOR in topic or queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:
             raise RuntimeError(f"no offset: {topic!r}, {group!r}, {queue_id}, {offset}")
         offsets = self.table.setdefault(f"{topic}{_SEPARATOR}{group}", {})
@@ -68,7 +68,7 @@ class ConsumerOffsets:
             self.is_dirty = True
 
     def offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """What was committed last; ``None`` for a group that never came to this queue."""
+        """Return the last committed offset; ``None`` if the group never committed in this queue."""
         return self.table.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id)
 
     def positions(self) -> Iterator[Position]:
@@ -80,9 +80,9 @@ class ConsumerOffsets:
 
     def remove(self, topic: str, group: str) -> bool:
         """Forget a group's offsets in all queues of a topic; whether there were any."""
-        found = self.table.pop(f"{topic}{_SEPARATOR}{group}", None)
-        self.is_dirty |= found is not None
-        return found is not None
+        offsets = self.table.pop(f"{topic}{_SEPARATOR}{group}", None)
+        self.is_dirty |= offsets is not None
+        return offsets is not None
 
     def persist(self, *, sync: bool = True) -> bool:
         """Write the file where something changed; whether it did. ``sync``: a power loss finds it, too."""

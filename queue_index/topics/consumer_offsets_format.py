@@ -119,8 +119,8 @@ def decode_local_offsets(text: str) -> LocalOffsetTable:
 
 def _local_entry(queue: str, offset: str) -> tuple[MessageQueue, int]:
     try:
-        said = json.loads(queue, strict=False)
-        broker, topic, queue_id = said["brokerName"], said["topic"], said["queueId"]
+        fields = json.loads(queue, strict=False)
+        broker, topic, queue_id = fields["brokerName"], fields["topic"], fields["queueId"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OffsetTextError(f"{queue!r:.100} is no queue: {error}") from None
     if not isinstance(broker, str) or not isinstance(topic, str):
@@ -134,10 +134,10 @@ def _table(text: str) -> dict[str, Any]:
         if following == ":" and tokens[position][0] not in '"{}[]:,':
             tokens[position] = json.dumps(tokens[position])
     try:
-        whole = json.loads(" ".join(tokens), strict=False)
+        content = json.loads(" ".join(tokens), strict=False)
     except (ValueError, RecursionError) as error:
         raise OffsetTextError(f"cannot be parsed: {error}") from None
-    table = whole.get("offsetTable", {}) if isinstance(whole, dict) else None
+    table = content.get("offsetTable", {}) if isinstance(content, dict) else None
     if not isinstance(table, dict):
         raise OffsetTextError("holds no table of offsets")
     return table

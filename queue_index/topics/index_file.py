@@ -224,7 +224,7 @@ class IndexFile:
             self._table.write(self.handle())
 
     def flush(self, *, with_slots: bool = True) -> None:
-        """Write what is only in memory, and make it survive a power loss.
+        """Write and sync everything that is only in memory.
 
         ``with_slots=False``: without the slots, unless the file is full. That is cheap, and enough for
         :mod:`warren.queue_index.topics.index_recovery`, but other programs cannot read such a file.

@@ -36,7 +36,7 @@ StoreTimestampOf = Callable[[int], int | None]
 
 
 def recover(index: KeyIndex, commit_log_end: int, store_timestamp_of: StoreTimestampOf) -> None:
-    """Take a writable index, loaded as if all had been well, back to what is sound of it. Nothing is flushed."""
+    """Truncate a writable index, loaded as after a clean stop, to its sound part. Nothing is flushed."""
     files = index.index_files
     full = next((at for at, file in enumerate(files) if not file.is_full), len(files))
     index.delete(files[full + 1 :])
@@ -50,7 +50,7 @@ def recover(index: KeyIndex, commit_log_end: int, store_timestamp_of: StoreTimes
 
 
 def _read_anew(file: IndexFile, commit_log_end: int, store_timestamp_of: StoreTimestampOf) -> tuple[Header, SlotTable]:
-    """The header and the slots that a file has by its items."""
+    """Recompute the header and the slots of a file from its items."""
     table = SlotTable.empty(file.layout)
     number, stop, reached, time_difference_s = 1, file.header.index_count, 0, 0
     while number < stop:
@@ -72,10 +72,10 @@ def _read_anew(file: IndexFile, commit_log_end: int, store_timestamp_of: StoreTi
         hash_slot_count=int(np.count_nonzero(table.values)),
         index_count=number,
     )
-    written = SlotTable.load(file.layout, file.handle())
-    wrong = np.flatnonzero(written.values != table.values).astype(np.int32)
-    written.put(wrong, table.values[wrong])
-    return header, written
+    stored_table = SlotTable.load(file.layout, file.handle())
+    wrong = np.flatnonzero(stored_table.values != table.values).astype(np.int32)
+    stored_table.put(wrong, table.values[wrong])
+    return header, stored_table
 
 
 def _put_good(table: SlotTable, items: Items, first: int, reached: int, commit_log_end: int) -> int:

@@ -103,23 +103,23 @@ class KeyIndex:
         if not count:
             return
         skip_first = min(skip_first, int(key_counts[0]))
-        if skip_first and skip_first == key_counts[0]:  # all of it is there: not a message that makes a file
+        if skip_first and skip_first == key_counts[0]:  # all its keys are there: it does not start a file
             hashes = key_hashes[skip_first:]
             self.put_many(physical_offsets[1:], store_timestamps[1:], is_rollback[1:], key_counts[1:], hashes)
             return
         file = self._last_with_room()
         owners = np.repeat(np.arange(count), key_counts)
-        wanted = is_put(file.header.end_physical_offset, physical_offsets, (key_counts > 0) & ~is_rollback)[owners]
-        wanted[:skip_first] = False
-        if not wanted.all():
-            owners, key_hashes = owners[wanted], key_hashes[wanted]
+        selected = is_put(file.header.end_physical_offset, physical_offsets, (key_counts > 0) & ~is_rollback)[owners]
+        selected[:skip_first] = False
+        if not selected.all():
+            owners, key_hashes = owners[selected], key_hashes[selected]
         offsets, timestamps = physical_offsets[owners], store_timestamps[owners]
-        done, total = 0, len(owners)
-        while done < total:
+        written, total = 0, len(owners)
+        while written < total:
             file = self._last_with_room()
-            stop = min(done + file.room, total)
-            file.put(key_hashes[done:stop], offsets[done:stop], timestamps[done:stop])
-            done = stop
+            stop = min(written + file.room, total)
+            file.put(key_hashes[written:stop], offsets[written:stop], timestamps[written:stop])
+            written = stop
         if total and owners[-1] < count - 1:
             self._last_with_room()  # a message makes the next file even if it has nothing to put
 
@@ -163,18 +163,18 @@ class KeyIndex:
         this raises :class:`DataError`; or, with a list for ``damage``, it notes that there and goes on as the original,
         with what it has and the next older file.
         """
-        found: list[int] = []
+        physical_offsets: list[int] = []
         for file in reversed(self.index_files):
             if file.header.matches(begin, end):
                 try:
-                    file.find(key_hash, found, max_num, begin, end)
+                    file.find(key_hash, physical_offsets, max_num, begin, end)
                 except DataError as error:
                     if damage is None:
                         raise
                     damage.append(error)
-            if file.header.begin_timestamp < begin or len(found) >= max_num:
+            if file.header.begin_timestamp < begin or len(physical_offsets) >= max_num:
                 break
-        return found
+        return physical_offsets
 
     # ── to the disk ─────────────────────────────────────────────────────────────────────────────────────────────
 

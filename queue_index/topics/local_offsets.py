@@ -2,8 +2,8 @@
 
 RocketMQ's consumers keep them where they run, a file for each instance and group, and so does a node: it owns
 ``<instance name>/<group>/offsets.json`` below one directory. A reader is known here by ``group@instance``. A commit
-changes the table only; :meth:`LocalOffsets.persist` writes what has changed, on a timer and at a clean stop. What a
-crash takes is what was committed since: those messages come again.
+changes the table only; :meth:`LocalOffsets.persist` writes changed tables, on a timer and at a clean stop. A crash
+loses later commits: those messages are read again.
 
 Queues of other brokers in a file are kept as they are.
 """
@@ -62,56 +62,56 @@ class LocalOffsets:
         return offsets
 
     def _of(self, reader: str) -> _InstanceOffsets:
-        found = self._instances.get(reader)
-        if found is None:
+        instance_offsets = self._instances.get(reader)
+        if instance_offsets is None:
             group, _, instance = reader.partition(SEPARATOR)
             file = ConfigFile(self._files, f"{self._directory}/{instance}/{group}/{FILE_NAME}")
-            found = self._instances[reader] = _InstanceOffsets(file)
+            instance_offsets = self._instances[reader] = _InstanceOffsets(file)
             try:
-                found.table = file.load(decode_local_offsets) or {}
+                instance_offsets.table = file.load(decode_local_offsets) or {}
             except DataError as error:
-                found.damage = error
-        return found
+                instance_offsets.damage = error
+        return instance_offsets
 
     @property
     def is_dirty(self) -> bool:
-        """Something was committed that is not in its file."""
-        return any(found.is_dirty for found in self._instances.values())
+        """Whether there are commits that are not in the files."""
+        return any(instance_offsets.is_dirty for instance_offsets in self._instances.values())
 
     def commit(self, topic: str, reader: str, queue_id: int, offset: int) -> None:
-        """The reader wants the message with this queue offset next; smaller than before is allowed.
+        """Set the queue offset of the reader's next message; it may be smaller than before.
 
-        Raises :class:`DataError` if its file is damaged: what that holds is not overwritten.
+        Raises :class:`DataError` if its file is damaged: the file is not overwritten.
         """
-        found = self._of(reader)
-        if found.damage is not None:
-            raise found.damage
-        if found.table.get((BROKER_NAME, topic, queue_id)) != offset:
-            found.table[BROKER_NAME, topic, queue_id] = offset
-            found.is_dirty = True
+        instance_offsets = self._of(reader)
+        if instance_offsets.damage is not None:
+            raise instance_offsets.damage
+        if instance_offsets.table.get((BROKER_NAME, topic, queue_id)) != offset:
+            instance_offsets.table[BROKER_NAME, topic, queue_id] = offset
+            instance_offsets.is_dirty = True
 
     def offset(self, topic: str, reader: str, queue_id: int) -> int | None:
-        """What was committed last; ``None`` for a reader that never came to this queue. Raises :class:`DataError`."""
-        found = self._of(reader)
-        if found.damage is not None:
-            raise found.damage
-        return found.table.get((BROKER_NAME, topic, queue_id))
+        """Return the last committed offset; ``None`` if the reader never committed here. Raises :class:`DataError`."""
+        instance_offsets = self._of(reader)
+        if instance_offsets.damage is not None:
+            raise instance_offsets.damage
+        return instance_offsets.table.get((BROKER_NAME, topic, queue_id))
 
     def damage(self, reader: str) -> DataError | None:
-        """Return what is wrong with the reader's file; its offsets cannot be used then."""
+        """Return the error in the reader's file, whose offsets cannot be used then; ``None`` if it is sound."""
         return self._of(reader).damage
 
     def positions(self) -> Iterator[Position]:
-        """Every offset; ``group`` is ``group@instance``."""
-        for reader, found in self._instances.items():
-            for (broker, topic, queue_id), offset in found.table.items():
+        """Yield every offset; ``group`` is ``group@instance``."""
+        for reader, instance_offsets in self._instances.items():
+            for (broker, topic, queue_id), offset in instance_offsets.table.items():
                 if broker == BROKER_NAME:
                     yield Position(topic, reader, queue_id, offset)
 
     def persist(self, *, sync: bool = True) -> bool:
-        """Write the files where something changed; whether anything did. ``sync``: a power loss finds it, too."""
-        changed = [found for found in self._instances.values() if found.is_dirty]
-        for found in changed:
-            found.file.replace(encode_local_offsets(found.table), sync=sync)
-            found.is_dirty = False
+        """Write the changed files; return whether there were any. ``sync``: make them survive a power loss."""
+        changed = [instance_offsets for instance_offsets in self._instances.values() if instance_offsets.is_dirty]
+        for instance_offsets in changed:
+            instance_offsets.file.replace(encode_local_offsets(instance_offsets.table), sync=sync)
+            instance_offsets.is_dirty = False
         return bool(changed)

@@ -46,11 +46,11 @@ class SlotTable:
         """Load the table of a file; missing bytes count as zeros."""
         table = cls.empty(layout)
         for start in range(0, layout.slot_count, _READ_SLOTS):
-            wanted = min(_READ_SLOTS, layout.slot_count - start)
-            data = handle.pread(wanted * SLOT_BYTES, layout.slot_offset(start))
-            found = np.frombuffer(data, SLOT, len(data) // SLOT_BYTES)
-            used = np.flatnonzero(found)
-            table.values[start + used] = found[used]
+            count = min(_READ_SLOTS, layout.slot_count - start)
+            data = handle.pread(count * SLOT_BYTES, layout.slot_offset(start))
+            slots = np.frombuffer(data, SLOT, len(data) // SLOT_BYTES)
+            used = np.flatnonzero(slots)
+            table.values[start + used] = slots[used]
         return table
 
     def previous(self, slots: Numbers, numbers: Numbers) -> Numbers:
@@ -61,8 +61,8 @@ class SlotTable:
             in_order = np.sort(slots)
             if (in_order[1:] == in_order[:-1]).any():
                 order = np.argsort(slots, kind="stable")
-                same = np.flatnonzero(slots[order[1:]] == slots[order[:-1]])
-                before[order[same + 1]] = numbers[order[same]]
+                repeats = np.flatnonzero(slots[order[1:]] == slots[order[:-1]])
+                before[order[repeats + 1]] = numbers[order[repeats]]
         return before
 
     def put(self, slots: Numbers, numbers: Numbers) -> None:

@@ -159,8 +159,8 @@ class Connection:
         max_message_size: int = MAX_MESSAGE_SIZE,
         has_own_methods: bool = False,
     ) -> None:
-        """``channel_max``, ``frame_max``: the most that we agree to; 0: no limit. ``has_own_methods``: whether the peer
-        may send those of :mod:`warren.amqp.own_methods`."""
+        """``channel_max``, ``frame_max``: the highest that we accept; 0: no limit. ``has_own_methods``: whether the
+        peer may send those of :mod:`warren.amqp.own_methods`."""
         self.side = side
         self.state = State.HANDSHAKE
         self.channel_max = channel_max
@@ -254,8 +254,8 @@ class Connection:
             self._methods[payload] = method
         return method
 
-    def _receive_frame(self, found: Frame, events: list[Event]) -> None:
-        kind, number, payload = found.kind, found.channel, found.payload
+    def _receive_frame(self, received: Frame, events: list[Event]) -> None:
+        kind, number, payload = received.kind, received.channel, received.payload
         if kind == HEARTBEAT and not payload:
             if number:
                 raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
@@ -567,7 +567,7 @@ class Connection:
         self._reader = FrameReader(self.frame_max)
 
     def is_open(self, number: int) -> bool:
-        """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""
+        """Whether messages may be sent on a channel. Later bytes of the same read may have closed it."""
         channel = self._channels.get(number)
         return channel is not None and channel.is_open and not channel.is_closing and self.state in _ANSWERING
 
@@ -606,19 +606,19 @@ def _decode_on_0(payload: bytes) -> Method:
         raise ProtocolError(INTERNAL_ERROR, "") from None
 
 
-def _add_messages(events: list[Event], found: Messages) -> None:
+def _add_messages(events: list[Event], messages: Messages) -> None:
     """Append messages to the previous event if only bodies and delivery tags differ."""
     last = events[-1] if events else None
     if (
         isinstance(last, Messages)
-        and last.method is found.method
-        and last.channel == found.channel
-        and last.properties == found.properties
+        and last.method is messages.method
+        and last.channel == messages.channel
+        and last.properties == messages.properties
     ):
-        last.tags.extend(found.tags)
-        last.bodies.extend(found.bodies)
+        last.tags.extend(messages.tags)
+        last.bodies.extend(messages.bodies)
     else:
-        events.append(found)
+        events.append(messages)
 
 
 def _lower(ours: int, theirs: int) -> int:

@@ -63,7 +63,7 @@ class ProtocolError(WarrenError):
 
 
 class LostFramingError(ProtocolError):
-    """Where the next frame begins is not known any more: nothing that comes from the peer can be understood."""
+    """The frame boundaries are lost: no later bytes of the peer can be parsed."""
 
     def __init__(self, kind: int, payload: bytes, why: str) -> None:
         super().__init__(FRAME_ERROR, f"{describe_frame(kind, payload)}: {why}")

@@ -105,7 +105,7 @@ class FrameReader:
         self.frame_max = frame_max
         """The size limit of the peer's frames in bytes, with overhead; 0: no limit."""
         self.finds_runs = False
-        """Otherwise every frame comes as it is: a connection that is not running has to check each."""
+        """If false, every frame is returned on its own: a connection that is not running has to check each."""
         self._data = b""
         self._at = 0
         self._cut = bytearray()
@@ -246,36 +246,36 @@ class FrameReader:
         """Count rows of ``length`` bytes that begin here with the same ``prefix`` bytes, except the tag, and end in a
         frame's end."""
         data, at = self._data, self._at
-        most = (len(data) - at) // length
-        if most == 1:
+        max_rows = (len(data) - at) // length
+        if max_rows == 1:
             return 1
-        cut = (prefix, prefix) if tag_at is None else (tag_at, tag_at + _TAG.size)
-        left, right = data[at : at + cut[0]], data[at + cut[1] : at + prefix]
+        tag_span = (prefix, prefix) if tag_at is None else (tag_at, tag_at + _TAG.size)
+        left, right = data[at : at + tag_span[0]], data[at + tag_span[1] : at + prefix]
         rows = 1
-        while rows < min(most, _FEW):
+        while rows < min(max_rows, _FEW):
             row = at + rows * length
             if not (
                 data.startswith(left, row)
-                and data.startswith(right, row + cut[1])
+                and data.startswith(right, row + tag_span[1])
                 and data[row + length - 1] == FRAME_END
             ):
                 return rows
             rows += 1
-        if rows == most:
+        if rows == max_rows:
             return rows
-        matrix = np.frombuffer(data, np.uint8, most * length, at).reshape(most, length)
-        same = matrix[:, -1] == FRAME_END
-        for columns in (slice(0, cut[0]), slice(cut[1], prefix)):
-            same &= (matrix[:, columns] == matrix[0, columns]).all(axis=1)
-        return most if same.all() else int(np.argmin(same))
+        matrix = np.frombuffer(data, np.uint8, max_rows * length, at).reshape(max_rows, length)
+        alike = matrix[:, -1] == FRAME_END
+        for columns in (slice(0, tag_span[0]), slice(tag_span[1], prefix)):
+            alike &= (matrix[:, columns] == matrix[0, columns]).all(axis=1)
+        return max_rows if alike.all() else int(np.argmin(alike))
 
     def _tags(self, rows: int, length: int, tag_at: int) -> list[int]:
         if rows == 1:
             return [*_TAG.unpack_from(self._data, self._at + tag_at)]
         matrix = np.frombuffer(self._data, np.uint8, rows * length, self._at).reshape(rows, length)
         tags: npt.NDArray[np.uint64] = np.ascontiguousarray(matrix[:, tag_at : tag_at + _TAG.size]).view(">u8")
-        found: list[int] = tags.ravel().tolist()
-        return found
+        tag_list: list[int] = tags.ravel().tolist()
+        return tag_list
 
 
 def _tag_at(index: int, payload: bytes) -> int:
@@ -343,18 +343,18 @@ class ContentFrames:
             return
         sizes = set(map(len, bodies))
         heads = {size: self._head_of(properties, size) for size in sizes}
-        each = [*heads.values()] * len(bodies) if len(sizes) == 1 else [heads[len(body)] for body in bodies]
-        self._write(bodies, tags, each, out)
+        message_heads = [*heads.values()] * len(bodies) if len(sizes) == 1 else [heads[len(body)] for body in bodies]
+        self._write(bodies, tags, message_heads, out)
 
     def write_each(
         self, properties: Iterable[bytes], bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]
     ) -> None:
         """Write messages with different properties."""
-        heads = [self._head_of(each, len(body)) for each, body in zip(properties, bodies, strict=True)]
+        heads = [self._head_of(encoded, len(body)) for encoded, body in zip(properties, bodies, strict=True)]
         self._write(bodies, tags, heads, out)
 
     def _head_of(self, properties: bytes, size: int) -> bytes:
-        """Return what stands after the delivery tag: up to the body, or up to the end of the message if it is empty."""
+        """Return the bytes after the delivery tag: up to the body, or up to the end of the message if it is empty."""
         if size != self._size or properties != self._properties:
             self._properties, self._size = properties, size
             self._head = b"".join(
@@ -371,29 +371,29 @@ class ContentFrames:
     def _write(
         self, bodies: Sequence[bytes], tags: Iterable[int] | None, heads: Sequence[bytes], out: list[bytes]
     ) -> None:
-        written: Iterable[bytes] = [b""] * len(bodies) if tags is None else map(_TAG.pack, tags)
+        encoded_tags: Iterable[bytes] = [b""] * len(bodies) if tags is None else map(_TAG.pack, tags)
         if len(bodies) > 1 and max(map(len, bodies)) <= self._small_bytes:
             parts = [END + self._opening] * (4 * len(bodies))  # a table, made column by column
             parts[0] = self._opening
-            parts[1::4] = written
+            parts[1::4] = encoded_tags
             parts[2::4] = heads
             parts[3::4] = bodies
             parts.append(END)
             out.append(b"".join(parts))
             return
-        before = b""
-        for tag, head, body in zip(written, heads, bodies, strict=True):
+        previous_end = b""
+        for tag, head, body in zip(encoded_tags, heads, bodies, strict=True):
             size, step = len(body), self._whole_bytes
             if size <= self._small_bytes:
-                out.append(b"".join((before, self._opening, tag, head, body)))
+                out.append(b"".join((previous_end, self._opening, tag, head, body)))
             elif size <= step:
-                out += (b"".join((before, self._opening, tag, head)), body)
+                out += (b"".join((previous_end, self._opening, tag, head)), body)
             else:
-                out += (before, self._opening, tag, head, END)
+                out += (previous_end, self._opening, tag, head, END)
                 out += [frame(BODY, self._channel, body[at : at + step]) for at in range(0, size, step)]
-            before = END if size <= step else b""
-        if before:
-            out.append(before)
+            previous_end = END if size <= step else b""
+        if previous_end:
+            out.append(previous_end)
 
 
 def contents(

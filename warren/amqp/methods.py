@@ -51,7 +51,7 @@ def method_of(kind: type[M], **arguments: Any) -> M:
     defaults = _DEFAULTS.get(kind)
     if defaults is None or len(defaults) < len(_ARGUMENTS[kind]):
         method = kind()
-        _DEFAULTS[kind] = {name: getattr(method, name) for name, wanted in _ARGUMENTS[kind] if wanted != "table"}
+        _DEFAULTS[kind] = {name: getattr(method, name) for name, domain in _ARGUMENTS[kind] if domain != "table"}
     else:
         method = object.__new__(kind)
         arguments = defaults | arguments
@@ -91,8 +91,8 @@ def decode_arguments(index: int, data: bytes, at: int = 0) -> Method:
 def check_utf8(method: Method) -> None:
     """Raise :class:`ProtocolError` if a short string of a method is not UTF-8. RabbitMQ requires it of all methods but
     those with content."""
-    for name, wanted in _ARGUMENTS[type(method)]:
-        if wanted == "shortstr" and not _is_utf8(getattr(method, name)):
+    for name, domain in _ARGUMENTS[type(method)]:
+        if domain == "shortstr" and not _is_utf8(getattr(method, name)):
             raise ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
 
 
@@ -103,15 +103,15 @@ def _is_utf8(text: str) -> bool:
 
 def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]:
     bit = 8
-    for name, wanted in _ARGUMENTS[kind]:
-        if wanted == "bit":
+    for name, domain in _ARGUMENTS[kind]:
+        if domain == "bit":
             if bit == 8:
                 at, bit = at + 1, 0
             yield name, bool(data[at - 1] >> bit & 1)
             bit += 1
             continue
         bit = 8
-        if wanted == "table":
+        if domain == "table":
             end = at + _LENGTHS["longstr"].size
             if end + int.from_bytes(data[at:end], "big") > len(data):
                 raise IndexError(f"{name} ends after the frame")
@@ -120,11 +120,11 @@ def _read(kind: type[Method], data: bytes, at: int) -> Iterator[tuple[str, Any]]
             except MessageError as error:
                 raise UntoldError(FRAME_ERROR, f"{name}: {error}") from None
             yield name, value
-        elif (number := _NUMBERS.get(wanted)) is not None:
+        elif (number := _NUMBERS.get(domain)) is not None:
             yield name, number.unpack_from(data, at)[0]
             at += number.size
         else:
-            length = _LENGTHS[wanted]
+            length = _LENGTHS[domain]
             start = at + length.size
             at = start + length.unpack_from(data, at)[0]
             if at > len(data):
@@ -138,9 +138,9 @@ def encode_arguments(method: Method) -> bytes:
     """Return the bytes after the method's index. Raises :class:`MessageError` if a value does not fit its type."""
     parts: list[bytes] = []
     bits, bit = 0, 0
-    for name, wanted in _ARGUMENTS[type(method)]:
+    for name, domain in _ARGUMENTS[type(method)]:
         value = getattr(method, name)
-        if wanted == "bit":
+        if domain == "bit":
             bits |= bool(value) << bit
             bit += 1
             continue
@@ -148,7 +148,7 @@ def encode_arguments(method: Method) -> bytes:
             parts.append(bytes((bits,)))
             bits, bit = 0, 0
         try:
-            parts.append(_written(wanted, value))
+            parts.append(_written(domain, value))
         except struct.error:
             raise MessageError(f"{dotted_name(method)}: {name} does not fit") from None
         except (TypeError, ValueError) as error:  # an invalid table or text; not shown: it may be a password
@@ -158,16 +158,16 @@ def encode_arguments(method: Method) -> bytes:
     return b"".join(parts)
 
 
-def _written(wanted: str, value: Any) -> bytes:
-    if wanted == "shortstr":
+def _written(domain: str, value: Any) -> bytes:
+    if domain == "shortstr":
         data = value if isinstance(value, bytes) else (value or "").encode("utf-8", "surrogateescape")
         return _OCTET.pack(len(data)) + data
-    if (number := _NUMBERS.get(wanted)) is not None:
+    if (number := _NUMBERS.get(domain)) is not None:
         return number.pack(value or 0)
-    if wanted == "table":
+    if domain == "table":
         return write_table(value or {})
     data = value if isinstance(value, bytes) else (value or "").encode("utf-8", "surrogateescape")
-    return _LENGTHS[wanted].pack(len(data)) + data
+    return _LENGTHS[domain].pack(len(data)) + data
 
 
 def settlement_flags(method: commands.Basic.Ack | commands.Basic.Nack | commands.Basic.Reject) -> int:
@@ -190,5 +190,5 @@ def encode_method(channel: int, method: Method) -> bytes:
 
 def dotted_name(method: Method | type[Method]) -> str:
     """Return the name as RabbitMQ writes it: ``queue.declare_ok``."""
-    found = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name)
-    return found.replace("._", ".").removeprefix("_")
+    dotted = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name)
+    return dotted.replace("._", ".").removeprefix("_")

@@ -44,7 +44,7 @@ class CallOk(Method):
 
 
 class CallError(Method):
-    """Server → client: the call raised an error. ``details``: what it was made of, if that is more than a text."""
+    """Server → client: the call raised an error. ``details``: its arguments, if there are more than a text."""
 
     __slots__: ClassVar[list[str]] = ["details", "text", "type"]
     frame_id: ClassVar[int] = 12
@@ -122,7 +122,7 @@ DUE: Final = "x-warren-due"
 """The header of a delayed message: its due time, in milliseconds since 1970. It is removed from the message."""
 CREDIT: Final = "x-warren-credit"
 MESSAGE_BYTES: Final = 128
-"""About what a message takes beside its body, in bytes."""
+"""The approximate size of a message without its body, in bytes."""
 
 PROTOCOL: Final = 1
 """The protocol version of processes that share a directory: these methods, and the meaning of them and AMQP's. Raised
@@ -142,7 +142,7 @@ MAX_BODY_BYTES: Final = 1 << 40
 """The limit for a message between processes of one directory, which only memory bounds."""
 
 OWN_METHODS: Final[dict[int, type[Method]]] = {
-    one.index: one for one in (Call, CallOk, CallError, Refused, Arrived, Credit, Settle)
+    method.index: method for method in (Call, CallOk, CallError, Refused, Arrived, Credit, Settle)
 }
 """By class id and method id, 16 bits each."""
 
@@ -179,5 +179,5 @@ class RequestOk(Method):
         self.ticket = ticket
 
 
-ACCESS_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Request, RequestOk)}
+ACCESS_METHODS: Final[dict[int, type[Method]]] = {method.index: method for method in (Request, RequestOk)}
 """Dropped in 0-9-1, and missing in pamqp: old clients ask for a ticket, and every server gives them one."""

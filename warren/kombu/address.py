@@ -1,4 +1,4 @@
-"""Address: what a URL and the transport options of a Kombu connection say about the node to use.
+"""Address: the node that a URL and the transport options of a Kombu connection name.
 
 ``warren:///var/lib/app`` is an absolute path, ``warren://var/app`` a relative one, ``warren://`` leaves it to the
 option ``path``. A query may name the vhost: ``warren:///var/lib/app?vhost=orders``.
@@ -48,7 +48,7 @@ class Address:
 
 
 def address_of(url: str | None, virtual_host: str | None, options: Mapping[str, Any]) -> Address:
-    """The address in what Kombu has of a connection. Raises :class:`SettingsError` where it leads nowhere.
+    """Return the address in the arguments of a Kombu connection. Raises :class:`SettingsError` if it is invalid.
 
     ``url``: as it was given; where Kombu took it apart (a second URL, after the first one failed) ``None``, and the
     path is in ``virtual_host``.
@@ -78,8 +78,8 @@ def address_of(url: str | None, virtual_host: str | None, options: Mapping[str, 
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
-    rest, _, query_text = url.partition("://")[2].partition("?")
+    location, _, query_text = url.partition("://")[2].partition("?")
     query = {name: values[-1] for name, values in parse_qs(query_text).items()}
     if unknown := query.keys() - _QUERY:
         raise SettingsError(f"a warren URL knows no {', '.join(sorted(unknown))}: {url}")
-    return unquote(rest), query
+    return unquote(location), query

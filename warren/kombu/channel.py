@@ -203,10 +203,10 @@ class Channel(base.StdChannel):
         """Return a cached handle, which has its unsettled messages; a new one if the queue was deleted since."""
         vhost = self._open_connection.vhost
         identity = vhost._verbs.queue_identity(name)
-        known = self._handles.get(name)
-        if known is None or known[0] is not identity:
-            known = self._handles[name] = identity, vhost.queue(name, passive=True)
-        return known[1]
+        cached = self._handles.get(name)
+        if cached is None or cached[0] is not identity:
+            cached = self._handles[name] = identity, vhost.queue(name, passive=True)
+        return cached[1]
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -324,7 +324,7 @@ class Channel(base.StdChannel):
         """End a consumer. What it has delivered can still be settled.
 
         As on a connection with a server, messages that were on their way to it go to its callback first, as far as the
-        channel has room. Those of a consumer without acks go back: if they went unread, they would be lost.
+        channel has room. Those of a consumer without acks go back: unread messages would be lost.
         """
         subscription = self._subscriptions.pop(consumer_tag, None)
         if subscription is None:
@@ -341,8 +341,8 @@ class Channel(base.StdChannel):
             self._close_ended()
 
     def _close_ended(self) -> None:
-        settled = [one for one in self._ended if not one.unacked]
-        self._ended = [one for one in self._ended if one.unacked]
+        settled = [consumer for consumer in self._ended if not consumer.unacked]
+        self._ended = [consumer for consumer in self._ended if consumer.unacked]
         for subscription in settled:
             with contextlib.suppress(WarrenError):
                 subscription.close()
@@ -428,11 +428,11 @@ class Channel(base.StdChannel):
             tags = sorted(tag for tag in (*self._consumed, *self._gotten) if not delivery_tag or tag <= delivery_tag)
         else:
             tags = [delivery_tag]
-        found = [delivery for tag in tags if (delivery := self._take(tag)) is not None]
-        if delivery_tag and not found:
+        deliveries = [delivery for tag in tags if (delivery := self._take(tag)) is not None]
+        if delivery_tag and not deliveries:
             raise amqp.PreconditionFailed(f"unknown delivery tag {delivery_tag}", None, method, 406)
         with contextlib.suppress(ActorStoppedError):  # the queue is gone or restarts: it has all of them already
-            settle(found, outcome)
+            settle(deliveries, outcome)
         connection.wake.set()
 
     def _take(self, tag: int) -> Delivery | None:
@@ -463,7 +463,7 @@ class Channel(base.StdChannel):
             return
         subscriptions += self._ended
         handles = [handle for _, handle in self._handles.values()]
-        for end in (*(one.close for one in subscriptions), *(one.release for one in handles)):
+        for end in (*(consumer.close for consumer in subscriptions), *(handle.release for handle in handles)):
             with contextlib.suppress(WarrenError):  # a queue that is gone or down has its messages back
                 end()
         self._handles.clear()

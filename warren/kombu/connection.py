@@ -90,7 +90,7 @@ class Connection:
 
     def remove(self, subscription: Subscription) -> None:
         """Stop draining a consumer's messages."""
-        self._consumers = deque(one for one in self._consumers if one is not subscription)
+        self._consumers = deque(consumer for consumer in self._consumers if consumer is not subscription)
 
     # ── draining ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,8 +105,8 @@ class Connection:
             for subscription in self._consumers:
                 if subscription.has_room:
                     subscription.arm()
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self.wake.wait(left):
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.wake.wait(remaining_s):
                 raise TimeoutError("no message")
 
     def _deliver_one(self) -> bool:
@@ -120,8 +120,8 @@ class Connection:
             delivery = None
             try:
                 delivery = subscription.take()
-            except ActorStoppedError as found:
-                ended, error = True, found
+            except ActorStoppedError as stop_error:
+                ended, error = True, stop_error
             if delivery is not None:
                 subscription.channel.deliver(subscription, delivery)
                 return True

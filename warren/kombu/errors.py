@@ -1,4 +1,4 @@
-"""What a node refuses, as the errors that users of Kombu know: py-amqp's, by AMQP's numbers."""
+"""A node's refusals as the errors that Kombu's users expect: py-amqp's, by AMQP's reply codes."""
 
 from __future__ import annotations
 

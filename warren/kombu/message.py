@@ -38,39 +38,39 @@ def outgoing(  # noqa: PLR0917 - as Kombu calls Channel.prepare_message
     headers: Mapping[str, Any] | None,
     properties: Mapping[str, Any] | None,
 ) -> Outgoing:
-    """What Kombu prepares a message of. Properties that AMQP does not know are left out."""
-    given = dict(properties or {})
-    found: dict[str, Any] = {
+    """Return the message that Kombu publishes. Properties unknown to AMQP are left out."""
+    kombu_properties = dict(properties or {})
+    arguments: dict[str, Any] = {
         name: value if name in _NUMBERS else _text(value)
         for name in _PROPERTIES
-        if name not in ("delivery_mode", "expiration") and (value := given.get(name)) is not None
+        if name not in ("delivery_mode", "expiration") and (value := kombu_properties.get(name)) is not None
     }
     if priority:
-        found["priority"] = priority
-    if isinstance(timestamp := found.get("timestamp"), datetime):
-        found["timestamp"] = int(timestamp.timestamp())
-    found["persistent"] = given.get("delivery_mode") in (_PERSISTENT, "persistent")
-    if (expiration := given.get("expiration")) is not None:
-        found["expiration"] = int(expiration) / 1000  # milliseconds as text, as on the wire
+        arguments["priority"] = priority
+    if isinstance(timestamp := arguments.get("timestamp"), datetime):
+        arguments["timestamp"] = int(timestamp.timestamp())
+    arguments["persistent"] = kombu_properties.get("delivery_mode") in (_PERSISTENT, "persistent")
+    if (expiration := kombu_properties.get("expiration")) is not None:
+        arguments["expiration"] = int(expiration) / 1000  # milliseconds as text, as on the wire
     if headers:
-        found["headers"] = {name: _plain(value) for name, value in headers.items()}
+        arguments["headers"] = {name: _plain(value) for name, value in headers.items()}
     if content_type is not None:
-        found["content_type"] = content_type
+        arguments["content_type"] = content_type
     if content_encoding is not None:
-        found["content_encoding"] = content_encoding
-    return Outgoing(_bytes(body, content_encoding), cast(PublishArguments, found))
+        arguments["content_encoding"] = content_encoding
+    return Outgoing(_bytes(body, content_encoding), cast(PublishArguments, arguments))
 
 
 def eta_of(arguments: PublishArguments) -> datetime | None:
-    """When a task of Celery's is to be done, if that is still to come."""
-    said = (arguments.get("headers") or {}).get("eta")
+    """Return the ETA of a Celery task, if it is in the future."""
+    text = (arguments.get("headers") or {}).get("eta")
     try:
-        eta = datetime.fromisoformat(said) if isinstance(said, str) else None
+        eta = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
     if eta is None:
         return None
-    if eta.tzinfo is None:  # as Celery says UTC
+    if eta.tzinfo is None:  # Celery's ETA is in UTC
         eta = eta.replace(tzinfo=UTC)
     return eta if eta > datetime.now(UTC) else None
 
@@ -91,11 +91,11 @@ def _text(value: Any) -> str | bytes:
 
 
 def _plain(value: Any) -> Any:
-    """AMQP's tables have lists where Python has more."""
+    """Convert Python collections to the lists of AMQP's tables."""
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(field) for name, field in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     return value
 
 

@@ -14,7 +14,7 @@ from warren.opentelemetry.processing import tracer_of
 
 
 class WarrenInstrumentor:
-    """Has the interface of OpenTelemetry's ``BaseInstrumentor``; there is one of it, however often it is made."""
+    """A singleton with the interface of OpenTelemetry's ``BaseInstrumentor``."""
 
     _instance: ClassVar[WarrenInstrumentor | None] = None
     _patches: Patches
@@ -31,7 +31,7 @@ class WarrenInstrumentor:
         return bool(self._patches)
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What has to be there: nothing, for it is part of what it instruments."""
+        """Return no dependencies: it is part of the package that it instruments."""
         return ()
 
     def instrument(self, *, tracer_provider: TracerProvider | None = None, **_: Any) -> None:

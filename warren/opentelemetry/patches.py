@@ -1,4 +1,4 @@
-"""Patches: what stands in the place of methods and functions, until they are put back."""
+"""Patches: replacements of methods and functions, which can be undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 
 @attrs.define(eq=False, repr=False)
 class Patches:
-    """What was replaced, in order."""
+    """The replaced methods and functions, in order."""
 
     _originals: list[tuple[Any, str, Any]] = attrs.Factory(list)
 

@@ -1,7 +1,7 @@
 """Processing: the span of what a program does with one message.
 
-Where nothing else is going on in the thread or task, it is a child of the span that sent the message, so that the two
-are one trace; in the scope of another span it is that one's child. It is linked to the sender's either way.
+If no span is current in the thread or task, it is a child of the span that sent the message, so that both are in one
+trace; otherwise it is a child of the current span. It is linked to the sender's span in both cases.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tracer_of(provider: trace.TracerProvider | None) -> Tracer:
 
 
 def context_of(message: ReceivedMessage | ReadMessage) -> Context:
-    """The context that a message brings: of the span that sent it. For spans of one's own."""
+    """Return the context of the span that sent a message, for a program's own spans."""
     return extracted(message.properties if isinstance(message, ReadMessage) else headers_of(message))
 
 
@@ -49,8 +49,8 @@ def processing(
 ) -> Iterator[Span]:
     """Do something with one message, in a span that is current meanwhile.
 
-    ``with delivery:`` is in such a span by itself where warren is instrumented; this is for those who do without, and
-    for topics.
+    If warren is instrumented, ``with delivery:`` opens such a span by itself; this function is for programs without it,
+    and for topics.
     """
     span = start_processing(message, tracer_of(tracer_provider))
     with ended(span), trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
@@ -61,31 +61,31 @@ def start_processing(message: DeliveredMessage | ReadMessage, tracer: Tracer) ->
     """Begin the span of one message."""
     if isinstance(message, ReadMessage):
         carrier: dict[str, Any] = dict(message.properties)
-        system, where, attributes = ROCKETMQ, message.topic, of_record(message, group_of(message))
+        system, destination, attributes = ROCKETMQ, message.topic, of_record(message, group_of(message))
     else:
         carrier = dict(headers_of(message))
         system = RABBITMQ
-        where, attributes = of_message(message, message.channel.queue, message.delivery_tag)
-    alone = not trace.get_current_span().get_span_context().is_valid
+        destination, attributes = of_message(message, message.channel.queue, message.delivery_tag)
+    is_root = not trace.get_current_span().get_span_context().is_valid
     return Operation(
         type="process",
         name="process",
         system=system,
-        destination=where,
+        destination=destination,
         attributes=attributes,
         links=links_of([carrier]),
-        parent=_with_sender(carrier) if alone else None,
+        parent=_with_sender(carrier) if is_root else None,
     ).start(tracer)
 
 
 def _with_sender(carrier: Mapping[str, Any]) -> Context:
     """The current context, with the sender's span and baggage in it."""
-    found = contexts.get_current()
+    context = contexts.get_current()
     for key, value in extracted(carrier).items():
-        found = contexts.set_value(key, value, found)
-    return found
+        context = contexts.set_value(key, value, context)
+    return context
 
 
 def group_of(record: ReadMessage) -> str | None:
-    """For whom it was read."""
+    """Return the consumer group that read the message."""
     return None if record._claim is None else record._claim.reader.group

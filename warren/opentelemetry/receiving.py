@@ -1,7 +1,7 @@
 """Receiving and settling: spans around the verbs that hand messages to a program, and around those that settle them.
 
-A span that receives is made when a message is handed to the program, not when it comes to the process, which keeps
-some ahead. A request that finds no message makes no span.
+A receiving span is made when a message is handed to the program, not when it reaches the process, which prefetches. A
+request that returns no message makes no span.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Receiving:
     _tracer: Tracer
 
     def got(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what brings one message of a queue, or none."""
+        """Wrap a verb that returns one message of a queue, or none."""
 
         @functools.wraps(original)
         def get(handle: Any, *args: Any, **kwargs: Any) -> Any:
@@ -108,14 +108,14 @@ class _Receiving:
         return get
 
     def got_many(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what brings a batch of a queue's messages."""
+        """Wrap a verb that returns a batch of a queue's messages."""
 
         @functools.wraps(original)
         def get_many(handle: Any, *args: Any, **kwargs: Any) -> Any:
             began_ns = time.time_ns()
-            found = original(handle, *args, **kwargs)
-            self.note_many(handle, found, began_ns)
-            return found
+            batch = original(handle, *args, **kwargs)
+            self.note_many(handle, batch, began_ns)
+            return batch
 
         return get_many
 
@@ -123,14 +123,14 @@ class _Receiving:
         @functools.wraps(original)
         async def get_many(handle: Any, *args: Any, **kwargs: Any) -> Any:
             began_ns = time.time_ns()
-            found = await original(handle, *args, **kwargs)
-            self.note_many(handle, found, began_ns)
-            return found
+            batch = await original(handle, *args, **kwargs)
+            self.note_many(handle, batch, began_ns)
+            return batch
 
         return get_many
 
     def begun(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around a batch that came to a consumer: each of its messages, as it is handed out."""
+        """Wrap the batch of a consumer: each message has a span as it is handed out."""
 
         @functools.wraps(original)
         def begin(handle: Any, delivered: Any) -> Any:
@@ -155,9 +155,9 @@ class _Receiving:
     def note(self, delivery: DeliveredMessage | None, began_ns: int | None = None) -> None:
         """A message of a queue is handed out."""
         if delivery is not None and not is_suppressed():
-            where, attributes = of_message(delivery, delivery.channel.queue, delivery.delivery_tag)
+            destination, attributes = of_message(delivery, delivery.channel.queue, delivery.delivery_tag)
             links = links_of([headers_of(delivery)])
-            self._span("receive", RABBITMQ, where, links, attributes, began_ns)
+            self._span("receive", RABBITMQ, destination, links, attributes, began_ns)
 
     def note_many(self, handle: Any, found: DeliveryBatch[Any], began_ns: int) -> None:
         """Messages of a queue are handed out together."""
@@ -180,14 +180,14 @@ class _Receiving:
         return take_now
 
     def read(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what hands out a topic's messages together."""
+        """Wrap a verb that returns a batch of a topic's messages."""
 
         @functools.wraps(original)
         def read(handle: Any, *args: Any, **kwargs: Any) -> Any:
             began_ns = time.time_ns()
-            found = original(handle, *args, **kwargs)
-            self.note_records(handle, found, began_ns)
-            return found
+            records = original(handle, *args, **kwargs)
+            self.note_records(handle, records, began_ns)
+            return records
 
         return read
 
@@ -195,9 +195,9 @@ class _Receiving:
         @functools.wraps(original)
         async def read(handle: Any, *args: Any, **kwargs: Any) -> Any:
             began_ns = time.time_ns()
-            found = await original(handle, *args, **kwargs)
-            self.note_records(handle, found, began_ns)
-            return found
+            records = await original(handle, *args, **kwargs)
+            self.note_records(handle, records, began_ns)
+            return records
 
         return read
 
@@ -212,10 +212,10 @@ class _Receiving:
             self._span("receive", ROCKETMQ, handle.topic, links, attributes, began_ns)
 
     def _span(  # noqa: PLR0917
-        self, name: str, system: str, where: str, links: Any, attributes: Any, began_ns: int | None = None
+        self, name: str, system: str, destination: str, links: Any, attributes: Any, began_ns: int | None = None
     ) -> None:
         operation = Operation(
-            type="receive", name=name, system=system, destination=where, links=links, attributes=attributes
+            type="receive", name=name, system=system, destination=destination, links=links, attributes=attributes
         )
         operation.start(self._tracer, began_ns).end()
 
@@ -270,17 +270,17 @@ class _Settling:
         return wrap
 
     def many(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Around what settles deliveries together."""
+        """Wrap a function that settles deliveries together."""
 
         @functools.wraps(original)
         def settle_many(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
-            found = deliveries if isinstance(deliveries, (DeliveryBatch, list)) else list(deliveries)
-            unsettled = [delivery for delivery in found if not delivery.settled]
+            batch = deliveries if isinstance(deliveries, (DeliveryBatch, list)) else list(deliveries)
+            unsettled = [delivery for delivery in batch if not delivery.settled]
             if not unsettled or is_suppressed():
-                original(found, outcome)
+                original(batch, outcome)
                 return
             with ended(self.start(OUTCOMES[outcome], unsettled, together=True)):
-                original(found, outcome)
+                original(batch, outcome)
 
         return settle_many
 
@@ -288,13 +288,13 @@ class _Settling:
         """Begin a span that settles messages of queues, most often of one."""
         vhost, queue_name = queue_of = deliveries[0].channel.queue
         if together:
-            where, attributes = queue_name, vhost_attribute(vhost)
+            destination, attributes = queue_name, vhost_attribute(vhost)
             attributes = {**attributes, "messaging.batch.message_count": len(deliveries)}
         else:
-            where, attributes = of_message(deliveries[0], queue_of, deliveries[0].delivery_tag)
+            destination, attributes = of_message(deliveries[0], queue_of, deliveries[0].delivery_tag)
         links = links_of(map(headers_of, deliveries))
         return Operation(
-            type="settle", name=name, system=RABBITMQ, destination=where, links=links, attributes=attributes
+            type="settle", name=name, system=RABBITMQ, destination=destination, links=links, attributes=attributes
         ).start(self._tracer)
 
     def commit(self, original: Callable[..., Any]) -> Callable[..., Any]:

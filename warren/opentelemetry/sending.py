@@ -35,7 +35,7 @@ from warren.opentelemetry.spans import (
 _LOG = logger("opentelemetry")
 
 Described = tuple[Operation, list[Any], dict[str, Any]]
-"""What is sent, and the arguments of the call without their context."""
+"""The operation, and the arguments of the call without the context."""
 Describe = Callable[[Any, list[Any], dict[str, Any]], Described]
 """Takes a handle and the arguments of the call."""
 
@@ -71,18 +71,18 @@ def _blocking(original: Callable[..., Any], describe: Describe, tracer: Tracer) 
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_suppressed():
             return original(self, *args, **kwargs)
-        span, given, named = _begin(self, args, kwargs, describe, tracer)
+        span, positional, keywords = _begin(self, args, kwargs, describe, tracer)
         try:
-            sent = original(self, *given, **named)
+            result = original(self, *positional, **keywords)
         except BaseException as error:
             _end(span, error)
             raise
-        confirm = _confirm_of(sent)
+        confirm = _confirm_of(result)
         if confirm is None:
             span.end()
         else:
             confirm.on_done(functools.partial(_confirmed, span))
-        return sent
+        return result
 
     return send
 
@@ -92,14 +92,14 @@ def _awaited(original: Callable[..., Any], describe: Describe, tracer: Tracer) -
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_suppressed():
             return await original(self, *args, **kwargs)
-        span, given, named = _begin(self, args, kwargs, describe, tracer)
+        span, positional, keywords = _begin(self, args, kwargs, describe, tracer)
         try:
-            sent = await original(self, *given, **named)
+            result = await original(self, *positional, **keywords)
         except BaseException as error:
             _end(span, error)
             raise
         span.end()
-        return sent
+        return result
 
     return send
 
@@ -107,32 +107,32 @@ def _awaited(original: Callable[..., Any], describe: Describe, tracer: Tracer) -
 def _begin(
     handle: Any, args: tuple[Any, ...], kwargs: dict[str, Any], describe: Describe, tracer: Tracer
 ) -> tuple[Span, list[Any], dict[str, Any]]:
-    operation, given, named = describe(handle, list(args), dict(kwargs))
+    operation, positional, keywords = describe(handle, list(args), dict(kwargs))
     name = "headers" if operation.system == RABBITMQ else "properties"
-    carriers = named.get(name)
-    own = links_of(carriers if isinstance(carriers, list) else [carriers or {}])
-    if own:  # the caller has given the context in which they were created
-        operation = attrs.evolve(operation, links=own, kind=SpanKind.CLIENT)
+    carriers = keywords.get(name)
+    links = links_of(carriers if isinstance(carriers, list) else [carriers or {}])
+    if links:  # the caller has given the context in which they were created
+        operation = attrs.evolve(operation, links=links, kind=SpanKind.CLIENT)
     span = operation.start(tracer)
     if isinstance(carriers, list):
-        named[name] = [carrier if links_of([carrier or {}]) else injected(span, carrier) for carrier in carriers]
-    elif not own and (carrier := injected(span, carriers)) is not None:
-        named[name] = carrier
-    return span, given, named
+        keywords[name] = [carrier if links_of([carrier or {}]) else injected(span, carrier) for carrier in carriers]
+    elif not links and (carrier := injected(span, carriers)) is not None:
+        keywords[name] = carrier
+    return span, positional, keywords
 
 
-def _confirm_of(sent: Any) -> Future | None:
+def _confirm_of(result: Any) -> Future | None:
     """Return the future that is done when the message is safe."""
-    if isinstance(sent, Future):
-        return sent
-    found = getattr(sent, "confirm", None) or getattr(sent, "_future", None)
-    return found if isinstance(found, Future) else None
+    if isinstance(result, Future):
+        return result
+    future = getattr(result, "confirm", None) or getattr(result, "_future", None)
+    return future if isinstance(future, Future) else None
 
 
-def _confirmed(span: Span, done: Future) -> None:
-    """In the thread that made it safe, which what a program does with its spans must not stop."""
+def _confirmed(span: Span, future: Future) -> None:
+    """End the span. An error of the program's span processors must not stop the thread that made the message safe."""
     try:
-        _end(span, done.error)
+        _end(span, future.error)
     except Exception as error:
         _LOG.exception("a span could not be ended", extra=log_event("span_failed", error))
 
@@ -146,7 +146,7 @@ def _end(span: Span, error: BaseException | None) -> None:
 # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _one(exchange_name: str, routing_key: str, vhost: str, body: Any, named: dict[str, Any]) -> Operation:
+def _one(exchange_name: str, routing_key: str, vhost: str, body: Any, keywords: dict[str, Any]) -> Operation:
     return Operation(
         type="send",
         name="publish",
@@ -155,8 +155,8 @@ def _one(exchange_name: str, routing_key: str, vhost: str, body: Any, named: dic
         attributes={
             **vhost_attribute(vhost),
             "messaging.rabbitmq.destination.routing_key": routing_key or None,
-            "messaging.message.id": named.get("message_id"),
-            "messaging.message.conversation_id": named.get("correlation_id"),
+            "messaging.message.id": keywords.get("message_id"),
+            "messaging.message.conversation_id": keywords.get("correlation_id"),
             "messaging.message.body.size": _size(body),
         },
     )
@@ -176,91 +176,91 @@ def _many(exchange_name: str, routing_key: str, vhost: str, bodies: Any) -> Oper
     )
 
 
-def _by_queue(handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
-    return _one("", handle.name, handle.vhost, _first(args, named, "body"), named), args, named
+def _by_queue(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    return _one("", handle.name, handle.vhost, _first(args, keywords, "body"), keywords), args, keywords
 
 
-def _many_by_queue(handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
-    bodies = _listed(args, named)
-    return _many("", handle.name, handle.vhost, bodies), args, named
+def _many_by_queue(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    bodies = _listed(args, keywords)
+    return _many("", handle.name, handle.vhost, bodies), args, keywords
 
 
-def _by_exchange(handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
-    where = handle.name, _key(args, named), handle._verbs.declaration.vhost
-    return _one(*where, _first(args, named, "body"), named), args, named
+def _by_exchange(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    address = handle.name, _key(args, keywords), handle._verbs.declaration.vhost
+    return _one(*address, _first(args, keywords, "body"), keywords), args, keywords
 
 
-def _many_by_exchange(handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
-    bodies = _listed(args, named)
-    return _many(handle.name, _key(args, named), handle._verbs.declaration.vhost, bodies), args, named
+def _many_by_exchange(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    bodies = _listed(args, keywords)
+    return _many(handle.name, _key(args, keywords), handle._verbs.declaration.vhost, bodies), args, keywords
 
 
-def _to_queues(handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
+def _to_queues(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
     """To several queues by their names: the default exchange has one key for each."""
-    names = list(_first(args, named, "names") or ())
+    names = list(_first(args, keywords, "names") or ())
     if args:
         args[0] = names
     else:
-        named["names"] = names
-    body = args[1] if len(args) > 1 else named.get("body")
-    return _one("", ",".join(names), handle._verbs.name, body, named), args, named
+        keywords["names"] = names
+    body = args[1] if len(args) > 1 else keywords.get("body")
+    return _one("", ",".join(names), handle._verbs.name, body, keywords), args, keywords
 
 
-def _to_topic(name: str, handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
-    key = named.get("key")
+def _to_topic(name: str, handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    key = keywords.get("key")
     if key is not None and not isinstance(key, str):
-        key = named["key"] = list(key)
-    delayed = named.get("delay") is not None or bool(named.get("delay_level"))
+        key = keywords["key"] = list(key)
+    delayed = keywords.get("delay") is not None or bool(keywords.get("delay_level"))
     operation = Operation(
         type="send",
         name=name,
         system=ROCKETMQ,
         destination=handle.name,
         attributes={
-            "messaging.message.body.size": _size(_first(args, named, "body")),
-            "messaging.rocketmq.message.tag": named.get("tag"),
+            "messaging.message.body.size": _size(_first(args, keywords, "body")),
+            "messaging.rocketmq.message.tag": keywords.get("tag"),
             "messaging.rocketmq.message.keys": (key,) if isinstance(key, str) else key,
-            "messaging.rocketmq.message.delay_time_level": named.get("delay_level"),
+            "messaging.rocketmq.message.delay_time_level": keywords.get("delay_level"),
             "messaging.rocketmq.message.type": "transaction" if name == "prepare" else "delay" if delayed else "normal",
         },
     )
-    return operation, args, named
+    return operation, args, keywords
 
 
-def _many_to_topic(handle: Any, args: list[Any], named: dict[str, Any]) -> Described:
-    bodies = _listed(args, named)
+def _many_to_topic(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    bodies = _listed(args, keywords)
     operation = Operation(
         type="send",
         name="send",
         system=ROCKETMQ,
         destination=handle.name,
         attributes={
-            "messaging.rocketmq.message.tag": named.get("tag"),
+            "messaging.rocketmq.message.tag": keywords.get("tag"),
             "messaging.batch.message_count": len(bodies),
         },
     )
-    return operation, args, named
+    return operation, args, keywords
 
 
-def _first(args: list[Any], named: dict[str, Any], name: str) -> Any:
-    return args[0] if args else named.get(name)
+def _first(args: list[Any], keywords: dict[str, Any], name: str) -> Any:
+    return args[0] if args else keywords.get(name)
 
 
-def _key(args: list[Any], named: dict[str, Any]) -> str:
-    return str(args[1] if len(args) > 1 else named.get("routing_key", ""))
+def _key(args: list[Any], keywords: dict[str, Any]) -> str:
+    return str(args[1] if len(args) > 1 else keywords.get("routing_key", ""))
 
 
 def _size(body: Any) -> int | None:
     return len(body) if isinstance(body, (bytes, bytearray, memoryview)) else None
 
 
-def _listed(args: list[Any], named: dict[str, Any]) -> Any:
+def _listed(args: list[Any], keywords: dict[str, Any]) -> Any:
     """Return the bodies as a list, and pass a generator on as one; the verb refuses what is not a list of bodies."""
-    bodies = _first(args, named, "bodies")
+    bodies = _first(args, keywords, "bodies")
     if isinstance(bodies, Iterable) and not isinstance(bodies, (bytes, bytearray, memoryview, str, list)):
         bodies = list(bodies)
         if args:
             args[0] = bodies
         else:
-            named["bodies"] = bodies
+            keywords["bodies"] = bodies
     return bodies if isinstance(bodies, list) else []

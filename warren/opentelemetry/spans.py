@@ -4,8 +4,8 @@
 warren's verbs. A span that sends is the creation context of its messages, unless they bring one; all others are linked
 to it.
 
-The conventions' *destination* of a queue's message is its exchange, routing key and queue, those that it has, joined by
-colons; a routing key that is the queue's name stands there once. Of several messages it is the queue alone.
+The conventions' *destination* of a queue's message is its exchange, routing key and queue, as far as it has them,
+joined by colons; if the routing key is the queue's name, that appears once. For several messages it is the queue.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Operation:
     destination: str
     links: Sequence[Link] = ()
     attributes: Mapping[str, Any] = attrs.Factory(dict)
-    """Beside those that all have."""
+    """Attributes besides those of all spans."""
     parent: Context | None = None
     """``None``: the current one."""
     kind: SpanKind | None = None
@@ -97,7 +97,7 @@ def fail(span: Span, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def ended(span: Span) -> Iterator[Span]:
-    """A span that ends with the block, by what goes wrong in it too."""
+    """End the span with the block; an exception in it is recorded."""
     try:
         yield span
     except BaseException as error:
@@ -133,13 +133,13 @@ def extracted(carrier: Mapping[str, Any]) -> Context:
 
 def links_of(carriers: Iterable[Mapping[str, Any]]) -> list[Link]:
     """A link to the creation context of each message that has one; each once."""
-    found: dict[tuple[int, int], Link] = {}
+    links: dict[tuple[int, int], Link] = {}
     for carrier in carriers:
         if carrier:
-            of = trace.get_current_span(extracted(carrier)).get_span_context()
-            if of.is_valid:
-                found.setdefault((of.trace_id, of.span_id), Link(of))
-    return [*found.values()]
+            span_context = trace.get_current_span(extracted(carrier)).get_span_context()
+            if span_context.is_valid:
+                links.setdefault((span_context.trace_id, span_context.span_id), Link(span_context))
+    return [*links.values()]
 
 
 def injected(span: Span, carrier: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -98,10 +98,10 @@ class RecordFile:
         """End both files, the second even if the first cannot be ended. Delete an empty record."""
         logs = [log for log in (self._queues, self._node) if log is not None]
         self._queues = self._node = None
-        nothing = all(log.is_empty for log in logs)
+        is_empty = all(log.is_empty for log in logs)
         with contextlib.ExitStack() as ends:
             for log in logs:
-                ends.callback(log.discard if nothing else log.close)
+                ends.callback(log.discard if is_empty else log.close)
 
 
 def node_path(path: str) -> str:
@@ -137,38 +137,40 @@ def read_record(path: str | os.PathLike[str], *, files: FileSystem | None = None
 
     ``queues`` has one more column, ``name``: see :attr:`RecordedNode.names`.
     """
-    disk, where = files or RealFileSystem(), os.fspath(path)
-    tables = [read(disk, one) for one in (where, node_path(where))]
-    for table, columns, one in zip(tables, (QUEUE_COLUMNS, NODE_COLUMNS), (where, node_path(where)), strict=True):
+    disk, record_path = files or RealFileSystem(), os.fspath(path)
+    tables = [read(disk, table_path) for table_path in (record_path, node_path(record_path))]
+    for table, columns, file_path in zip(
+        tables, (QUEUE_COLUMNS, NODE_COLUMNS), (record_path, node_path(record_path)), strict=True
+    ):
         for name in columns:
             if name not in table.column_names:
-                raise DataError(one, None, f"no record of a node: it has no column {name!r}")
+                raise DataError(file_path, None, f"no record of a node: it has no column {name!r}")
     try:
         about = json.loads((tables[0].schema.metadata or {})[ABOUT_KEY.encode()])
         if about["version"] != VERSION:
-            raise DataError(where, None, f"a record of version {about['version']}; this is version {VERSION}")
+            raise DataError(record_path, None, f"a record of version {about['version']}; this is version {VERSION}")
         _ = about["node"]["record_interval_ms"] / 1000, about["engine"], about["total_memory_bytes"]
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise DataError(where, None, "no record of a node: it does not say so in its metadata") from None
+        raise DataError(record_path, None, "no record of a node: it does not say so in its metadata") from None
     queues = tables[0].select(list(QUEUE_COLUMNS)).to_pandas()
     queues["name"] = [
         queue if vhost == "/" else f"{vhost}/{queue}"
         for vhost, queue in zip(queues["vhost"], queues["queue"], strict=True)
     ]
-    return RecordedNode(where, queues, tables[1].select(list(NODE_COLUMNS)).to_pandas(), about)
+    return RecordedNode(record_path, queues, tables[1].select(list(NODE_COLUMNS)).to_pandas(), about)
 
 
 def rescue(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Write what can be read of a record that was never ended to new files, which any reader of Parquet reads.
+    """Write the readable part of an unfinished record to new files, which any reader of Parquet can read.
 
     Raises :class:`DataError` if nothing can be read, :class:`SettingsError` if the new files exist already.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    disk, source, new = RealFileSystem(), os.fspath(path), os.fspath(target)
-    pairs = [(source, new), (node_path(source), node_path(new))]
-    for _, one in pairs:
-        check_free(disk, one)
-    tables = [read(disk, one) for one, _ in pairs]
-    for table, (_, one) in zip(tables, pairs, strict=True):
-        pq.write_table(table, one)
+    disk, source, destination = RealFileSystem(), os.fspath(path), os.fspath(target)
+    pairs = [(source, destination), (node_path(source), node_path(destination))]
+    for _, new_path in pairs:
+        check_free(disk, new_path)
+    tables = [read(disk, old_path) for old_path, _ in pairs]
+    for table, (_, new_path) in zip(tables, pairs, strict=True):
+        pq.write_table(table, new_path)

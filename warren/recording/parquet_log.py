@@ -13,11 +13,10 @@ killed. :func:`read` reads both kinds, up to the last complete row group::
                             …    the footer that the file would have if it had this row group alone
                             and so on, an entry for each row group
 
-Row groups are made in memory by pyarrow, which is led to believe that it writes at the place where they will stand.
-Wherever a kill cuts, the entry of a row group comes after its last byte. Nothing is synced: a record survives the end
-of the process, not of the machine.
+pyarrow makes row groups in memory, with the offsets that they will have in the file. The entry of a row group is
+written after its last byte. Nothing is synced: a record survives the end of the process, not of the machine.
 
-A cut entry, a wrong CRC-32 or an end beyond the file's ends what can be read. Anything else that is wrong raises
+Reading ends at a cut entry, a wrong CRC-32 or an end beyond the file's. Any other damage raises
 :class:`~warren.storage.errors.DataError`.
 """
 
@@ -41,7 +40,7 @@ _MAGIC: Final = b"WARRENJ1"
 _ENTRY: Final = struct.Struct("<QII")
 _PARQUET: Final = b"PAR1"
 _TAIL: Final = struct.Struct("<I4s")
-"""At a Parquet file's end: the size of what is before it, and the magic."""
+"""The end of a Parquet file: the size of the footer before it, and the magic."""
 _ZEROS: Final = memoryview(bytes(1 << 20))
 
 
@@ -160,14 +159,14 @@ def _ended(data: bytes, journal: bytes, path: str) -> bytes:
 def _entries(journal: bytes, path: str) -> Iterator[tuple[int, bytes]]:
     if journal[: len(_MAGIC)] != _MAGIC[: len(journal)]:
         raise DataError(path + JOURNAL, 0, "no journal of a growing Parquet file")
-    at = len(_MAGIC)
-    while at + _ENTRY.size <= len(journal):
-        end, size, crc = _ENTRY.unpack_from(journal, at)
-        footer = journal[at + _ENTRY.size : at + _ENTRY.size + size]
+    position = len(_MAGIC)
+    while position + _ENTRY.size <= len(journal):
+        end, size, crc = _ENTRY.unpack_from(journal, position)
+        footer = journal[position + _ENTRY.size : position + _ENTRY.size + size]
         if len(footer) < size or zlib.crc32(footer) != crc:
             return
         yield end, footer
-        at += _ENTRY.size + size
+        position += _ENTRY.size + size
 
 
 def _joined(footer: pa.parquet.FileMetaData | None, part: bytes) -> pa.parquet.FileMetaData:
@@ -182,15 +181,16 @@ def _joined(footer: pa.parquet.FileMetaData | None, part: bytes) -> pa.parquet.F
 
 
 def _footer_bytes(footer: pa.parquet.FileMetaData) -> bytes:
-    written = io.BytesIO()
-    footer.write_metadata_file(written)
-    return written.getvalue()
+    buffer = io.BytesIO()
+    footer.write_metadata_file(buffer)
+    return buffer.getvalue()
 
 
 class _Sink(io.RawIOBase):
-    """What pyarrow writes from a position on.
+    """Collects what pyarrow writes from a position on.
 
-    It counts for itself, begins at 0 and with the magic; so it then writes as much as stands before, to nowhere.
+    pyarrow counts offsets itself, from 0 and with the magic; so as many bytes as the file has are written first, and
+    dropped.
     """
 
     def __init__(self, position: int) -> None:
@@ -222,8 +222,8 @@ def _schema(kinds: Mapping[str, str], metadata: Mapping[str, str]) -> pa.Schema:
 
 
 def _columns(kinds: Mapping[str, str]) -> dict[str, Any]:
-    made: Mapping[str, Any] = {"f8": lambda: array("d"), "i8": lambda: array("q"), "bool": list, "str": list}
-    return {name: made[kind]() for name, kind in kinds.items()}
+    factories: Mapping[str, Any] = {"f8": lambda: array("d"), "i8": lambda: array("q"), "bool": list, "str": list}
+    return {name: factories[kind]() for name, kind in kinds.items()}
 
 
 def _array(pa: Any, column: Any, kind: str) -> pa.Array:

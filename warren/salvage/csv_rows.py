@@ -1,7 +1,7 @@
 """Messages as CSV (RFC 4180, UTF-8): the fields of a line of JSON as columns, under a row of their names.
 
 ``routing_keys``, ``properties`` and ``headers`` are JSON; what is null is empty; ``true`` and ``false`` are JSON's. A
-name that is not UTF-8 is what columns have of it (:func:`~warren.salvage.names.as_text`). The column ``body_encoding``
+name that is not UTF-8 is written as :func:`~warren.salvage.names.as_text` has it. The column ``body_encoding``
 says how each body is written.
 """
 
@@ -49,7 +49,7 @@ class CsvRows:
         """Messages of a queue."""
         names = {"vhost": as_text(to_text(vhost)), "queue": as_text(to_text(queue))}
         for row in batch.mixed().rows():
-            known = {
+            fields = {
                 **names,
                 "seq_id": row.seq_id,
                 "msg_id": row.msg_id.hex(),
@@ -59,20 +59,20 @@ class CsvRows:
                 "delivery_count": row.delivery_count,
                 "acked": _word(row.acked or None),
             }
-            self._rows.writerow({**known, **self._content(row.envelope, row.body)})
+            self._rows.writerow({**fields, **self._content(row.envelope, row.body)})
         self.flush()
 
     def orphan(self, orphan: Orphan) -> None:
-        """A stored message that no entry of a queue tells of."""
+        """A stored message that no entry of a queue refers to."""
         vhost, queue = orphan.names
-        known = {
+        fields = {
             "vhost": as_text(vhost),
             "queue": None if queue is None else as_text(queue),
             "msg_id": orphan.msg_id.hex(),
             "persistent": _word(orphan.persistent),
             "orphan": _word(True),
         }
-        self._rows.writerow({**known, **self._content(orphan.envelope, orphan.body)})
+        self._rows.writerow({**fields, **self._content(orphan.envelope, orphan.body)})
         self.flush()
 
     def record(self, position: int, record: Record) -> None:
@@ -84,7 +84,7 @@ class CsvRows:
         self.flush()
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write what is buffered."""
         self._write(self._text.getvalue().encode())
         self._text.seek(0)
         self._text.truncate()
@@ -101,8 +101,8 @@ class CsvRows:
         }
 
     def _body(self, body: Body) -> dict[str, str]:
-        said, encoding = body_text(body) if self._with_text else (b64encode(body).decode(), "base64")
-        return {"body": said, "body_encoding": encoding, "body_sha256": sha256(body).hexdigest()}
+        text, encoding = body_text(body) if self._with_text else (b64encode(body).decode(), "base64")
+        return {"body": text, "body_encoding": encoding, "body_sha256": sha256(body).hexdigest()}
 
 
 def _word(value: bool | None) -> str | None:

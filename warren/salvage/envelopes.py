@@ -4,7 +4,7 @@ The messages of one publisher have one *template*: the same bytes around propert
 
     prefix (vhost, exchange, routing key) · u32 size · properties · middle · u32 size · body · tail · msg_id · end
 
-and a msg_id of 16 bytes, or of none.
+and a msg_id of 16 bytes, or of 0.
 
 A template is learned from a message that was decoded. The next message that fits it, byte for byte, is cut up by it.
 Messages with the same template and the same properties share one :class:`Envelope`. A message that fits none of the
@@ -30,10 +30,10 @@ from warren.salvage.names import as_text, to_json, to_text
 from warren.storage.errors import MessageError
 
 MAX_TEMPLATES: Final = 8
-"""Templates that are tried one after the other."""
+"""The number of templates that are tried."""
 
 MAX_ENVELOPES: Final = 4096
-"""Envelopes that are remembered of a template: properties that hold an id or a time differ in nearly every message."""
+"""Envelopes that are cached for a template: properties that hold an id or a time differ in nearly every message."""
 
 COPIED_BYTES: Final = 1 << 18
 """A larger body is not copied out of its message."""
@@ -53,7 +53,7 @@ class Envelope(NamedTuple):
     json: bytes
     """These four as the members of a JSON object, each followed by a comma; and what JSON leaves unsaid."""
     encoded: bytes | None
-    """The properties with the headers as AMQP encodes them; ``None``: it cannot."""
+    """The properties with the headers as AMQP encodes them; ``None`` if it cannot."""
     unsaid: bytes | None
     """The same if JSON does not express all of it (a header's type, say), so that it cannot be restored from JSON;
     ``None`` if it can."""
@@ -79,7 +79,7 @@ class _Template:
     """By encoded properties."""
 
     def cut(self, encoded: bytes) -> tuple[int, int, int, int] | None:
-        """Where properties and body begin and end in a message of this template; ``None``: it has another one."""
+        """Where properties and body begin and end in a message of this template; ``None`` if it has another one."""
         prefix, middle, tail, end = self.prefix, self.middle, self.tail, self.end
         if not encoded.startswith(prefix):
             return None
@@ -99,18 +99,18 @@ class _Template:
         return (properties_at, properties_end, body_at, body_end) if fits else None
 
     def envelope(self, properties: bytes) -> Envelope:
-        """Of a message with these encoded properties."""
-        known = self.envelopes.get(properties)
-        if known is None:
+        """The envelope of a message with these encoded properties."""
+        envelope = self.envelopes.get(properties)
+        if envelope is None:
             plain = _plain_json(properties)
             if plain is None:
-                known = _decoded_envelope(self.address, decode_properties(properties), properties)
+                envelope = _decoded_envelope(self.address, decode_properties(properties), properties)
             else:
-                known = _envelope(self.address, plain, None, properties, None)
+                envelope = _envelope(self.address, plain, None, properties, None)
             if len(self.envelopes) >= MAX_ENVELOPES:
                 self.envelopes.clear()
-            self.envelopes[properties] = known
-        return known
+            self.envelopes[properties] = envelope
+        return envelope
 
 
 class Envelopes:
@@ -120,7 +120,7 @@ class Envelopes:
         self._templates: list[_Template] = []
 
     def split(self, encoded: bytes) -> tuple[Envelope, bytes | memoryview]:
-        """Raises :class:`warren.storage.errors.MessageError` where ``encoded`` is no message."""
+        """Raises :class:`warren.storage.errors.MessageError` if ``encoded`` is not a message."""
         for position, template in enumerate(self._templates):
             cut = template.cut(encoded)
             if cut is not None:
@@ -140,7 +140,7 @@ class Envelopes:
         return _decoded_envelope(address, message.properties, properties), message.body
 
     def _learn(self, address: _Address, encoded: bytes) -> None:
-        """Remember the template of a message, if it has one and a body to show where the body stands."""
+        """Remember the template of a message, if it has one, and a body that shows where the body is."""
         located = locate_parts(encoded)
         if located is None or not located.body_bytes:
             return
@@ -178,12 +178,12 @@ def _plain_json(encoded: bytes) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _members(flags: bytes) -> list[tuple[str, int]]:
-    """What begins the JSON of each property that is set, and its bytes; 0 for a string, which says its own.
+    """The start of the JSON of each property that is set, and its width; 0 for a string, which has its own length.
 
     Raises :class:`warren.storage.errors.MessageError` for flags that are cut short or that set the headers.
     """
     names = [name for bit, name in enumerate(NAMES) if int.from_bytes(flags) & 0x8000 >> bit]
-    if len(flags) < 2 or flags[1] & 3 or "headers" in names:  # the last two bits stand for nothing that JSON could say
+    if len(flags) < 2 or flags[1] & 3 or "headers" in names:  # the last two bits have no form in JSON
         raise MessageError("not plain")
     widths = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
     return [(f'"{name}": ', widths.get(name, 0)) for name in names]

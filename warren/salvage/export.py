@@ -1,11 +1,11 @@
 """``warren export``: the messages that a restarted broker would deliver, in order.
 
-A line or a row for each: :mod:`warren.salvage.json_lines` says what stands in it.
+A line or a row for each: :mod:`warren.salvage.json_lines` describes its fields.
 
 Queues come in the order of their names, vhost by vhost. The levels of a priority queue come under its bare name, the
 highest first, each with seq_ids of its own. An *orphan* is a message in a vhost's store that no unacked message of any
-queue refers to, and belongs to no queue; or one in the store of a queue of version 2 that its index does not tell of.
-Nothing is known of its delivery (``seq_id``, ``redelivered`` and ``expiry_us`` are null, and ``queue`` of the former).
+queue refers to, and belongs to no queue; or one in the store of a queue of version 2 without an index entry. Nothing is
+known of its delivery (``seq_id``, ``redelivered`` and ``expiry_us`` are null, and ``queue`` of the former).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from warren.where import Where
 
 BATCH_BYTES: Final = 1 << 17
-"""Of messages, about, that are turned into lines together."""
+"""About how many bytes of messages are turned into lines together."""
 
 Report = Callable[[Finding], None]
 
 
 @attrs.frozen(kw_only=True)
 class Selection:
-    """What of a source is wanted; names in their text form, ``None``: all of them."""
+    """What to export of a source; names in their text form, ``None``: all of them."""
 
     vhost: str | None = None
     queues: tuple[str, ...] = ()
-    """None named: all."""
+    """Empty: all."""
     include_acked: bool = False
     orphans: bool = False
     where: str | None = None
@@ -54,7 +54,7 @@ class Selection:
     """The maximum number of messages."""
 
     def condition(self) -> Where[SavedMessage] | None:
-        """What ``where`` says; raises :class:`warren.where.WhereError`."""
+        """The compiled ``where``; raises :class:`warren.where.WhereError`."""
         if self.where is None:
             return None
         from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - few exports have one
@@ -65,30 +65,30 @@ class Selection:
     def conditions(self) -> tuple[Where[SavedMessage] | None, Where[SavedRecord] | None]:
         """The same for messages of queues, and for records of topics.
 
-        Where one kind has no such fields as the condition asks for, none of that kind is wanted; raises
-        :class:`warren.where.WhereError` where neither has.
+        If one kind lacks a field of the condition, none of that kind is selected; raises
+        :class:`warren.where.WhereError` if both lack one.
         """
         if self.where is None:
             return None, None
         from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - as above
         from warren.where import RECORD_FIELDS, WhereError, compile_where  # noqa: PLC0415 - as above
 
-        found: list[Where[Any]] = []
+        conditions: list[Where[Any]] = []
         refused: list[WhereError] = []
         for fields in (SAVED_FIELDS, RECORD_FIELDS):
             try:
-                found.append(compile_where(self.where, fields))
+                conditions.append(compile_where(self.where, fields))
             except WhereError as error:
                 refused.append(error)
-                found.append(compile_where("FALSE"))
-        if len(refused) == len(found):
+                conditions.append(compile_where("FALSE"))
+        if len(refused) == len(conditions):
             raise refused[0]
-        return found[0], found[1]
+        return conditions[0], conditions[1]
 
 
 @attrs.define
 class Exported:
-    """What came of it."""
+    """The result of an export."""
 
     messages: int = 0
     payload_bytes: int = 0
@@ -113,10 +113,10 @@ def export_to(
     report: Report,
     passed: Callable[[int], object] = lambda _: None,
 ) -> Exported:
-    """Hand every message that is wanted to ``writer``, and to ``report`` what could not be exported, and why.
+    """Hand every selected message to ``writer``, and to ``report`` what could not be exported, and why.
 
-    ``passed`` is called repeatedly with the number of the queues' messages that were looked at, wanted or not.
-    Raises :class:`WarrenError` if the selection names a vhost or a queue that is not there, and
+    ``passed`` is called repeatedly with the number of the queues' messages that were looked at, selected or not.
+    Raises :class:`WarrenError` if the selection names a vhost or a queue that does not exist, and
     :class:`warren.where.WhereError`.
     """
     by_node(source.path, {"": source}, selection)
@@ -137,21 +137,21 @@ def export_to(
 
 
 def by_node(path: str, sources: Mapping[str, Source], selection: Selection) -> dict[str, Selection]:
-    """What is wanted of each node that has any of it.
+    """The selection for each node that has any of it.
 
     Raises :class:`WarrenError` if the selection names a vhost or a queue that no node has.
     """
     vhosts = {node: _chosen_vhosts(source, selection) for node, source in sources.items()}
     if selection.vhost is not None and not any(vhosts.values()):
         raise WarrenError(f"{path}: no vhost {selection.vhost!r}")
-    there = {
+    names_by_node = {
         node: {name for vhost in chosen for name, _ in chosen_queues(vhost, selection.queues)}
         for node, chosen in vhosts.items()
     }
-    check_found(path, selection, set().union(*there.values()))
+    check_found(path, selection, set().union(*names_by_node.values()))
     parts = {
         node: attrs.evolve(selection, queues=tuple(name for name in selection.queues if from_text(name) in names))
-        for node, names in there.items()
+        for node, names in names_by_node.items()
     }
     return {node: part for node, part in parts.items() if part.queues or not selection.queues}
 
@@ -173,7 +173,7 @@ def count_chosen(source: Source, selection: Selection) -> int:
 
 
 def check_found(where: str, selection: Selection, there: Container[bytes]) -> None:
-    """Raises :class:`WarrenError` where a queue that is named is not ``there``."""
+    """Raises :class:`WarrenError` if a named queue is not in ``there``."""
     missing = [queue for queue in selection.queues if from_text(queue) not in there]
     if missing:
         raise WarrenError(f"{where}: no queue {missing[0]!r} (one that was never written to has no directory)")
@@ -186,17 +186,17 @@ def chosen_queues(vhost: Vhost, queues: Sequence[str] = ()) -> list[tuple[bytes,
         bare, level = split_level(directory.name)
         return bare, 0 if level is None else -level
 
-    wanted = {from_text(queue) for queue in queues}
+    names = {from_text(queue) for queue in queues}
     by_name = groupby(sorted(vhost.queues, key=order), key=lambda directory: split_level(directory.name)[0])
-    return [(name, list(directories)) for name, directories in by_name if not wanted or name in wanted]
+    return [(name, list(directories)) for name, directories in by_name if not names or name in names]
 
 
 def problems_of(vhost: Vhost, queues: Sequence[str] = ()) -> Iterator[Finding]:
-    """What was not read of a vhost so far, without what concerns only queues of other names, or no queue at all."""
-    wanted = {directory.path for _, directories in chosen_queues(vhost, queues) for directory in directories}
-    others = tuple(other.path for other in vhost.queues if other.path not in wanted)
+    """A vhost's problems so far, without those of other queues; if queues are named, without unread parts, too."""
+    paths = {directory.path for _, directories in chosen_queues(vhost, queues) for directory in directories}
+    other_paths = tuple(queue.path for queue in vhost.queues if queue.path not in paths)
     for problem in vhost.problems:
-        if not problem.path.startswith(others) and not (queues and problem.severity == "unread"):
+        if not problem.path.startswith(other_paths) and not (queues and problem.severity == "unread"):
             yield problem
 
 
@@ -207,7 +207,7 @@ class RecordWriter(Protocol):
         """A record of a topic."""
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write what is buffered."""
 
 
 class MessageWriter(RecordWriter, Protocol):
@@ -217,7 +217,7 @@ class MessageWriter(RecordWriter, Protocol):
         """Some of the messages of a queue."""
 
     def orphan(self, orphan: Orphan) -> None:
-        """A stored message that no entry of a queue tells of."""
+        """A stored message that no entry of a queue refers to."""
 
 
 @attrs.define
@@ -240,7 +240,7 @@ class Exporter:
     def of(
         cls, selection: Selection, writer: MessageWriter, report: Report, passed: Callable[[int], object]
     ) -> Exporter:
-        """Of what is wanted; raises :class:`warren.where.WhereError`."""
+        """The exporter for a selection; raises :class:`warren.where.WhereError`."""
         return cls(writer, report, where=selection.condition(), limit=selection.limit, passed=passed)
 
     @property
@@ -251,23 +251,23 @@ class Exporter:
     def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | MessageRun | Finding]) -> None:
         """Some of the messages of a queue, in order."""
         self._batcher.position = self.position
-        wanted = self._wanted(to_text(vhost), to_text(queue))
-        for one in self._batcher.batches(found):
-            if isinstance(one, Finding):
-                self.problem(one)
+        select = self._wanted(to_text(vhost), to_text(queue))
+        for batch in self._batcher.batches(found):
+            if isinstance(batch, Finding):
+                self.problem(batch)
                 continue
-            self._looked_at += len(one)
-            if (batch := wanted(one)) is not None:
-                self.exported.messages += len(batch)
-                self.exported.payload_bytes += batch.payload_bytes
-                self.writer.messages(vhost, queue, batch)
+            self._looked_at += len(batch)
+            if (selected := select(batch)) is not None:
+                self.exported.messages += len(selected)
+                self.exported.payload_bytes += selected.payload_bytes
+                self.writer.messages(vhost, queue, selected)
             self._passed(self._looked_at)
             if self.is_done:
                 break
         self.position = self._batcher.position
 
     def _wanted(self, vhost: str, queue: str) -> Callable[[MessageBatch], MessageBatch | None]:
-        """What tells of a batch of a queue which of its messages are wanted; ``None``: none."""
+        """A function that returns the selected messages of a batch of a queue, or ``None``."""
         if self.where is None and self.limit is None:
             return lambda batch: batch
         if self.where is None:
@@ -277,8 +277,8 @@ class Exporter:
         chosen = Selector(self.where, vhost=vhost, queue=queue).chosen
 
         def wanted(batch: MessageBatch) -> MessageBatch | None:
-            found = chosen(batch)
-            return None if found is None else self._limited(found)
+            selected = chosen(batch)
+            return None if selected is None else self._limited(selected)
 
         return wanted
 
@@ -286,19 +286,19 @@ class Exporter:
         return batch if self.limit is None else batch.first(self.limit - self.exported.messages)
 
     def orphan(self, orphan: Orphan) -> None:
-        """A stored message that no entry of a queue tells of."""
+        """A stored message that no entry of a queue refers to."""
         if self.where is not None:
             from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
 
             vhost, queue = orphan.names
-            known = {
+            fields = {
                 "vhost": vhost,
                 "queue": queue,
                 "msg_id": orphan.msg_id.hex() or None,
                 "persistent": orphan.persistent,
                 "orphan": True,
             }
-            if not Selector(self.where).wants(orphan.envelope, orphan.body, known):
+            if not Selector(self.where).wants(orphan.envelope, orphan.body, fields):
                 return
         self.exported.messages += 1
         self.exported.payload_bytes += len(orphan.body)
@@ -325,10 +325,10 @@ class Exporter:
 
 
 def _orphans(exporter: Exporter, vhost: Vhost, selection: Selection) -> None:
-    for found in orphans_of(vhost, chosen_queues(vhost, selection.queues)):
-        if isinstance(found, Finding):
-            exporter.problem(found)
+    for orphan in orphans_of(vhost, chosen_queues(vhost, selection.queues)):
+        if isinstance(orphan, Finding):
+            exporter.problem(orphan)
         else:
-            exporter.orphan(found)
+            exporter.orphan(orphan)
         if exporter.is_done:
             return

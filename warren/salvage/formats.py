@@ -1,4 +1,4 @@
-"""The formats in which messages are written and read, and what the ending of a file's name says of it."""
+"""The formats in which messages are written and read, and how the ending of a file's name selects one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _ENDINGS: Final = {".parquet": Format.PARQUET, ".csv": Format.CSV}
 
 
 def format_of(out: str | None) -> Format:
-    """As the name's ending says; else lines of JSON."""
-    return next((found for end, found in _ENDINGS.items() if out and out.lower().endswith(end)), Format.JSONL)
+    """The format by the name's ending; else lines of JSON."""
+    return next(
+        (file_format for end, file_format in _ENDINGS.items() if out and out.lower().endswith(end)), Format.JSONL
+    )
 
 
 def format_called(name: str) -> Format:

@@ -7,7 +7,7 @@
     store  {"files": [{"number", "size", "messages", "valid_bytes"}]}
 
 ``ready`` and ``bytes`` (of the payloads) count what export gives, as far as index and store can tell without reading
-the messages. What else there is depends on the format:
+the messages. The other fields depend on the format:
 
 ==========  ===========================================================================================================
 classic v1  "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes", "zero_bytes"},
@@ -49,7 +49,7 @@ Report = dict[str, Any]
 
 
 def inspect_source(source: Source) -> Report:
-    """The whole of the JSON. What could not be read stands in the vhosts' ``problems``."""
+    """The whole of the JSON. What could not be read is in the vhosts' ``problems``."""
     return {"kind": source.kind, "vhosts": [_vhost(vhost) for vhost in source.vhosts]}
 
 

@@ -1,7 +1,7 @@
 """``warren inspect`` for people: tables of a report of :mod:`warren.salvage.inspect`.
 
-Of each vhost first all of its queues in one table, whatever their type: what there is of them, and in which directory
-it lies. Then a table for each type that there is, with what lies in the files; at last the stores.
+For each vhost, first all of its queues in one table, whatever their type, with their messages and directories. Then a
+table for each type of queue, with the contents of the files; finally the stores.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _WORDS: Final = {"type", "directory", "journal", "file"}
 """Columns of words; the others are of numbers."""
 
 _RARE: Final = {"past_limit": "past limit", "past_length": "past length", "dead_letters": "dead letters"}
-"""Of a quorum queue: fields, and what their columns are called."""
+"""Fields of a quorum queue, and the headings of their columns."""
 
 _FOLDED: Final = {"directory", "journal"}
-"""Columns that give way where a terminal is narrow, beside the names."""
+"""Columns that are folded if a terminal is narrow, beside the names."""
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
@@ -82,12 +82,12 @@ def _whole_type(queue: Report) -> str:
 def _overview(queues: Sequence[Report]) -> Table:
     table = _table("queue", "type", "ready", "payload", "directory")
     for queue in queues:
-        name, where = shown(from_text(queue["name"])), queue.get("directories") or [queue["dir"]]
+        name, directories = shown(from_text(queue["name"])), queue.get("directories") or [queue["dir"]]
         if "unreadable" in queue:
             reason = Text(printable(queue["unreadable"]), "red")
-            table.add_row(name, _whole_type(queue), "–", "–", Text("\n").join([_dim(where), reason]))
+            table.add_row(name, _whole_type(queue), "–", "–", Text("\n").join([_dim(directories), reason]))
         else:
-            table.add_row(name, _whole_type(queue), f"{queue['ready']:,}", decimal(queue["bytes"]), _dim(where))
+            table.add_row(name, _whole_type(queue), f"{queue['ready']:,}", decimal(queue["bytes"]), _dim(directories))
     return table
 
 
@@ -150,7 +150,7 @@ def _node(member: str) -> str:
 
 
 def _log_files(queue: Report) -> Rows:
-    """What the log lies in, the oldest part first."""
+    """The files of the log, the oldest part first."""
     snapshot, in_wal = queue["snapshot"], queue["wal_records"]
     segments = [
         [

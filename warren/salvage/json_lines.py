@@ -17,9 +17,9 @@ follows the headers: all of them as AMQP encodes them, in base64.
 With text, ``body_encoding`` follows the body: ``string`` for a body that is UTF-8 and is written as it is, else
 ``base64``.
 
-The lines of a uniform batch differ in five columns: seq_id, msg_id, expiry, body and digest, and in ``position`` where
-lines have one. They are written as a matrix of text, a row a line. A matrix wants numbers of as many digits in all of
-its rows; the batch is cut where they change.
+The lines of a uniform batch differ in five columns: seq_id, msg_id, expiry, body and digest, and in ``position`` if
+lines have one. They are written as a matrix of text, a row a line. The numbers of a column must have the same number of
+digits in all rows; the batch is cut where it changes.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ FLAGS: Final = {
     for persistent in (False, True)
     for redelivered in (False, True)
 }
-"""What stands between the msg_id and the expiry."""
+"""The text between the msg_id and the expiry."""
 _FLAGS_WITHOUT_ID: Final = {flags: between.removeprefix(b'"') for flags, between in FLAGS.items()}
 """The same after ``null``."""
 _BEFORE_ID: Final = b', "msg_id": "'
 
 
 class JsonLines:
-    """Writes lines, perhaps in pieces. ``node``: what its lines begin with, and their positions; ``None``: neither.
+    """Writes lines, perhaps in pieces. ``node``: lines begin with it and their positions; ``None``: with neither.
 
     ``with_text``: bodies that are UTF-8 are written as text, and every line says how its body is written.
     """
@@ -80,7 +80,7 @@ class JsonLines:
             self._mixed(head, batch.mixed())
 
     def orphan(self, orphan: Orphan) -> None:
-        """A stored message that no entry of a queue tells of; it has no position."""
+        """A stored message that no entry of a queue refers to; it has no position."""
         msg_id = orphan.msg_id.hex() or None
         head = b'{"vhost": %b, "queue": %b, "seq_id": null, "msg_id": %b' % tuple(map(to_json, (*orphan.names, msg_id)))
         flags = b', "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[orphan.persistent]
@@ -98,7 +98,7 @@ class JsonLines:
         self._write(line)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     def _mixed(self, head: bytes, batch: MixedBatch) -> None:
         node, write = self._node, self._write
@@ -147,8 +147,8 @@ def json_line(
     """A message as a line, in pieces, between ``start`` and ``end``."""
     size = len(body)
     if with_text:
-        said, encoding = body_text(body)
-        start = (*start, b', "size": %d, ' % size, envelope.json, b'"body": ', to_json(said))
+        text, encoding = body_text(body)
+        start = (*start, b', "size": %d, ' % size, envelope.json, b'"body": ', to_json(text))
         middle_of_end = b', "body_encoding": "%b", "body_sha256": "' % encoding.encode()
         return (b"".join((*start, middle_of_end, sha256(body).hexdigest().encode(), end)),)
     start = (*start, b', "size": %d, ' % size, envelope.json, b'"body": "')
@@ -160,7 +160,7 @@ def json_line(
 
 
 def _same_digits(*columns: npt.NDArray[np.int64]) -> list[slice]:
-    """Slices of rows whose numbers have as many digits, in every column, as those of the row before."""
+    """Slices of rows whose numbers have the same number of digits in every column."""
     changes = np.zeros(len(columns[0]) - 1, np.bool_)
     for column in columns:
         powers = np.searchsorted(_POWERS, column, "right")
@@ -173,11 +173,11 @@ _POWERS: Final = 10 ** np.arange(19, dtype=np.int64)
 _FOUR_DIGITS: Final = (
     (np.arange(10_000)[:, None] // _POWERS[3::-1] % 10 + ord("0")).astype(np.uint8).view(np.uint32)[:, 0]
 )
-"""The numbers below 10,000 as text, each in the room of one integer."""
+"""The numbers below 10,000 as text, each in the four bytes of an integer."""
 
 
 def _digits(numbers: npt.NDArray[np.int64]) -> Text:
-    """Numbers of as many digits each, in decimal: four digits at a time, the last ones first."""
+    """Numbers with the same number of digits, in decimal: four digits at a time, the last ones first."""
     count = len(str(int(numbers[0])))
     words = -(-count // 4)
     text = np.empty((len(numbers), words), np.uint32)
@@ -192,8 +192,8 @@ def _hexadecimal(rows: Text) -> Text:
 
 
 def _base64(bodies: Text) -> tuple[Text, bytes]:
-    """All rows in one go, padded with zeros to a multiple of 3; and the padding signs that stand for the last letters
-    then."""
+    """All rows in one call, padded with zeros to a multiple of 3; and the padding signs that replace the last
+    letters."""
     missing = -bodies.shape[1] % 3
     padded = np.pad(bodies, ((0, 0), (0, missing))) if missing else bodies
     text = np.frombuffer(b2a_base64(padded.data, newline=False), np.uint8).reshape(len(bodies), -1)
@@ -201,7 +201,7 @@ def _base64(bodies: Text) -> tuple[Text, bytes]:
 
 
 def _side_by_side(count: int, columns: list[bytes | Text]) -> bytearray:
-    """What is the same on all lines comes in one go; the columns are then written into the room between."""
+    """The parts that all lines share are written in one copy; then the columns are written into the gaps."""
     line = b"".join([column if isinstance(column, bytes) else bytes(column.shape[1]) for column in columns])
     lines = bytearray(line) * count
     at = 0

@@ -19,7 +19,7 @@ _INSIDE: Final = (
 )
 """Paths in a locked directory that a source may point at: these, or the first parts of them."""
 _HELD_BELOW: Final = ("", "msg_stores/vhosts", "vhosts")
-"""Where vhosts may lie that are open by themselves."""
+"""Where vhosts may be that are open by themselves."""
 
 
 def refuse_live_node(directory: str) -> None:
@@ -54,4 +54,6 @@ def _places(directory: str) -> Iterator[str]:
 
 
 def _matches(parts: list[str], inside: tuple[str, ...]) -> bool:
-    return len(parts) <= len(inside) and all(known in ("*", part) for part, known in zip(parts, inside, strict=False))
+    return len(parts) <= len(inside) and all(
+        pattern in ("*", part) for part, pattern in zip(parts, inside, strict=False)
+    )

@@ -4,8 +4,8 @@ JSON lines, Parquet and Spark's rows are written from these batches. There are t
 have one length and differ in body, id and what the index says; bodies and ids are matrices. A *mixed* batch holds any
 other messages, a list for each column.
 
-A *position* counts through a queue from 0. A message that is there and cannot be read has a position, and stands in no
-batch: so positions can be told without reading messages.
+A *position* counts through a queue from 0. A message that exists but cannot be read has a position, and is in no batch:
+so positions are known without reading messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, MessageRun,
 from warren.storage.errors import MessageError
 
 ROW_BYTES = 256
-"""Of a message, about, beside its body."""
+"""About the size of a message without its body."""
 
 Octets = npt.NDArray[np.uint8]
 Body = bytes | memoryview
@@ -35,9 +35,9 @@ class UniformBatch:
     """Messages with one envelope and bodies of one size. All are persistent and none is acked."""
 
     first_position: int
-    """The others have those that follow."""
+    """Of the first message; the others follow."""
     run: MessageRun
-    """What the index says of them."""
+    """What the index says about them."""
     envelope: Envelope
     bodies: Octets
     """A row each."""
@@ -105,7 +105,7 @@ class MixedBatch:
     envelopes: list[Envelope] = attrs.Factory(list)
     sizes: list[int] = attrs.Factory(list)
     bodies: list[Body] = attrs.Factory(list)
-    """Empty where bodies are not wanted."""
+    """Empty if bodies are not requested."""
     held_bytes: int = 0
 
     def __len__(self) -> int:
@@ -124,13 +124,13 @@ class MixedBatch:
 
     def chosen(self, which: Sequence[int]) -> MixedBatch:
         """Some of them."""
-        found = MixedBatch()
-        for column, wanted in zip(self._columns(), found._columns(), strict=True):
-            wanted += [column[at] for at in which]
-        return found
+        batch = MixedBatch()
+        for column, target in zip(self._columns(), batch._columns(), strict=True):
+            target += [column[row] for row in which]
+        return batch
 
     def rows(self) -> Iterator[MessageRow]:
-        """One by one, where bodies are there."""
+        """One by one; needs bodies."""
         return map(MessageRow._make, zip(*self._columns(), strict=True))
 
     def _columns(self) -> tuple[list[Any], ...]:
@@ -185,17 +185,17 @@ class Batcher:
     _envelopes: Envelopes = attrs.field(factory=Envelopes)
 
     def batches(self, found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[MessageBatch | Finding]:
-        """The messages in order; a finding comes when it is met, before a batch that was begun is handed out.
+        """The messages in order; a finding is yielded at once, before the batch in progress.
 
         A message that cannot be decoded is a finding, too.
         """
         mixed = MixedBatch()
-        for one in found:
-            if isinstance(one, Finding):
-                self.position += one.kind == UNREADABLE_BODY
-                yield one
+        for run in found:
+            if isinstance(run, Finding):
+                self.position += run.kind == UNREADABLE_BODY
+                yield run
                 continue
-            uniform = self._uniform(one) if isinstance(one, MessageRun) else None
+            uniform = self._uniform(run) if isinstance(run, MessageRun) else None
             if uniform is not None:
                 if mixed.positions:
                     yield mixed
@@ -203,7 +203,7 @@ class Batcher:
                 self.position += len(uniform)
                 yield uniform
                 continue
-            for message in one.messages() if isinstance(one, MessageRun) else (one,):
+            for message in run.messages() if isinstance(run, MessageRun) else (run,):
                 if (unreadable := self._add(message, mixed)) is not None:
                     yield unreadable
                 self.position += 1
@@ -214,7 +214,7 @@ class Batcher:
             yield mixed
 
     def _uniform(self, run: MessageRun) -> UniformBatch | None:
-        """``None``: they differ in more, and are to be taken one by one."""
+        """``None`` if they differ in more, and have to be read one by one."""
         bodies = _uniform_bodies(run)
         if bodies is None:
             return None
@@ -227,7 +227,7 @@ class Batcher:
         return UniformBatch(first_position=self.position, run=run, envelope=envelope, bodies=bodies)
 
     def _add(self, message: StoredMessage, batch: MixedBatch) -> Finding | None:
-        """Add a row; what is to be said of a message that cannot be read."""
+        """Add a row; return a finding if the message cannot be read."""
         seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset, delivery_count = message
         try:
             envelope, body = self._envelopes.split(encoded)

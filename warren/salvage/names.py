@@ -3,7 +3,7 @@
 On disk a name is bytes. Nearly all are UTF-8; a level of a priority queue of 128 and above is not, and clients may have
 declared others. The text form is UTF-8 with ``surrogateescape``: a byte that is not UTF-8 becomes a code point of its
 own, U+DC80 … U+DCFF. No two names have the same text, text becomes the name again, and it is the form in which Python
-hands over such bytes from a command line. JSON says those code points as ``\\udc80`` … ``\\udcff``.
+hands over such bytes from a command line. JSON writes those code points as ``\\udc80`` … ``\\udcff``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def as_text(text: str | None) -> str | None:
 
 
 def split_level(name: bytes) -> tuple[bytes, int | None]:
-    """A queue's bare name and its level, where ``name`` is that of a priority queue's level (``name NUL level``).
+    """A queue's bare name and its level, if ``name`` is that of a priority queue's level (``name NUL level``).
 
     Nothing else tells a level from a plain queue whose name ends in a NUL and one more byte.
     """
@@ -60,7 +60,7 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 def printable(text: str) -> str:
     """``text`` with escapes for what a terminal would obey, or could not show."""
-    return "".join(_escaped(one) if unicodedata.category(one) in _UNPRINTABLE else one for one in text)
+    return "".join(_escaped(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in text)
 
 
 def _escaped(character: str) -> str:
@@ -75,5 +75,5 @@ def to_json(value: Json) -> bytes:
     """``value`` as JSON, in UTF-8, on one line."""
     try:
         return _ENCODE(value).encode()
-    except UnicodeEncodeError:  # surrogates, of bytes that are not UTF-8: there is no other way to say them
+    except UnicodeEncodeError:  # surrogates, of bytes that are not UTF-8, have no other form
         return _ENCODE_ASCII(value).encode()

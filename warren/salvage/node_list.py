@@ -24,7 +24,7 @@ class NodeSummary:
     last_written_ms: int | None
     """When its newest file was modified, in milliseconds since the epoch; ``None`` if it has no files."""
     messages: int | None
-    """As ``inspect`` counts them, of queues and topics; ``None``: it cannot be read."""
+    """As ``inspect`` counts them, of queues and topics; ``None`` if it cannot be read."""
     problem: str | None
     """Why it cannot be read."""
 
@@ -80,7 +80,7 @@ def _messages(node: Place) -> int:
 
 
 def _modified_ms(files: ReadOnlyFileSystem, directory: str) -> Iterator[int]:
-    """When each file in a directory and below was modified, as far as the system says it."""
+    """When each file in a directory and below was modified, if that can be read."""
     pending = [directory]
     while pending:
         place = pending.pop()

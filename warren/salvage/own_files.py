@@ -1,8 +1,8 @@
 """What ``warren verify`` reports about the files that warren itself keeps in a node's data directory, beside a
-broker's: definitions, the version, delayed messages, keys of unique ones, counts of what came back.
+broker's: definitions, the version, delayed messages, unique keys, counts of returned messages.
 
-*Damage*: what a node would refuse, or read around. *Leftovers*: what a crash leaves at a log's end, and indexes that
-the next start rebuilds.
+*Damage*: what a node would reject or skip. *Leftovers*: what a crash leaves at a log's end, and indexes that the next
+start rebuilds.
 """
 
 from __future__ import annotations

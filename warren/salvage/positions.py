@@ -1,8 +1,8 @@
 """The positions of a classic queue's index, segment by segment: what the segment file and the journal say together.
 
-After a crash in a flush the journal repeats what the segment says; that is taken out first
-(:mod:`warren.queue_index.index.facts`). What cannot come about may stand in a damaged file. There every fact that
-stands anywhere is believed, so that an acked message does not come back because of a damaged record.
+After a crash in a flush the journal repeats facts of the segment; these are removed first
+(:mod:`warren.queue_index.index.facts`). Damaged files may contradict each other. Then every fact in either of them
+counts, so that an acked message does not come back because of a damaged record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.storage.columns import distinct
 
 _MAX_SEGMENT = np.iinfo(np.int64).max
-"""A file can have a name with a higher number; a journal cannot speak of it."""
+"""A file can have a name with a higher number; a journal cannot refer to it."""
 
 
 class JournalBySegment:
@@ -55,9 +55,9 @@ class JournalBySegment:
 
     def outside(self, visited: set[int]) -> tuple[Ints, Ints]:
         """Delivers and acks (seq_ids) of other segments than these."""
-        known = np.array(sorted(number for number in visited if number <= _MAX_SEGMENT), np.int64)
+        numbers = np.array(sorted(number for number in visited if number <= _MAX_SEGMENT), np.int64)
         _, delivers, acks = self._segments
-        return self._columns.delivers[~np.isin(delivers, known)], self._columns.acks[~np.isin(acks, known)]
+        return self._columns.delivers[~np.isin(delivers, numbers)], self._columns.acks[~np.isin(acks, numbers)]
 
     def of(self, number: int) -> Columns:
         """The records of one segment."""
@@ -83,7 +83,7 @@ def _chosen(columns: Columns, publishes: Ints | slice, delivers: Ints | slice, a
 
 @attrs.frozen(eq=False, repr=False)
 class Positions:
-    """All that is known of one segment's positions; columns by rel_seq, as far as there are any."""
+    """One segment's positions; columns by rel_seq, up to the last one that is used."""
 
     number: int
     first_seq_id: int
@@ -94,7 +94,7 @@ class Positions:
     in_journal: SegmentEntries
     """Without the facts of what was published, delivered and acked within the journal."""
     published_in_journal: Bools
-    """With those."""
+    """Including those."""
     facts: Octets
     """File and journal together."""
     file_findings: list[IndexFinding]
@@ -129,18 +129,18 @@ class Positions:
 
     @property
     def unacked(self) -> Bools:
-        """What is published and not acked."""
+        """Published and not acked."""
         return _are(self.facts & (PUBLISHED | ACKED), PUBLISHED)
 
     @property
     def acked(self) -> Bools:
-        """What is acked but still there."""
-        known = _are(self.facts & (PUBLISHED | ACKED), PUBLISHED | ACKED)
-        return known | (self.published_in_journal & _are(self.facts, NOTHING))
+        """Acked but still in the files."""
+        acked = _are(self.facts & (PUBLISHED | ACKED), PUBLISHED | ACKED)
+        return acked | (self.published_in_journal & _are(self.facts, NOTHING))
 
     @property
     def from_file(self) -> Bools:
-        """Where the publish record is the file's; else it is the journal's, if there is one."""
+        """Whether the publish record is in the file; else it is in the journal, if anywhere."""
         return _are(self.in_file.facts & PUBLISHED, PUBLISHED)
 
     @property
@@ -149,17 +149,17 @@ class Positions:
 
     @property
     def embedded_sizes(self) -> Ints:
-        """Bytes of the messages that stand in the index; 0: in the store."""
+        """Bytes of the messages that are embedded in the index; 0: in the store."""
         return np.where(self.from_file, self.in_file.embedded, self.in_journal.embedded)
 
     def bodies(self, rel_seqs: Ints) -> Bodies:
         """The bodies of the publish records at these positions, of type
         :data:`warren.salvage.classic.queue_index_file.BODIES`."""
-        found = np.empty(len(rel_seqs), BODIES)
+        bodies = np.empty(len(rel_seqs), BODIES)
         from_file = self.from_file[rel_seqs]
-        found[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])
-        found[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
-        return found
+        bodies[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])
+        bodies[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
+        return bodies
 
     def record_offsets(self, rel_seqs: Ints) -> Ints:
         """Where the publish records at these positions begin, each in its file."""
@@ -183,8 +183,8 @@ class Positions:
         return columns.offsets + heads + BODY_SIZE, columns.encoded_sizes
 
 
-def _are(facts: npt.NDArray[np.integer[Any]], known: int) -> Bools:
-    equal: Bools = facts == known
+def _are(facts: npt.NDArray[np.integer[Any]], bits: int) -> Bools:
+    equal: Bools = facts == bits
     return equal
 
 

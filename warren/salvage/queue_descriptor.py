@@ -25,22 +25,22 @@ class QueueFormat(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class QueueDescriptor:
-    """What opens one queue. It holds no file and nothing that was read of the messages."""
+    """A value that opens one queue. It holds no open file, and no data of messages."""
 
     format: QueueFormat
     path: str
     name: bytes
     """As it is stored: the name of a priority queue's level ends in NUL and the level."""
     segment_entry_count: int = 0
-    """Of version 1."""
+    """Entries in a segment of version 1."""
     terms: RecoveryTerms | None = None
     """Of a classic queue; ``None``: it was not stopped cleanly."""
     members: tuple[str, ...] = ()
     """The directories of a quorum queue."""
 
     def open(self, files: ReadOnlyFileSystem, bodies: BodySource, nodes: QuorumNodes) -> QueueDirectory:
-        """What reads it; ``bodies``: the vhost's persistent store, ``nodes``: shared with other quorum queues."""
-        # A format is imported when it is met.
+        """Its reader; ``bodies``: the vhost's persistent store, ``nodes``: shared with other quorum queues."""
+        # A format is imported when it is first used.
         path, name, count, terms = self.path, self.name, self.segment_entry_count, self.terms
         match self.format:
             case QueueFormat.QUORUM:

@@ -1,6 +1,6 @@
 """What a queue's directory holds, whatever the format of its files: messages, columns, findings and numbers.
 
-What a format brings for it, and what follows from that: :class:`warren.salvage.queue_reader.QueueDirectory`.
+What a format implements, and what follows from it: :class:`warren.salvage.queue_reader.QueueDirectory`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Finding:
 
 
 class StoredMessage(NamedTuple):
-    """A message as it is kept; a million of them pass, so it is a tuple."""
+    """A stored message; a tuple, because an export makes millions of them."""
 
     seq_id: int
     msg_id: bytes
@@ -66,7 +66,7 @@ class StoredMessage(NamedTuple):
 
 
 class UntoldMessage(NamedTuple):
-    """A message in a queue's own store that no entry of its index tells of, acked or not."""
+    """A message in a queue's own store that no entry of its index, acked or not, refers to."""
 
     encoded: bytes
     """The message: see :mod:`warren.queue_index.message.message_format`."""
@@ -104,7 +104,7 @@ class MessageRun:
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class IndexColumns:
-    """Messages as the queue's own files speak of them, acked and transient ones too: a row each, as columns."""
+    """Messages as the queue's own files describe them, acked and transient ones too: a row each, as columns."""
 
     seq_ids: npt.NDArray[np.int64]
     msg_ids: npt.NDArray[np.uint8]
@@ -115,7 +115,7 @@ class IndexColumns:
     delivered: npt.NDArray[np.bool_] | None
     """``None`` if the format does not record it."""
     acked: npt.NDArray[np.bool_]
-    """Gone, and still in the files."""
+    """Acked, but still in the files."""
     expiries_us: npt.NDArray[np.uint64]
     """Microseconds since the epoch; 0: none."""
     sizes: npt.NDArray[np.int64]
@@ -125,7 +125,7 @@ class IndexColumns:
     in_journal: npt.NDArray[np.bool_]
     paths: tuple[str, ...]
     path_of: npt.NDArray[np.int8]
-    """Which of the paths each row has."""
+    """Each row's index in ``paths``."""
     offsets: npt.NDArray[np.int64]
     """Where its record begins in that file."""
 
@@ -135,19 +135,19 @@ class IndexColumns:
     def rows(self, chosen: slice | npt.NDArray[np.int64]) -> Self:
         """Some of them."""
         fields = ((field.name, getattr(self, field.name)) for field in attrs.fields(type(self)))
-        columns: dict[str, Any] = {name: of[chosen] for name, of in fields if isinstance(of, np.ndarray)}
+        columns: dict[str, Any] = {name: column[chosen] for name, column in fields if isinstance(column, np.ndarray)}
         return attrs.evolve(self, **columns)
 
 
 class OpenSegment(Protocol):
-    """A segment's files, open, as far as messages stand in them."""
+    """A segment's open files, from which messages are read."""
 
     def read_each(self, columns: SegmentColumns) -> Iterator[bytes | Finding]:
         """The encoded messages in these rows, or why one cannot be read. None of them is in the store."""
 
     def read_uniform(self, columns: SegmentColumns) -> npt.NDArray[np.uint8] | None:
-        """The same as the rows of a matrix, where all have one size and stand in one file; ``None``: they are better
-        read one by one."""
+        """The same as the rows of a matrix, if all have one size and are in one file; ``None``: they are better read
+        one by one."""
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
@@ -157,7 +157,7 @@ class SegmentColumns(IndexColumns):
     live: npt.NDArray[np.bool_]
     """Whether the queue still has it."""
     restored: npt.NDArray[np.bool_]
-    """Whether a restarted broker looks at it: it is persistent, and no clean stop's terms are against it."""
+    """Whether a restarted broker looks at it: it is persistent, and the terms of a clean stop do not exclude it."""
     redelivered: npt.NDArray[np.bool_]
     stored: npt.NDArray[np.bool_]
     """Whether it stands in the vhost's store."""
@@ -169,24 +169,24 @@ class SegmentColumns(IndexColumns):
 
     @property
     def ready(self) -> npt.NDArray[np.bool_]:
-        """Which of them a restarted broker would deliver, if they can be had."""
+        """Which of them a restarted broker would deliver, if they can be read."""
         return self.live & self.restored
 
     def store_ids(self, chosen: slice | npt.NDArray[np.bool_] = slice(None)) -> MsgIds:
-        """What the store is asked for to have these."""
+        """The msg_ids by which the store is asked for these."""
         return np.ascontiguousarray(self.msg_ids[chosen]).reshape(-1).view(MSG_IDS)
 
 
 @attrs.frozen
 class Extent:
-    """How large a directory is, and where its reading can be cut into parts."""
+    """How large a directory is, and in which parts it can be read."""
 
     pieces: dict[int, int]
     """The numbers of its segments, ascending, and the bytes of each one's files; empty: it is read as a whole."""
     shared_bytes: int
     """What every part reads: a journal, or all of a directory that is read as a whole."""
     seq_ids_per_piece: int | None
-    """Segment n holds the seq_ids from n times this on; ``None``: nothing tells where a seq_id is."""
+    """Segment n holds the seq_ids from n times this on; ``None``: unknown."""
 
 
 @attrs.frozen
@@ -213,28 +213,28 @@ class BodySource(Protocol):
         """The same as :meth:`contains` for many."""
 
     def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
-        """Of many each one's body, or what :meth:`read` would raise."""
+        """Each one's body, or the error that :meth:`read` would raise."""
 
     def read_uniform(self, msg_ids: MsgIds) -> npt.NDArray[np.uint8] | None:
-        """The bodies of many as the rows of a matrix; ``None``: they are not that, or better read one by one."""
+        """The bodies as the rows of a matrix; ``None`` if they differ in size, or are better read one by one."""
 
 
 def one_by_one(found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[StoredMessage | Finding]:
-    """The same, each message alone."""
-    for one in found:
-        if isinstance(one, MessageRun):
-            yield from one.messages()
+    """Split the runs into messages."""
+    for run in found:
+        if isinstance(run, MessageRun):
+            yield from run.messages()
         else:
-            yield one
+            yield run
 
 
 def missing_body(path: str, offset: int, seq_id: int, msg_id: bytes, error: Exception) -> Finding:
-    """The store cannot give the body that the index record at ``offset`` of ``path`` wants."""
+    """The finding about a body that the store cannot read; ``path``, ``offset``: the index record that refers to it."""
     if isinstance(error, UnknownMessageError):
         return Finding(MISSING_BODY, "damage", path, offset, f"message {seq_id}: the store has no {msg_id.hex()}")
     return Finding(UNREADABLE_BODY, "damage", path, offset, f"message {seq_id}, {msg_id.hex()}: {error}")
 
 
 def unreadable_file(path: str, error: StorageError) -> Finding:
-    """The system does not give the file at ``path`` away."""
+    """The finding about a file that cannot be read."""
     return Finding(UNREADABLE_FILE, "damage", path, None, str(error))

@@ -1,9 +1,9 @@
 """What inspect, export and verify ask of one queue's directory.
 
-A format is one class that answers :class:`QueueDirectory`; :mod:`warren.salvage.vhost` chooses it by what lies in the
-directory. It brings the columns of its index, segment by segment, and says what is damaged. All that follows from these
-stands here: which messages come, their bodies (from the queue's own files or from the vhost's store), how many they
-are, and what they need of the store.
+A format is one class that implements :class:`QueueDirectory`; :mod:`warren.salvage.vhost` chooses it by the files in a
+directory. It provides the columns of its index, segment by segment, and reports damage. The rest is here: which
+messages are delivered, their bodies (from the queue's own files or from the vhost's store), their number, and their
+references to the store.
 
 Each call reads everything again and returns a stream: a directory may be larger than memory.
 """
@@ -80,22 +80,22 @@ class QueueDirectory(Protocol):
     def deliveries(
         self, only: range | None, *, include_acked: bool
     ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
-        """What a restarted broker would deliver, in order: of an open segment as columns, and what has to be read to
-        know of it as a message; and all damage of the queue's files that bears on which messages come."""
+        """What a restarted broker would deliver, in order: the columns of an open segment, or messages that had to be
+        read anyway; and all damage in the queue's files that affects which messages are delivered."""
 
     def own_findings(self) -> Iterator[Finding | Reference]:
-        """All that is damaged or left over in this directory by its own files, and what unacked messages need of the
+        """All damage and leftovers that this directory's own files show, and the references of unacked messages to the
         store."""
 
     def untold_messages(self) -> Iterator[UntoldMessage]:
-        """What its own store has beside the messages that its index tells of. Nothing: it has no such store."""
+        """The messages in its own store without an index entry; empty if it has no such store."""
         return iter(())
 
     # ── what follows from it ─────────────────────────────────────────────────────────────────────────────────────────
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place, and
-        so is all damage of the queue's files that bears on which messages come.
+        """What a restarted broker would deliver, in order; a message that cannot be read is a finding in its place,
+        and so is all damage in the queue's files that affects which messages are delivered.
 
         ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
         """
@@ -105,22 +105,22 @@ class QueueDirectory(Protocol):
         self, *, include_acked: bool = False, only: range | None = None
     ) -> Iterator[StoredMessage | MessageRun | Finding]:
         """The same, with messages of one length together if there are many; ``only``: these segments."""
-        for one in self.deliveries(only, include_acked=include_acked):
-            if isinstance(one, SegmentColumns):
-                yield from _runs_of(one, self.bodies, include_acked=include_acked)
-            elif not isinstance(one, Finding) or one.severity == "damage":
-                yield one
+        for delivery in self.deliveries(only, include_acked=include_acked):
+            if isinstance(delivery, SegmentColumns):
+                yield from _runs_of(delivery, self.bodies, include_acked=include_acked)
+            elif not isinstance(delivery, Finding) or delivery.severity == "damage":
+                yield delivery
 
     def count(self, only: range) -> int:
         """How many messages in these segments a restarted broker would deliver, without reading bodies."""
         return sum(len(self.had(columns)) for columns in self.segment_columns(only))
 
     def had(self, columns: SegmentColumns) -> Ints:
-        """The rows of what would be delivered, as far as that is known without the messages."""
-        there, stored = columns.ready & columns.inside, np.flatnonzero(columns.ready & columns.stored)
+        """The rows that would be delivered, as far as that is known without reading the messages."""
+        present, stored = columns.ready & columns.inside, np.flatnonzero(columns.ready & columns.stored)
         if len(stored):
-            there[stored] = self.bodies.contains_each(columns.rows(stored).store_ids())
-        return np.flatnonzero(there)
+            present[stored] = self.bodies.contains_each(columns.rows(stored).store_ids())
+        return np.flatnonzero(present)
 
     def ready_sizes(self, columns: SegmentColumns) -> Ints:
         """The payload sizes of the rows that :meth:`had` returns."""
@@ -139,7 +139,7 @@ class QueueDirectory(Protocol):
             yield columns.store_ids(columns.live & (columns.persistent == persistent))
 
     def knows_references(self) -> bool:
-        """Whether these are all: where a whole file is not understood, more may be needed."""
+        """Whether :meth:`references` is complete: a file that cannot be read may have more."""
         return True
 
     def findings(self) -> Iterator[Finding]:
@@ -150,9 +150,9 @@ class QueueDirectory(Protocol):
 def _runs_of(
     columns: SegmentColumns, bodies: BodySource, *, include_acked: bool
 ) -> Iterator[StoredMessage | MessageRun | Finding]:
-    """The messages of a segment that come."""
-    wanted = columns.restored & (columns.live | columns.acked) if include_acked else columns.ready
-    chosen = columns if wanted.all() else columns.rows(np.flatnonzero(wanted))
+    """The messages of a segment that are delivered."""
+    selected = columns.restored & (columns.live | columns.acked) if include_acked else columns.ready
+    chosen = columns if selected.all() else columns.rows(np.flatnonzero(selected))
     sizes = np.where(chosen.stored, chosen.sizes, chosen.encoded_sizes)
     single = chosen.acked | ~(chosen.stored | chosen.inside)
     for part, is_run in cut_runs(sizes, single, chosen.stored, (chosen.redelivered, chosen.path_of)):
@@ -161,8 +161,8 @@ def _runs_of(
         if run is not None:
             yield run
         else:
-            for _, found in messages_of(its_columns, bodies):
-                yield found
+            for _, message in messages_of(its_columns, bodies):
+                yield message
 
 
 def _run(columns: SegmentColumns, bodies: BodySource) -> MessageRun | None:
@@ -191,9 +191,9 @@ def _run(columns: SegmentColumns, bodies: BodySource) -> MessageRun | None:
 
 
 def messages_of(columns: SegmentColumns, bodies: BodySource) -> Iterator[tuple[int, StoredMessage | Finding]]:
-    """All rows one by one, each with its seq_id; what is acked and cannot be had is left out."""
+    """All rows one by one, each with its seq_id; acked messages that cannot be read are left out."""
     stored = columns.stored
-    theirs = bodies.read_each(columns.store_ids(stored)) if stored.any() else iter(())
+    from_store = bodies.read_each(columns.store_ids(stored)) if stored.any() else iter(())
     own = columns.segment.read_each(columns if not stored.any() else columns.rows(np.flatnonzero(~stored)))
     rows = zip(
         columns.seq_ids.tolist(),
@@ -207,7 +207,7 @@ def messages_of(columns: SegmentColumns, bodies: BodySource) -> Iterator[tuple[i
         strict=True,
     )
     for seq_id, msg_id, is_stored, redelivered, acked, expiry_us, path, offset in rows:
-        encoded = next(theirs) if is_stored else next(own)
+        encoded = next(from_store) if is_stored else next(own)
         if isinstance(encoded, bytes):
             its_id = _msg_id_of(encoded) if msg_id is None else msg_id
             yield seq_id, StoredMessage(seq_id, its_id, True, redelivered, acked, expiry_us, encoded, path, offset)
@@ -220,8 +220,8 @@ def messages_of(columns: SegmentColumns, bodies: BodySource) -> Iterator[tuple[i
 
 
 def compared(columns: SegmentColumns, *, is_durable: bool) -> Iterator[Finding | Reference]:
-    """Of all rows: each message that stands in the queue's own files against its record, and each body that is in the
-    vhost's store."""
+    """Compare each message in the queue's own files with its record; yield a reference for each body in the vhost's
+    store."""
     for part, is_run in cut_runs(columns.encoded_sizes, columns.stored, columns.stored, (columns.path_of,)):
         its_columns = columns.rows(part)
         if not is_run or not _all_agree(its_columns, is_durable=is_durable):
@@ -229,7 +229,7 @@ def compared(columns: SegmentColumns, *, is_durable: bool) -> Iterator[Finding |
 
 
 def _all_agree(columns: SegmentColumns, *, is_durable: bool) -> bool:
-    """Whether these are messages of one publisher and length, each the one that its record says."""
+    """Whether these messages have one template and length, and each is the one that its record describes."""
     encoded = columns.segment.read_uniform(columns)
     template = None if encoded is None else MessageTemplate.of(encoded[0].tobytes())
     if encoded is None or template is None or not template.fits(encoded):
@@ -264,18 +264,18 @@ def _compared_one_by_one(columns: SegmentColumns, *, is_durable: bool) -> Iterat
         if isinstance(encoded, Finding):
             yield encoded
             continue
-        found = contents_of(encoded)
-        its_id = found.msg_id if msg_id is None else msg_id
-        for kind, detail in contradictions(found, its_id, size, is_persistent if is_durable else None):
+        contents = contents_of(encoded)
+        its_id = contents.msg_id if msg_id is None else msg_id
+        for kind, detail in contradictions(contents, its_id, size, is_persistent if is_durable else None):
             yield Finding(kind, "damage", path, offset, f"message {seq_id}: {detail}")
 
 
 def _as_bytes(columns: IndexColumns) -> list[bytes | None]:
-    """The ids, as far as the index says them."""
+    """The ids, as far as the index has them."""
     ids = np.ascontiguousarray(columns.msg_ids).reshape(-1).view(f"V{MSG_ID_BYTES}").tolist()
     if columns.has_msg_id.all():
         return ids
-    return [msg_id if is_said else None for msg_id, is_said in zip(ids, columns.has_msg_id.tolist(), strict=True)]
+    return [msg_id if has_id else None for msg_id, has_id in zip(ids, columns.has_msg_id.tolist(), strict=True)]
 
 
 def _msg_id_of(encoded: bytes) -> bytes:

@@ -4,7 +4,7 @@ Everything that salvage does to a disk goes through here, so that no mistake els
 Paths are relative to a root, and errors and findings name files so: the temporary directory that an archive is unpacked
 to says nothing to its owner. A directory's files have no root; they are named as the user named the directory.
 
-A file is read whole only up to :data:`MOST_BYTES`: what a damaged or a hostile one claims would be our memory.
+A file is read whole only up to :data:`MOST_BYTES`: the size of a damaged or hostile one could exceed the memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from warren.storage.filesystem import File, FileSystem
 _Result = TypeVar("_Result")
 
 MOST_BYTES: Final = 256 << 20
-"""Of a file that is read whole: settings, names, tables. The largest that there are, the recovery terms of a million
-queues or a quorum queue's list of indexes, come near it; all others are a thousand times smaller."""
+"""Of a file that is read whole: settings, names, tables. The largest ones, the recovery terms of a million queues or a
+quorum queue's list of indexes, come near it; all others are a thousand times smaller."""
 
 
 class UnchangingFileSystem(FileSystem):
@@ -62,7 +62,7 @@ class ReadOnlyFileSystem(UnchangingFileSystem):
         return self._ask(self.inner.open_read, path)
 
     def read(self, path: str) -> bytes:
-        """The whole file; raises :class:`DataError` for one that is larger than any that is read so."""
+        """The whole file; raises :class:`DataError` if it is too large to be read whole."""
         size = self.size(path)
         if size > MOST_BYTES:
             raise DataError(path, None, f"{size:,} bytes, which no such file has")
@@ -87,7 +87,7 @@ class ReadOnlyFileSystem(UnchangingFileSystem):
         return below(self.root, path) if path else self.root
 
     def _ask(self, operation: Callable[[str], _Result], path: str) -> _Result:
-        """Do it there; an error names the path that was asked for."""
+        """Run ``operation`` below the root; errors name the path that was passed."""
         try:
             return operation(self._at(path))
         except StorageError as error:
@@ -100,5 +100,5 @@ def below(place: str, name: str) -> str:
 
 
 def refuse(path: str) -> NoReturn:
-    """What whatever would write does."""
+    """Reject a write."""
     raise StorageError(f"{path}: opened read-only")

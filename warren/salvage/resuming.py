@@ -1,16 +1,16 @@
-"""Finds where the records of a damaged journal or segment file go on after the damage.
+"""Finds where the records of a damaged journal or segment file continue after the damage.
 
-Records have no mark at which they begin. Their heads say how long they are, so one damaged head hides all records after
-it. A *place where they go on* is one with
+Records have no start mark, and their heads say how long they are; so one damaged head hides all records after it. A
+*place where they continue* is one with
 
 * a publish whose message decodes, and bears the id that the record says; or
 * several records in a row whose numbers can be a queue's, or such ones up to the file's end.
 
-What begins before the break is checked, too: a damaged size makes a record swallow those after it, and what follows is
+Records before the break are checked, too: a record with a damaged size swallows those after it, and what follows is
 read out of step until nothing fits. So the break is at the first publish with an invalid message.
 
-The bytes between are a *gap*. Publishes in a gap are lost; so are acks, and the messages that they had settled may come
-back. A file that is sound, or whose end alone is torn, has no gaps.
+The bytes between are a *gap*. Publishes in a gap are lost; so are acks, and the messages that they settled may come
+back. A file that is sound, or torn only at its end, has no gaps.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from warren.salvage.windows import MAX_MESSAGE_BYTES, WINDOW_BYTES, has_bytes_be
 from warren.storage.filesystem import File, data_windows
 
 Read = Callable[[int, int], bytes]
-"""``read(size, offset)``: less at the end alone."""
+"""``read(size, offset)``; it returns less only at the end of the file."""
 
 Gap = tuple[int, int]
-"""Where the bytes that are no records begin, and where records go on."""
+"""Where the bytes without records begin, and where records continue."""
 
 _RECORDS_IN_A_ROW: Final = 4
 _MAX_GAPS: Final = 100
@@ -39,34 +39,34 @@ _MAX_TRIES: Final = 100_000
 """Places in a gap that look like a record at first sight; the bound on what a hostile file can cost."""
 _MAX_GAP_BYTES: Final = 256 << 20
 _SEARCH_BYTES: Final = 256 << 10
-"""Looked through at a time: it is held some forty times over, as numbers."""
+"""Searched at a time; it is held about forty times over, as numbers."""
 _LOOK_BACK: Final = 64
 _TERM: Final = 0x83
 _EMBEDDED_AT: Final = BODY_SIZE - 4
 
 
 def read_records(layout: Layout, file: File, read: Read, first: Columns) -> tuple[Columns, list[Gap]]:
-    """All records of a file that can be read; ``first``: what it has up to the first break; ``read``: reads it."""
-    found, size = first, file.size()
+    """All records of a file that can be read; ``first``: those up to the first break; ``read``: reads the file."""
+    columns, size = first, file.size()
     parts: list[Columns] = []
     gaps: list[Gap] = []
     start = 0
-    while len(gaps) < _MAX_GAPS and found.end < size and found.reason != "complete":
-        if found.reason == "zeros" and not has_bytes_behind(file, found.end):
+    while len(gaps) < _MAX_GAPS and columns.end < size and columns.reason != "complete":
+        if columns.reason == "zeros" and not has_bytes_behind(file, columns.end):
             break
-        broken = _first_unsound(layout, read, found)
+        broken = _first_unsound(layout, read, columns)
         resumed = _next_place(layout, file, read, broken + 1)
         if resumed is None:
             break
-        parts.append(found if broken == found.end else parsed(layout, read, start, broken))
+        parts.append(columns if broken == columns.end else parsed(layout, read, start, broken))
         gaps.append((broken, resumed))
         start = resumed
-        found = parsed(layout, read, start, size)
-    return (_joined([*parts, found]), gaps) if gaps else (found, gaps)
+        columns = parsed(layout, read, start, size)
+    return (_joined([*parts, columns]), gaps) if gaps else (columns, gaps)
 
 
 def parsed(layout: Layout, read: Read, start: int, stop: int) -> Columns:
-    """The records from one offset on, as far as they go, at most to another one; offsets are the file's."""
+    """The records from ``start`` to the first break, at most to ``stop``; offsets are those of the file."""
     parser, at, window = Parser(layout), start, WINDOW_BYTES
     while not parser.finished:
         data = read(min(window, stop - at), at)
@@ -100,12 +100,12 @@ def _joined(parts: list[Columns]) -> Columns:
     )
 
 
-def _first_unsound(layout: Layout, read: Read, found: Columns) -> int:
-    """Where what is read out of step begins; the end of the records where nothing says that anything is."""
-    broken = found.end
-    last = len(found.publish_numbers)
+def _first_unsound(layout: Layout, read: Read, columns: Columns) -> int:
+    """The first publish with an invalid message, from which on records were read out of step; else their end."""
+    broken = columns.end
+    last = len(columns.publish_numbers)
     for index in range(last - 1, max(last - 1 - _LOOK_BACK, -1), -1):
-        body, embedded = int(found.body_at[index]), int(found.embedded_sizes[index])
+        body, embedded = int(columns.body_at[index]), int(columns.embedded_sizes[index])
         if embedded and _is_message(read, body, embedded):
             break
         if embedded:
@@ -114,18 +114,18 @@ def _first_unsound(layout: Layout, read: Read, found: Columns) -> int:
 
 
 def _is_message(read: Read, body: int, embedded: int) -> bool:
-    """Whether the message in the publish whose body is there is one, and the publish's own."""
+    """Whether the publish whose body is at ``body`` has a valid message with the msg_id of the publish."""
     if embedded > MAX_MESSAGE_BYTES:
         return False
     data = read(BODY_SIZE + embedded, body)
     if len(data) < BODY_SIZE + embedded or data[BODY_SIZE] != _TERM:
         return False
-    found = contents_of(data[BODY_SIZE:])
-    return found.problem is None and found.msg_id in (b"", data[:16])
+    contents = contents_of(data[BODY_SIZE:])
+    return contents.problem is None and contents.msg_id in (b"", data[:16])
 
 
 def _next_place(layout: Layout, file: File, read: Read, start: int) -> int | None:
-    """The first offset from ``start`` on where records go on."""
+    """The first offset from ``start`` on where records continue."""
     size = file.size()
     candidates = islice(_candidates(layout, file, start, size), _MAX_TRIES)
     return next((offset for offset in candidates if _go_on(layout, read, offset, size)), None)
@@ -135,40 +135,40 @@ def _candidates(layout: Layout, file: File, start: int, size: int) -> Iterator[i
     """Offsets at which a record seems to begin; holes are stepped over."""
     reach = layout.head_size + BODY_SIZE + 1
     for at in data_windows(file, start, min(size, start + _MAX_GAP_BYTES), _SEARCH_BYTES):
-        there = file.pread(_SEARCH_BYTES + reach, at)
-        count = min(len(there), _SEARCH_BYTES)
-        if there.count(0) == len(there):
+        data = file.pread(_SEARCH_BYTES + reach, at)
+        count = min(len(data), _SEARCH_BYTES)
+        if data.count(0) == len(data):
             continue
-        padded = np.frombuffer(there + bytes(reach), np.uint8)
+        padded = np.frombuffer(data + bytes(reach), np.uint8)
         kinds = padded[:count] >> 6
-        found = np.isin(kinds, layout.publish_kinds) & _may_be_publish(layout, padded, count)
+        is_record = np.isin(kinds, layout.publish_kinds) & _may_be_publish(layout, padded, count)
         if layout is JOURNAL:
             # a seq_id below 2^40; in a segment two bytes alone make a short record, which any text has
-            found |= np.isin(kinds, layout.short_kinds)
-            found &= (padded[:count] & 0x3F == 0) & (padded[1 : count + 1] == 0) & (padded[2 : count + 2] == 0)
-        yield from (at + np.flatnonzero(found)).tolist()
+            is_record |= np.isin(kinds, layout.short_kinds)
+            is_record &= (padded[:count] & 0x3F == 0) & (padded[1 : count + 1] == 0) & (padded[2 : count + 2] == 0)
+        yield from (at + np.flatnonzero(is_record)).tolist()
 
 
 def _may_be_publish(layout: Layout, padded: Octets, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where a message's body may follow the head: embedded, or of some size in the store."""
+    """Where a publish's body may follow the head, of an embedded message or of one in the store."""
     body = layout.head_size
 
     def number(place: int) -> Ints:
         octets = [padded[body + place + index : body + place + index + count].astype(np.int64) for index in range(4)]
-        found: Ints = octets[0] << 24 | octets[1] << 16 | octets[2] << 8 | octets[3]
-        return found
+        numbers: Ints = octets[0] << 24 | octets[1] << 16 | octets[2] << 8 | octets[3]
+        return numbers
 
     embedded, sizes = number(_EMBEDDED_AT), number(_EMBEDDED_AT - 4)
     is_term = padded[body + BODY_SIZE : body + BODY_SIZE + count] == _TERM
     has_id = padded[body : body + count] | padded[body + 1 : body + 1 + count] != 0
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.where(
+    is_publish: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.where(
         embedded > 0, is_term & (embedded <= MAX_MESSAGE_BYTES), has_id & (sizes > 0) & (sizes < 1 << 31)
     )
-    return found
+    return is_publish
 
 
 def _go_on(layout: Layout, read: Read, offset: int, size: int) -> bool:
-    """Whether records stand there, beyond doubt."""
+    """Whether records certainly continue at ``offset``."""
     head_size, at = layout.head_size, offset
     for count in range(_RECORDS_IN_A_ROW):
         if at == size:

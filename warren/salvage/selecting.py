@@ -1,7 +1,7 @@
-"""Which of a broker's messages are wanted: a condition (:mod:`warren.where`) on what an export says of each.
+"""Selects a broker's messages by a condition (:mod:`warren.where`) on the fields of an export.
 
-A uniform batch is asked once where the condition looks at nothing that differs in it; else, and in a mixed batch, every
-message is asked.
+The condition is evaluated once for a uniform batch if it uses no field that differs in it; else, and in a mixed batch,
+for every message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from warren.where import MESSAGE_FIELDS, Getter, Moment, Where
 
 
 class SavedMessage:
-    """A message of a directory, as a condition asks for it. ``known``: what only some messages have, by name."""
+    """A message of a directory, as a condition sees it. ``known``: fields that only some messages have, by name."""
 
     def __init__(self, envelope: Envelope, body: bytes | memoryview, known: Mapping[str, Any]) -> None:
         self.envelope = envelope
@@ -52,35 +52,35 @@ SAVED_FIELDS: Final[Mapping[str, Getter[Any]]] = {
     **{name: _known(name) for name in _KNOWN},
     "expiry": _expiry,
 }
-"""The fields of a message that an export may be asked for: AMQP's, and those of a line."""
+"""The fields of a message in a condition: AMQP's, and those of an exported line."""
 
 _OWN: Final = frozenset({"body", "seq_id", "msg_id", "expiry"})
 """Fields in which the messages of a uniform batch differ."""
 
 
 class Selector:
-    """Tells which messages are wanted; ``known``: what all of them have, by name."""
+    """Selects messages; ``known``: fields that all of them share, by name."""
 
     def __init__(self, where: Where[SavedMessage], **known: Any) -> None:
         self._where = where
         self._known = known
         self._is_uniform = where.fields.isdisjoint(_OWN)
-        """Whether of a uniform batch all are wanted or none."""
+        """Whether all messages of a uniform batch are selected or none."""
 
     def chosen(self, batch: MessageBatch) -> MessageBatch | None:
-        """Those of a batch that are wanted; ``None``: none is."""
+        """The selected messages of a batch, or ``None``."""
         if isinstance(batch, UniformBatch) and self._is_uniform:
             return batch if self._wants_row(next(batch.first(1).mixed().rows())) else None
         mixed = batch.mixed()
-        which = [at for at, row in enumerate(mixed.rows()) if self._wants_row(row)]
-        return None if not which else batch if len(which) == len(batch) else mixed.chosen(which)
+        rows = [index for index, row in enumerate(mixed.rows()) if self._wants_row(row)]
+        return None if not rows else batch if len(rows) == len(batch) else mixed.chosen(rows)
 
     def wants(self, envelope: Envelope, body: bytes | memoryview, known: Mapping[str, Any]) -> bool:
-        """Whether a message is wanted; ``known``: what it has beside these two."""
+        """Whether a message is selected; ``known``: its other fields."""
         return self._where(SavedMessage(envelope, body, known))
 
     def _wants_row(self, row: MessageRow) -> bool:
-        known = {
+        fields = {
             **self._known,
             "seq_id": row.seq_id,
             "msg_id": row.msg_id.hex() or None,
@@ -91,4 +91,4 @@ class Selector:
             "delivery_count": row.delivery_count,
             "orphan": False,
         }
-        return self.wants(row.envelope, row.body, known)
+        return self.wants(row.envelope, row.body, fields)

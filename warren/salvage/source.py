@@ -1,4 +1,4 @@
-"""A source: what the user points at, found out and opened without changing it.
+"""A source: what the user points at, recognised and opened without changing it.
 
 It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
 RocketMQ's store folder; a directory that holds any of them a few levels below; or an archive that does, which is
@@ -8,12 +8,12 @@ machine, which comes as one (:mod:`warren.salvage.archives.over_ssh`). A warren 
 queues and a topics store.
 
 A directory or an archive may hold several nodes, such as the volume of a container that has a new host name at every
-start. :meth:`Place.nodes` gives all of them. Everything else wants one, and raises an error that names them.
+start. :meth:`Place.nodes` gives all of them. Everything else needs one, and raises an error that names them.
 
-A node's data directory brings its quorum queues with it: each is one of its vhost's queues, beside the classic ones.
+A node's data directory includes its quorum queues: each is one of its vhost's queues, beside the classic ones.
 
-A queue's folder brings its vhost with it if it lies in one: the vhost's settings, its store (for the bodies) and the
-queue's terms of a clean stop. The other queues are not read then, so nothing is reported about the store.
+A queue's folder includes its vhost if it is in one: the vhost's settings, its store (for the bodies) and the queue's
+terms of a clean stop. The other queues are not read then, so nothing is reported about the store.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STDIN: Final = "-"
 """In place of a path."""
 
 OWN_FILES: Final = (DELAYS_DIRECTORY, SIDE_DIRECTORY, DEFINITIONS_FILE, DEFINITIONS_LOG, VERSION_FILE)
-"""What a warren node has beside a broker's files: at least one of them, once a node has written there."""
+"""What a warren node has beside a broker's files; there is at least one of them once a node has written there."""
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_FILES = (disk.VHOST_NAME_FILE, disk.RECOVERY_TERMS_FILE)
 _MAX_DEPTH = 8
@@ -93,7 +93,7 @@ class Source:
 
 @attrs.frozen
 class Place:
-    """Where the user points at."""
+    """What the user points at."""
 
     path: str
     """As the user gave it."""
@@ -102,21 +102,21 @@ class Place:
     depth: int
     """Levels below the directory that are searched, too."""
     may_run: bool = False
-    """Whether a node may have open what is found below: it is a directory of this machine."""
+    """Whether a running node may have the files open: it is a directory of this machine."""
 
     def nodes(self) -> list[Place]:
         """The brokers' directories: this one, or all in the highest level below it that has any; each a place.
 
         Raises :class:`DataError` if nothing is found.
         """
-        found = self._found(self._parts_at)
-        if not found:
+        matches = self._found(self._parts_at)
+        if not matches:
             raise DataError(self.path, None, _NEITHER)
-        if len(found) == 1:
-            return [attrs.evolve(self, directory=found[0][0], depth=0)]
+        if len(matches) == 1:
+            return [attrs.evolve(self, directory=matches[0][0], depth=0)]
         return [
             attrs.evolve(self, path=below(self.path.rstrip("/"), self.below(place)), directory=place, depth=0)
-            for place, _ in found
+            for place, _ in matches
         ]
 
     def below(self, place: str) -> str:
@@ -132,22 +132,22 @@ class Place:
         match self._found(look):
             case []:
                 raise DataError(self.path, None, nothing)
-            case [(place, found)]:
+            case [(place, result)]:
                 if self.may_run:
                     refuse_live_node(place)
                 refuse_unreadable(self.files, holders(place))
-                return found
-            case several:
-                names = ", ".join(self.below(place) for place, _ in several)
-                reason = f"holds the directories of {len(several)} nodes ({names}); point at one of them"
+                return result
+            case matches:
+                names = ", ".join(self.below(place) for place, _ in matches)
+                reason = f"holds the directories of {len(matches)} nodes ({names}); point at one of them"
                 raise DataError(self.path, None, reason)
 
     def _found(self, look: Callable[[str], _Found | None]) -> list[tuple[str, _Found]]:
         """What ``look`` finds in the highest level that has anything, with its directories."""
         places = [self.directory]
         for _ in range(self.depth + 1):
-            if found := [(place, one) for place in places if (one := look(place)) is not None]:
-                return found
+            if matches := [(place, result) for place in places if (result := look(place)) is not None]:
+                return matches
             places = [inner for place in places for inner in _directories(self.files, place) if _may_hold(place, inner)]
         return []
 
@@ -158,13 +158,13 @@ class Place:
     def queues(self, wanted: Collection[bytes] = ()) -> Source:
         """RabbitMQ's queues, or warren's; ``wanted``: bare names of queues; at least these are opened."""
         try:
-            found = self.search(lambda place: _vhost_places(self.files, place), _NO_QUEUES)
+            places = self.search(lambda place: _vhost_places(self.files, place), _NO_QUEUES)
         except DataError:
             if self._has_store():
                 reason = "is a RocketMQ store, which has no queues: see warren topic, and warren inspect"
                 raise DataError(self.path, None, reason) from None
             raise
-        return Source(self.path, _opened(self.files, found, wanted))
+        return Source(self.path, _opened(self.files, places, wanted))
 
     def store(self) -> str:
         """The directory of a topic store."""
@@ -205,7 +205,7 @@ class Place:
 def open_place(path: str) -> Iterator[Place]:
     """The directory ``path``, or what the archive at ``path`` holds; an inner directory of one can be named.
 
-    Raises :class:`DirectoryLockedError` where a node runs on the directory.
+    Raises :class:`DirectoryLockedError` if a node runs on the directory.
     """
     if os.path.isdir(path):
         refuse_live_node(path)
@@ -228,7 +228,7 @@ def open_place(path: str) -> Iterator[Place]:
 
 
 def is_stream(path: str) -> bool:
-    """Whether that is no file or directory of this machine, but comes through a pipe."""
+    """Whether the source comes through a pipe, and is no file or directory of this machine."""
     return path == STDIN or path.startswith(over_ssh.SCHEME)
 
 
@@ -250,7 +250,7 @@ def _unpack(archive: str, target: str) -> None:
 
 
 def _real_files() -> RealFileSystem:
-    """A store may have more files than a process may have open."""
+    """A file system with a bound on open files: a store may have more files than a process may open."""
     return RealFileSystem(descriptor_bound())
 
 
@@ -268,33 +268,33 @@ def open_source(path: str, wanted: Collection[bytes] = ()) -> Iterator[Source]:
             source.close()
 
 
-def _opened(files: ReadOnlyFileSystem, places: Sequence[VhostPlace], wanted: Collection[bytes] = ()) -> list[Vhost]:
-    """The vhosts in these places; all of their queues where the wanted ones alone are not found."""
+def _opened(files: ReadOnlyFileSystem, places: Sequence[VhostPlace], names: Collection[bytes] = ()) -> list[Vhost]:
+    """The vhosts in these places, with all of their queues if the named ones are not found by name."""
     nodes = QuorumNodes(files)
-    vhosts = [Vhost.open(files, one, nodes, wanted) for one in places]
-    there = {split_level(queue.name)[0] for vhost in vhosts for queue in vhost.queues}
-    if there.issuperset(wanted):
+    vhosts = [Vhost.open(files, place, nodes, names) for place in places]
+    opened_names = {split_level(queue.name)[0] for vhost in vhosts for queue in vhost.queues}
+    if opened_names.issuperset(names):
         return vhosts
-    return [Vhost.open(files, one, nodes) for one in places]
+    return [Vhost.open(files, place, nodes) for place in places]
 
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
-    """Where its vhosts are: their classic queues, their quorum queues, or both; a vhost's directory tells its name."""
+    """Where its vhosts are: their classic queues, their quorum queues, or both. A directory's name tells the vhost."""
     classic = _classic_places(files, place)
-    quorum, others = quorum_places(files, place)
-    others += [] if (streams := unread_streams(files, place)) is None else [streams]
-    if not quorum and not others:
+    quorum, problems = quorum_places(files, place)
+    problems += [] if (streams := unread_streams(files, place)) is None else [streams]
+    if not quorum and not problems:
         return classic
-    of_directory: dict[str, list[QuorumPlace]] = {}
+    by_directory: dict[str, list[QuorumPlace]] = {}
     for queue in quorum:
-        of_directory.setdefault(disk.vhost_directory_name(queue.vhost), []).append(queue)
-    found = []
-    for where in classic or ():
-        queues = of_directory.pop(posixpath.basename(where.path or ""), [])
-        found.append(attrs.evolve(where, quorum=tuple(queues)))
-    found += [VhostPlace(None, quorum=tuple(of_directory[name])) for name in sorted(of_directory)]
-    first, *rest = found or [VhostPlace(None)]  # no file says to which vhosts the others belong
-    return [attrs.evolve(first, problems=(*first.problems, *others)), *rest]
+        by_directory.setdefault(disk.vhost_directory_name(queue.vhost), []).append(queue)
+    places = []
+    for vhost_place in classic or ():
+        queues = by_directory.pop(posixpath.basename(vhost_place.path or ""), [])
+        places.append(attrs.evolve(vhost_place, quorum=tuple(queues)))
+    places += [VhostPlace(None, quorum=tuple(by_directory[name])) for name in sorted(by_directory)]
+    first, *rest = places or [VhostPlace(None)]  # no file says which vhosts the problems belong to
+    return [attrs.evolve(first, problems=(*first.problems, *problems)), *rest]
 
 
 def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
@@ -317,18 +317,18 @@ def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] |
 
 
 def _hidden_in(files: ReadOnlyFileSystem, folder: str) -> tuple[Finding, ...]:
-    """The directories in a folder of vhosts that the system does not let us look into."""
-    found = []
+    """The findings about directories in a folder of vhosts that cannot be listed."""
+    findings = []
     for inner in _directories(files, folder):
         try:
             files.list(inner)
         except StorageError as error:
-            found.append(Finding("unreadable directory", "damage", inner, None, str(error)))
-    return tuple(found)
+            findings.append(Finding("unreadable directory", "damage", inner, None, str(error)))
+    return tuple(findings)
 
 
 def _is_vhost(files: ReadOnlyFileSystem, place: str) -> bool:
-    """Whether it has anything that a vhost's folder has; a damaged one may lack all but one of them."""
+    """Whether it has any of the files of a vhost's folder; a damaged one may lack all but one."""
     if any(
         files.exists(path) and not files.is_directory(path) for path in (below(place, name) for name in _VHOST_FILES)
     ):
@@ -341,7 +341,7 @@ def _is_vhost(files: ReadOnlyFileSystem, place: str) -> bool:
 
 
 def _is_vhost_config(files: ReadOnlyFileSystem, path: str) -> bool:
-    """Whether that is a vhost's settings: many a folder of other people's has something called ``.config``."""
+    """Whether that is a vhost's settings: many unrelated folders have something called ``.config``."""
     if not files.exists(path) or files.is_directory(path):
         return False
     try:

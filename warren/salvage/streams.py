@@ -30,17 +30,17 @@ def unread_streams(files: ReadOnlyFileSystem, place: str) -> Finding | None:
     """Return a finding that names the streams in a node's data directory, its ``stream`` folder, or one stream's
     directory; ``None`` if there is no stream."""
     if _is_stream(files, place):
-        folder, found = place, [place]
+        folder, streams = place, [place]
     else:
         for folder in (below(place, STREAM_FOLDER), place):
-            if found := [inner for inner in directories(files, folder) if _is_stream(files, inner)]:
+            if streams := [inner for inner in directories(files, folder) if _is_stream(files, inner)]:
                 break
         else:
             return None
-    names = ", ".join(printable(posixpath.basename(one)) for one in found[:_NAMED])
-    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    what = "1 stream" if len(found) == 1 else f"{len(found):,} streams"
-    return Finding("streams not read", "unread", folder, None, f"{what}, which warren does not read: {names}{more}")
+    names = ", ".join(printable(posixpath.basename(path)) for path in streams[:_NAMED])
+    more = f" and {len(streams) - _NAMED:,} more" if len(streams) > _NAMED else ""
+    count = "1 stream" if len(streams) == 1 else f"{len(streams):,} streams"
+    return Finding("streams not read", "unread", folder, None, f"{count}, which warren does not read: {names}{more}")
 
 
 def _is_stream(files: ReadOnlyFileSystem, directory: str) -> bool:

@@ -105,13 +105,13 @@ def _orphaned_message(store: StoreReader, path: str, record: Record) -> Iterator
 
 
 def leftover_file(path: str) -> Iterator[Finding]:
-    """What a store's file is by its name alone."""
+    """The finding about a store's file by its name alone."""
     if path.endswith(".rdt"):
         yield Finding("leftover compaction file", "leftover", path, None, "a compaction crashed")
 
 
 def garbage_end(path: str, end: ScanEnd) -> Finding:
-    """The same where messages are hidden there, and nothing that is needed is missing."""
+    """The finding about an end with hidden messages, if nothing that is needed is missing."""
     return garbage(path, end.offset, f"{end.reason.value}; {end.unread_bytes} bytes with messages in them")
 
 
@@ -146,7 +146,7 @@ _SECTIONS: Final = (
 
 @attrs.define
 class Account:
-    """Findings as people want them: one line for each kind in each file, however many there are."""
+    """Findings for people: one line for each kind in each file, however many there are."""
 
     _counts: Counter[Severity] = attrs.Factory(Counter)
     _lines: dict[tuple[Severity, str, str], tuple[int, Finding]] = attrs.Factory(dict)
@@ -164,18 +164,18 @@ class Account:
         return self._counts.total()
 
     def count(self, finding: Finding) -> None:
-        """Take a finding in as a number only."""
+        """Count a finding without listing it."""
         self._counts[finding.severity] += 1
 
     def add(self, finding: Finding) -> None:
-        """Take a finding in."""
+        """Add a finding."""
         self.count(finding)
         key = (finding.severity, finding.path, finding.kind)
         count, first = self._lines.get(key, (0, finding))
         self._lines[key] = (count + 1, first)
 
     def printable(self) -> Iterator[RenderableType]:
-        """The findings, damage first, and what it comes to."""
+        """The findings, damage first, and the result."""
         for severity, title, style in _SECTIONS:
             lines = [line for (kind, _, _), line in self._lines.items() if kind == severity]
             path = None
@@ -186,8 +186,8 @@ class Account:
                     path = first.path
                     yield Text(f"  {printable(path)}", "bold")
                 times = f" ×{count:,}, first" if count > 1 else ""
-                where = "" if first.offset is None else f" at {first.offset:,}"
-                yield Text.assemble(f"    {first.kind}", (f"{times}{where}: {printable(first.detail)}", "dim"))
+                place = "" if first.offset is None else f" at {first.offset:,}"
+                yield Text.assemble(f"    {first.kind}", (f"{times}{place}: {printable(first.detail)}", "dim"))
             if lines:
                 yield ""
         if not self.damage:

@@ -1,6 +1,6 @@
 """One vhost's directory: what it is called, how it was stopped, its stores, and its queues.
 
-Whatever of this cannot be read is a finding, and something stands in for it, so that the rest can be saved:
+What cannot be read is a finding, and is replaced as follows, so that the rest can be salvaged:
 
 =====================  ==========================================================================================
 the vhost's name       what the queues' ``.queue_name`` files say, else the directory's name
@@ -44,16 +44,16 @@ CLEAN_STOP: Final = "clean.dot"
 
 @attrs.frozen
 class VhostPlace:
-    """Where a vhost is: what :meth:`Vhost.open` wants to know."""
+    """Where a vhost is, for :meth:`Vhost.open`."""
 
     path: str | None
-    """Of its folder with classic queues; ``None``: a queue's folder lies in none, or there are quorum queues alone."""
+    """Of its folder with classic queues; ``None``: a queue's folder outside of a vhost, or quorum queues only."""
     only: str | None = None
-    """The folder of the one classic queue that is meant."""
+    """The folder of the only classic queue to open."""
     quorum: tuple[QuorumPlace, ...] = ()
     """Its quorum queues."""
     problems: tuple[Finding, ...] = ()
-    """What was found beside them."""
+    """Other findings about the place."""
 
 
 @attrs.define(slots=False)  # slots would leave no room for what is cached
@@ -62,7 +62,7 @@ class Vhost:
 
     files: ReadOnlyFileSystem
     path: str
-    """``""``: a queue's folder that lies in no vhost."""
+    """``""``: a queue's folder outside of a vhost."""
     name: bytes
     segment_entry_count: int
     terms: dict[str, RecoveryTerms]
@@ -72,7 +72,7 @@ class Vhost:
     descriptors: dict[str, QueueDescriptor]
     """Of the same queues, by the paths of their directories."""
     is_whole: bool
-    """Whether all of its queues are here, and not some of them alone."""
+    """Whether it has all of its queues, and not only some of them."""
     problems: list[Finding]
     """What could not be read so far, or contradicts itself."""
     _stores: dict[str, StoreReader] = attrs.field(factory=dict)
@@ -85,7 +85,7 @@ class Vhost:
         nodes: QuorumNodes | None = None,
         wanted: Collection[bytes] = (),
     ) -> Vhost:
-        """The vhost in that place, or the part of it that is meant; ``nodes``: of quorum queues, shared with others.
+        """The vhost in that place, or the selected part of it; ``nodes``: of quorum queues, shared with other vhosts.
 
         ``wanted``: bare names of queues; if their directories can be found by name, no other classic queues are read.
         """
@@ -96,29 +96,29 @@ class Vhost:
         if path is not None:
             vhost._read_settings()
             if vhost.is_whole and wanted:
-                named_so = vhost._directories_of(wanted)
-                vhost.is_whole, directories = named_so is None, named_so or []
+                named_directories = vhost._directories_of(wanted)
+                vhost.is_whole, directories = named_directories is None, named_directories or []
             if vhost.is_whole:
                 directories = vhost._queue_directories()
-        named = [vhost._queue_name(directory) for directory in directories]
-        named_by = [of.vhost for of in named] + [queue.vhost for queue in place.quorum]
+        queue_names = [vhost._queue_name(directory) for directory in directories]
+        vhost_names = [name.vhost for name in queue_names] + [queue.vhost for queue in place.quorum]
         if not vhost.name:
-            vhost.name = next(filter(None, named_by), vhost.directory.encode())
-        for directory, of in zip(directories, named, strict=True):
-            vhost.descriptors[directory] = vhost._descriptor(directory, of.queue, of.index_version)
+            vhost.name = next(filter(None, vhost_names), vhost.directory.encode())
+        for directory, queue_name in zip(directories, queue_names, strict=True):
+            vhost.descriptors[directory] = vhost._descriptor(directory, queue_name.queue, queue_name.index_version)
         for queue in place.quorum:
             vhost.descriptors[queue.path] = QueueDescriptor(
                 format=QueueFormat.QUORUM, path=queue.path, name=queue.name, members=queue.members
             )
             vhost.problems += queue.problems
         nodes, bodies = nodes or QuorumNodes(files), _LazyStore(vhost, PERSISTENT_STORE)
-        vhost.queues = [one.open(files, bodies, nodes) for one in vhost.descriptors.values()]
+        vhost.queues = [descriptor.open(files, bodies, nodes) for descriptor in vhost.descriptors.values()]
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
 
     @cached_property
     def knows_needs(self) -> bool:
-        """Whether all that refers to the store is here and can be read: only then is an orphan known to be one."""
+        """Whether all references to the store can be read: only then is an orphan certain."""
         return self.is_whole and all(queue.knows_references() for queue in self.queues)
 
     @property
@@ -131,18 +131,18 @@ class Vhost:
         if name not in self._stores:
             path, refused, needed = below(self.path, name), dict[str, StorageError](), partial(self.needed, name)
             self._stores[name] = StoreReader.open(self.files, path, needed=needed, refused=refused)
-            for where, error in refused.items():
-                self._unreadable_store(path, where, error)
+            for file_path, error in refused.items():
+                self._unreadable_store(path, file_path, error)
             if path not in refused:
                 self._strange_files(path)
         return self._stores[name]
 
     def _unreadable_store(self, store: str, path: str, error: StorageError) -> None:
-        """Note that a store, or one of its files, cannot be read."""
+        """Report that a store, or one of its files, cannot be read."""
         self._report("unreadable store" if path == store else UNREADABLE_FILE, path, error)
 
     def _strange_files(self, path: str) -> None:
-        """Note what in a store's directory is called nearly as its files are."""
+        """Report files in a store's directory whose names are similar to those of its files."""
         for name in self.files.list(path):
             if name.endswith(STORE_SUFFIXES) and file_number(name) is None:
                 self._add("leftover file", below(path, name), "no store has a file of that name")
@@ -160,22 +160,22 @@ class Vhost:
 
     def store_files(self, name: str, *, look: bool = True) -> list[str]:
         """The names of a store's files, oldest first; ``look``: without those that cannot be read (problems)."""
-        path, found = below(self.path, name), []
+        path, readable = below(self.path, name), []
         try:
             names = [file_name(number) for number in in_age_order(self.files.list(path))]
         except StorageError as error:
             self._unreadable_store(path, path, error)
             return []
-        for each in names:
+        for file in names:
             try:
                 if look:
-                    with closing(self.files.open_read(below(path, each))) as handle:
+                    with closing(self.files.open_read(below(path, file))) as handle:
                         handle.pread(1, 0)
             except StorageError as error:
-                self._unreadable_store(path, below(path, each), error)
+                self._unreadable_store(path, below(path, file), error)
             else:
-                found.append(each)
-        return found
+                readable.append(file)
+        return readable
 
     def close(self) -> None:
         """Close the stores' files."""
@@ -206,22 +206,24 @@ class Vhost:
             detail = f"a store has {CLEAN_STOP} of a clean stop, but the queues' terms of it are missing"
             self._add("missing recovery terms", below(self.path, disk.RECOVERY_TERMS_FILE), detail)
 
-    def _directories_of(self, wanted: Collection[bytes]) -> list[str] | None:
+    def _directories_of(self, queue_names: Collection[bytes]) -> list[str] | None:
         """The directories of the classic queues with these names, and of their levels; ``None``: any may be theirs.
 
-        So it is if a directory has a name that no broker gives, or if one of theirs names another queue, or no queue.
+        That is so if a directory has a name that no broker gives, or if one of theirs names another queue or none.
         """
         queues = below(self.path, disk.QUEUES_DIRECTORY)
         try:
-            there = self.files.list(queues)
+            names = self.files.list(queues)
         except StorageError:
             return None
-        if not self.name or not all(map(disk.is_directory_name, there)):
+        if not self.name or not all(map(disk.is_directory_name, names)):
             return None
-        stored = [name for bare in wanted for name in (bare, *(disk.level_name(bare, level) for level in range(256)))]
-        theirs = {disk.queue_directory_name(self.name, name) for name in stored}
-        found = [below(queues, name) for name in there if name in theirs]
-        return found if all(map(self._says_its_name, found)) else None
+        stored = [
+            name for bare in queue_names for name in (bare, *(disk.level_name(bare, level) for level in range(256)))
+        ]
+        expected = {disk.queue_directory_name(self.name, name) for name in stored}
+        directories = [below(queues, name) for name in names if name in expected]
+        return directories if all(map(self._says_its_name, directories)) else None
 
     def _says_its_name(self, directory: str) -> bool:
         path = below(directory, disk.QUEUE_NAME_FILE)
@@ -235,12 +237,12 @@ class Vhost:
         queues = below(self.path, disk.QUEUES_DIRECTORY)
         if not self.files.is_directory(queues):
             return []
-        found: list[str] = []
+        directories: list[str] = []
         try:
             names = self.files.list(queues)
         except StorageError as error:
             self._report("unreadable directory", queues, error)
-            return found
+            return directories
         for name in names:
             directory = below(queues, name)
             if not self.files.is_directory(directory):
@@ -254,11 +256,11 @@ class Vhost:
             if is_empty:
                 self._add("leftover directory", directory, "a queue's directory with nothing in it")
             else:
-                found.append(directory)
-        return found
+                directories.append(directory)
+        return directories
 
     def _queue_name(self, directory: str) -> disk.QueueName:
-        """What its ``.queue_name`` says; the vhost is empty where it says nothing."""
+        """The name in ``.queue_name``; the vhost is empty if the file cannot be read."""
         path = below(directory, disk.QUEUE_NAME_FILE)
         nameless = disk.QueueName(b"", posixpath.basename(directory).encode(), 1)
         try:
@@ -276,7 +278,7 @@ class Vhost:
         return name
 
     def _descriptor(self, path: str, name: bytes, index_version: int) -> QueueDescriptor:
-        """Of the classic queue in that directory, by what lies in it and by what its ``.queue_name`` says."""
+        """The descriptor of the classic queue in that directory, by its files and its ``.queue_name``."""
         files = self.files.list(path)
         is_v2 = index_version == 2 or any(map(disk.is_of_v2, files))
         is_v1 = not is_v2 or any(map(disk.is_of_v1, files))
@@ -321,7 +323,7 @@ class Vhost:
 
 @attrs.frozen
 class _LazyStore:
-    """A store that is scanned only when the first body is asked for: not every queue has one in it."""
+    """A store that is scanned only when the first body is read: not every queue has bodies in it."""
 
     _vhost: Vhost
     _name: str

@@ -1,4 +1,4 @@
-"""How much of a file is held in memory, and how the rest is gone through."""
+"""How much of a file is held in memory, and how the rest is read."""
 
 from __future__ import annotations
 

@@ -16,21 +16,21 @@ from warren.storage.errors import SettingsError
 
 @attrs.frozen(kw_only=True)
 class Form:
-    """What a writer has to know."""
+    """The options of a writer."""
 
     format: Format = Format.JSONL
     with_text: bool = False
     """Bodies that are UTF-8 as text."""
     node: str = ""
-    """What the column ``node`` of Parquet says."""
+    """The value of the column ``node`` of Parquet."""
     records: bool = False
-    """They are a topic's."""
+    """Whether the messages are a topic's records."""
     include_acked: bool = False
     orphans: bool = False
-    """There may be such messages."""
+    """Whether acked messages and orphans may occur."""
 
     def check(self) -> None:
-        """Raise :class:`SettingsError` for what cannot be."""
+        """Raise :class:`SettingsError` for options that do not go together, or need a missing package."""
         if self.with_text and self.format not in (Format.JSONL, Format.CSV):
             raise SettingsError(f"--text: is for jsonl and csv; in {self.format} bodies are bytes")
         if self.format is Format.PARQUET:
@@ -39,7 +39,7 @@ class Form:
 
 @contextmanager
 def writer_of(form: Form, write: Callable[[bytes | bytearray], object]) -> Iterator[MessageWriter]:
-    """What writes messages in that form; ``write`` gets the bytes."""
+    """A writer of messages in that form; ``write`` gets the bytes."""
     form.check()
     match form.format:
         case Format.JSONL:
@@ -58,7 +58,7 @@ def writer_of(form: Form, write: Callable[[bytes | bytearray], object]) -> Itera
 
 
 def _parquet() -> Callable[..., AbstractContextManager[MessageWriter]]:
-    """What opens a writer of Parquet: :func:`warren.arrow.parquet_export.parquet_rows`."""
+    """The function that opens a writer of Parquet: :func:`warren.arrow.parquet_export.parquet_rows`."""
     try:
         from warren.arrow.parquet_export import parquet_rows  # noqa: PLC0415 - takes pyarrow
     except ImportError as error:

@@ -107,7 +107,7 @@ class ServerChannel:
             self.consumers.settle("failed" if run.flags & 1 else "reject", run.tags, multiple=False)
 
     async def _work_off(self, event: ChannelEvent, work: Work) -> None:
-        """Wait for a method to end, then handle what came meanwhile."""
+        """Wait for a method to end, then handle the events that came meanwhile."""
         while True:
             if work is not None:
                 try:
@@ -154,18 +154,18 @@ class ServerChannel:
         dropped = list(self._waiting)
         self.abandon()
         self.connection.failed(self.number, error, index)
-        for one in dropped:
-            self._answer_close(one)
+        for event in dropped:
+            self._answer_close(event)
 
     def look_for_timeout(self, now_s: float, timeout_ms: int) -> None:
         """Close the channel if a delivery has been unacked for too long."""
         unacked = self.consumers.unacked
         if not self.closed and self._age.tick(now_s, unacked.oldest, unacked.next_tag) * 1000 > timeout_ms:
-            why = (
+            reason = (
                 f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
                 "This timeout value can be configured, see consumers doc guide to learn more"
             )
-            self.refuse(Refusal(PRECONDITION_FAILED, why))
+            self.refuse(Refusal(PRECONDITION_FAILED, reason))
 
     def _answer_close(self, event: ChannelEvent) -> None:
         """After a refusal, answer only a close: the client waits for that."""
@@ -291,7 +291,7 @@ class ServerChannel:
     def info(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a channel."""
         connection, consumers = self.connection, self.consumers
-        of = connection.info()
+        connection_info = connection.info()
         return {
             "name": f"{connection.name} ({self.number})",
             "number": self.number,
@@ -311,8 +311,8 @@ class ServerChannel:
             "message_stats": self.message_stats(),
             "connection_details": {
                 "name": connection.name,
-                "peer_host": of["peer_host"],
-                "peer_port": of["peer_port"],
+                "peer_host": connection_info["peer_host"],
+                "peer_port": connection_info["peer_port"],
             },
         }
 

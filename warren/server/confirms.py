@@ -82,13 +82,13 @@ class Confirms:
             below.append(run)
         for run in below:
             del self._runs[run.first]
-        found = list(self._below(below))
+        confirms = list(self._below(below))
         for run in self._settled:
             if not run.told:
                 run.told = True
-                found += [Settled(bool(run.ack), run.first + index, False) for index in range(run.count)]
+                confirms += [Settled(bool(run.ack), run.first + index, False) for index in range(run.count)]
         self._settled.clear()
-        return found
+        return confirms
 
     @staticmethod
     def _below(runs: list[_Run]) -> Iterator[Settled]:
@@ -96,10 +96,10 @@ class Confirms:
 
         An ack never ends with a message that was confirmed before: clients take that for an error.
         """
-        at = 0
-        while at < len(runs):
-            run = runs[at]
-            at += 1
+        position = 0
+        while position < len(runs):
+            run = runs[position]
+            position += 1
             if run.told:
                 continue
             run.told = True
@@ -107,10 +107,10 @@ class Confirms:
                 yield from (Settled(False, run.first + index, False) for index in range(run.count))
                 continue
             count = run.count
-            while at < len(runs) and runs[at].ack:
-                if not runs[at].told:
-                    run = runs[at]
+            while position < len(runs) and runs[position].ack:
+                if not runs[position].told:
+                    run = runs[position]
                     run.told = True
                     count += run.count
-                at += 1
+                position += 1
             yield Settled(True, run.first + run.count - 1, count > 1)

@@ -174,8 +174,8 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable = True
         self._share.note_read()
-        waiting, self._when_writable = self._when_writable, []
-        for work in waiting:
+        deferred, self._when_writable = self._when_writable, []
+        for work in deferred:
             work()
         self.flush()
 
@@ -191,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     async def hand_over(self) -> None:
-        """Tell a process that shares the directory that its host leaves; handle and answer what it has sent."""
+        """Tell a process that shares the directory that its host is closing; handle and answer its pending requests."""
         if self.engine.state is not State.RUNNING:  # it has begun to close meanwhile
             return
         self._handing_over = self.server.loop.create_future()
@@ -375,13 +375,13 @@ class ClientConnection(asyncio.Protocol):
     def _started(self, method: c.Connection.StartOk) -> None:
         peer, mechanism = self._peer, method.mechanism
         self.client_properties = dict(method.client_properties or {})
-        found = self.client_properties.get("capabilities")
-        self.capabilities = dict(found) if isinstance(found, dict) else {}
+        capabilities = self.client_properties.get("capabilities")
+        self.capabilities = dict(capabilities) if isinstance(capabilities, dict) else {}
         try:
-            said = credentials(
+            login = credentials(
                 mechanism, method.response.encode(errors="surrogateescape"), peer.certificate_name if peer else None
             )
-            self.user = said.user if self.is_owner else self._authenticated(said)
+            self.user = login.user if self.is_owner else self._authenticated(login)
         except (AccessRefusedError, NotFoundError, SaslError) as error:
             _LOG.warning(
                 "%s: %s login refused: %s",
@@ -396,10 +396,10 @@ class ClientConnection(asyncio.Protocol):
         settings = self._settings
         self.engine.send(0, c.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat))
 
-    def _authenticated(self, said: Credentials) -> str:
+    def _authenticated(self, login: Credentials) -> str:
         """Return the user's name; raise if the credentials are wrong."""
         users = self.node.actor.users
-        user = users[said.user] if said.password is None else users.authenticate(said.user, said.password)
+        user = users[login.user] if login.password is None else users.authenticate(login.user, login.password)
         self._check_loopback(user.name)
         return user.name
 
@@ -473,8 +473,8 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(error, ProtocolError) and (error.method_index or code == INTERNAL_ERROR):
             method_index = error.method_index
         channel = self.channels.get(number)
-        told = self._told_to_guest(error)
-        if channel is None or (told is None and not closes_channel(code)):
+        refusal = self._told_to_guest(error)
+        if channel is None or (refusal is None and not closes_channel(code)):
             if code == INTERNAL_ERROR and not is_clients:
                 _LOG.error(
                     "%s: %s",
@@ -494,8 +494,8 @@ class ClientConnection(asyncio.Protocol):
         )
         if self.engine.is_open(number):
             class_id, method_id = divmod(method_index, 1 << 16)
-            if told is not None:
-                self.engine.send(number, refused(told))
+            if refusal is not None:
+                self.engine.send(number, refused(refusal))
             self.engine.send(number, method_of(c.Channel.Close, reply_code=code, reply_text=text, class_id=class_id,
                                                method_id=method_id))  # fmt: skip
             self.flush_soon()

@@ -106,7 +106,7 @@ class _Line:
         """The consumer whose batch is being sent, or was sent last."""
 
     def prepare(self, deliveries: Deliveries) -> None:
-        """Get ready for another consumer, before its queue knows of it."""
+        """Prepare for another consumer, before it is registered with its queue."""
         first = next(iter(self.consumers), None)
         if first is not None:
             first.deliveries.in_order = deliveries.in_order = True
@@ -119,15 +119,17 @@ class _Line:
             self.current = None
 
     def advance(self, arrived: ServerConsumer) -> ServerConsumer | None:
-        """Return the consumer whose batch comes next after the last one was sent. Raises what ended the deliveries.
+        """Return the consumer whose batch is sent next. Raises the error that ended the deliveries.
 
-        Among more than :data:`_MOST_IN_LINE` consumers that is ``arrived``, in whatever order.
+        With more than :data:`_MOST_IN_LINE` consumers this is ``arrived``: the order is not kept.
         """
         if len(self.consumers) > _MOST_IN_LINE:
             self.current = arrived
             return arrived
         for _ in range(2):  # the second pass sees everything that came before the batch that the first one found
-            heads = [(tag, one) for one in self.consumers if (tag := one.deliveries.peek_tag()) is not None]
+            heads = [
+                (tag, consumer) for consumer in self.consumers if (tag := consumer.deliveries.peek_tag()) is not None
+            ]
             self.current = min(heads, key=operator.itemgetter(0))[1] if heads else None
         return self.current
 
@@ -166,9 +168,9 @@ class ServerConsumer:
 
     def method_for(self, piece: Content) -> c.Basic.Deliver:
         """Return the method that delivers messages, without the delivery tags."""
-        wanted = self.redelivered, piece.exchange, piece.routing_key
-        if wanted != self._last:
-            self._last = wanted
+        address = self.redelivered, piece.exchange, piece.routing_key
+        if address != self._last:
+            self._last = address
             self._method = method_of(
                 c.Basic.Deliver,
                 consumer_tag=self.tag,
@@ -217,17 +219,17 @@ class ChannelConsumers:
         refuse_get(channel, name)
         actor = find_queue(channel, name).actor
         through, required = self._through_for(actor), not method.no_ack
-        got = asked(
+        future = asked(
             actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process))
         )
-        got.send()
-        if not got.done:
-            return self._answer_get(method, through, got)
-        self._got(method, through, *got.get())
+        future.send()
+        if not future.done:
+            return self._answer_get(method, through, future)
+        self._got(method, through, *future.get())
         return None
 
-    async def _answer_get(self, method: c.Basic.Get, through: Channel, got: Future) -> None:
-        self._got(method, through, *await bridge.answer(got))
+    async def _answer_get(self, method: c.Basic.Get, through: Channel, future: Future) -> None:
+        self._got(method, through, *await bridge.answer(future))
 
     def _got(self, method: c.Basic.Get, through: Channel, batches: list[Delivered], ready: int) -> None:
         channel, required = self._channel, not method.no_ack
@@ -259,12 +261,12 @@ class ChannelConsumers:
         through = self._through_for(actor)
 
         def take() -> list[Delivered]:
-            most = min(count, BUFFER)
-            return actor.queue_turn.get_many(through.name, most, ack_required=True, limit_bytes=BUFFER_BYTES)
+            limit = min(count, BUFFER)
+            return actor.queue_turn.get_many(through.name, limit, ack_required=True, limit_bytes=BUFFER_BYTES)
 
-        got = asked(actor, take)
-        got.send()
-        return self._batch_of(through, got.get()) if got.done else self._batch_when(through, got)
+        future = asked(actor, take)
+        future.send()
+        return self._batch_of(through, future.get()) if future.done else self._batch_when(through, future)
 
     async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
         """Take one message by its id, from wherever it stands, in the form of :meth:`get_batch`."""
@@ -274,30 +276,30 @@ class ChannelConsumers:
         through = self._through_for(find_queue(self._channel, name).actor)
         return self._batch_of(through, await bridge.run(take(through, wanted_of([id]))))
 
-    async def _batch_when(self, through: Channel, got: Future) -> list[tuple[Any, ...]]:
-        return self._batch_of(through, await bridge.answer(got))
+    async def _batch_when(self, through: Channel, future: Future) -> list[tuple[Any, ...]]:
+        return self._batch_of(through, await bridge.answer(future))
 
     def _batch_of(self, through: Channel, batches: list[Delivered]) -> list[tuple[Any, ...]]:
-        found: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
+        runs: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
         for delivered in batches:
             tag, redelivered = self.unacked.give(_GOT, delivered.tags, through), delivered.fetched.redelivered
-            for one in self._contents_of(delivered.fetched):
-                if one is not None:
-                    alike = redelivered, one.exchange, one.routing_key, one.properties
-                    if found and found[-1][0] == alike and found[-1][1] + len(found[-1][2]) == tag:
-                        found[-1][2].extend(one.bodies)
+            for content in self._contents_of(delivered.fetched):
+                if content is not None:
+                    alike = redelivered, content.exchange, content.routing_key, content.properties
+                    if runs and runs[-1][0] == alike and runs[-1][1] + len(runs[-1][2]) == tag:
+                        runs[-1][2].extend(content.bodies)
                     else:
-                        found.append((alike, tag, list(one.bodies)))
-                tag += 1 if one is None else len(one.bodies)
-        return [(tag, *alike, packed(bodies)) for alike, tag, bodies in found]
+                        runs.append((alike, tag, list(content.bodies)))
+                tag += 1 if content is None else len(content.bodies)
+        return [(tag, *alike, packed(bodies)) for alike, tag, bodies in runs]
 
     def _through_for(self, actor: QueueActor) -> Channel:
         """Return the channel for this channel's deliveries of a queue."""
-        found = self._through.get(actor)
-        if found is None or not found.alive:
+        through = self._through.get(actor)
+        if through is None or not through.alive:
             name = f"{self._channel.connection.name} ({self._channel.number})"
-            found = self._through[actor] = Channel(actor, name)
-        return found
+            through = self._through[actor] = Channel(actor, name)
+        return through
 
     def pass_by(self, count: int) -> int:
         """Number deliveries that need no ack; return the first one's tag."""
@@ -325,10 +327,10 @@ class ChannelConsumers:
         actor = entry.actor
         through = self._through_for(actor)
         credit: Any = arguments.pop(CREDIT, None) if channel.connection.is_owner else None
-        known_as = f"{channel.connection.name}.{channel.number}.{tag}"
+        consumer_name = f"{channel.connection.name}.{channel.number}.{tag}"
         declaration = Consumer(
             channel=through.name,
-            tag=known_as,
+            tag=consumer_name,
             **self._limits(self.prefetch, method.no_ack),
             acks_unseen=method.no_ack,
             exclusive=method.exclusive,
@@ -351,7 +353,7 @@ class ChannelConsumers:
             prefetch=self.prefetch,
             arguments=arguments,
             through=through,
-            name=known_as,
+            name=consumer_name,
             deliveries=deliveries,
             line=_Line() if credit is not None else self._lines.setdefault(through, _Line()),
             credit=credit,
@@ -388,9 +390,9 @@ class ChannelConsumers:
 
     def _limits(self, prefetch: int, no_ack: bool) -> dict[str, Any]:
         """Return the limits of a consumer with a prefetch of its own."""
-        together = self.together.limit
-        own = 0 if no_ack else min(prefetch or together, together or prefetch)
-        return {"prefetch": own, "shared": self.together if together else None}
+        shared_limit = self.together.limit
+        limit = 0 if no_ack else min(prefetch or shared_limit, shared_limit or prefetch)
+        return {"prefetch": limit, "shared": self.together if shared_limit else None}
 
     def _pump(self, consumer: ServerConsumer) -> None:
         """Send a consumer's messages, as far as the client takes them; earlier ones of other consumers go first."""
@@ -405,32 +407,32 @@ class ChannelConsumers:
             if consumer.credit is not None and consumer.credit <= 0:
                 consumer.held = True
                 return
-            one = line.current or consumer
-            piece = next(one.sending, _SENT)
+            current = line.current or consumer
+            piece = next(current.sending, _SENT)
             if not isinstance(piece, _Sent):
                 try:
-                    self._deliver(one, piece)
+                    self._deliver(current, piece)
                 except MessageError as error:  # it does not fit into a frame
                     self._channel.refuse(error)
                     return
                 connection.flush()
                 continue
             try:
-                next_one = line.advance(consumer) if consumer.deliveries.in_order else consumer
-                delivered = None if next_one is None else next_one.deliveries.take_now()
+                next_consumer = line.advance(consumer) if consumer.deliveries.in_order else consumer
+                delivered = None if next_consumer is None else next_consumer.deliveries.take_now()
             except WarrenError:
                 consumer.gone = True
                 self.lost(consumer)
                 return
-            if next_one is None or delivered is None:
+            if next_consumer is None or delivered is None:
                 break
-            one = next_one
-            if one.no_ack and delivered.first_tag:
-                one.through.settle_all("ack", delivered.tags)
-            one.unsent = range(0) if one.no_ack else delivered.tags
-            one.redelivered = delivered.fetched.redelivered
+            current = next_consumer
+            if current.no_ack and delivered.first_tag:
+                current.through.settle_all("ack", delivered.tags)
+            current.unsent = range(0) if current.no_ack else delivered.tags
+            current.redelivered = delivered.fetched.redelivered
             contents = self._contents_of(delivered.fetched)
-            one.sending = contents if delivered.count == 1 else pieces(contents)
+            current.sending = contents if delivered.count == 1 else pieces(contents)
         else:
             connection.server.post(functools.partial(self._pump, consumer))
             return
@@ -478,15 +480,15 @@ class ChannelConsumers:
     def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
         """Cancel all consumers of a queue that is gone or has failed, in the order of their tags. The client
         that deleted it gets its answer first."""
-        ended = {tag: one for tag, one in self.by_tag.items() if one.queue == consumer.queue}
-        for one in ended.values():
-            one.gone = True
-            if isinstance(one, ServerConsumer) and one.begins is not None:
-                one.begins()
-        for tag, one in sorted(ended.items()):
-            if self.by_tag.get(tag) is one:
-                if isinstance(one, ServerConsumer):
-                    self._not_sent(one)
+        ended = {tag: member for tag, member in self.by_tag.items() if member.queue == consumer.queue}
+        for member in ended.values():
+            member.gone = True
+            if isinstance(member, ServerConsumer) and member.begins is not None:
+                member.begins()
+        for tag, member in sorted(ended.items()):
+            if self.by_tag.get(tag) is member:
+                if isinstance(member, ServerConsumer):
+                    self._not_sent(member)
                 del self.by_tag[tag]
                 if self._channel.connection.capabilities.get("consumer_cancel_notify"):
                     self._channel.afterwards(functools.partial(self._channel.send, c.Basic.Cancel(tag, True)))
@@ -523,7 +525,7 @@ class ChannelConsumers:
         tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
         if not consumer.no_ack:
             self.together.give_back(sum(map(len, tags)))
-        return [some for some in tags if some]
+        return [run for run in tags if run]
 
     def set_qos(self, method: c.Basic.Qos) -> Work:
         if method.prefetch_size:
@@ -601,9 +603,9 @@ class ChannelConsumers:
             self._settle_runs(outcome, runs)
 
     def commit(self) -> None:
-        """Settle what the transaction held back."""
-        held, self.uncommitted = self.uncommitted, []
-        for outcome, runs in held:
+        """Apply the transaction's settlements."""
+        settlements, self.uncommitted = self.uncommitted, []
+        for outcome, runs in settlements:
             self._settle_runs(outcome, runs)
 
     def _settle_runs(self, outcome: str, runs: Sequence[Unacked]) -> None:
@@ -639,14 +641,14 @@ class ChannelConsumers:
         lapsed = self._lapsed.get(run.owner) if isinstance(run.owner, Channel) else None
         if not lapsed:
             return run.count
-        gone = lapsed.intersection(run.seq_ids)
-        lapsed -= gone
-        return run.count - len(gone)
+        requeued = lapsed.intersection(run.seq_ids)
+        lapsed -= requeued
+        return run.count - len(requeued)
 
     def roll_back(self) -> None:
         """Drop the transaction's settlements: the deliveries are unacked again."""
-        held, self.uncommitted = self.uncommitted, []
-        self.unacked.put_back([run for _, runs in held for run in runs])
+        settlements, self.uncommitted = self.uncommitted, []
+        self.unacked.put_back([run for _, runs in settlements for run in runs])
 
     def recover(self, method: c.Basic.Recover | c.Basic.RecoverAsync, *, answer: bool) -> Work:
         if not method.requeue:
@@ -684,10 +686,10 @@ class ChannelConsumers:
             await reader.end()
         channels, self._through = self._through, {}
         requeued = 0
-        for one in channels.values():
-            first = unseen.get(one)
+        for channel in channels.values():
+            first = unseen.get(channel)
             with _UNLESS_GONE:
-                requeued += await bridge.run(one.shut(None if first is None else first - 1))
+                requeued += await bridge.run(channel.shut(None if first is None else first - 1))
         return requeued
 
 
@@ -697,15 +699,15 @@ def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
         raise Refusal(
             PRECONDITION_FAILED, f"invalid arg 'x-stream-offset' for {queue} of queue type rabbit_classic_queue"
         )
-    wrong = ""
+    problem = ""
     priority: int = arguments.get("x-priority", 0)
-    name, follows = "x-priority", arguments.get("x-cancel-on-ha-failover", False)
+    name, cancels = "x-priority", arguments.get("x-cancel-on-ha-failover", False)
     if type(priority) not in (int, LongInteger):
-        wrong = f'"expected integer, got {type_name(priority)}"'
-    elif not isinstance(follows, bool):
-        name, wrong = "x-cancel-on-ha-failover", f"{{unacceptable_type,{type_name(follows)}}}"
-    if wrong:
-        raise Refusal(PRECONDITION_FAILED, f"invalid arg '{name}' for {queue}: {wrong}")
+        problem = f'"expected integer, got {type_name(priority)}"'
+    elif not isinstance(cancels, bool):
+        name, problem = "x-cancel-on-ha-failover", f"{{unacceptable_type,{type_name(cancels)}}}"
+    if problem:
+        raise Refusal(PRECONDITION_FAILED, f"invalid arg '{name}' for {queue}: {problem}")
     return priority
 
 
@@ -715,6 +717,6 @@ def _ack_timeout_ms(queue: QueueDeclaration, arguments: dict[str, Any]) -> int |
     if timeout_ms is None:
         return None
     if type(timeout_ms) not in (int, LongInteger) or not 0 < timeout_ms <= MAX_PERIOD_MS:
-        wrong = f"invalid arg 'x-consumer-timeout' for {queue}: {timeout_ms!r}"
-        raise Refusal(PRECONDITION_FAILED, wrong)
+        problem = f"invalid arg 'x-consumer-timeout' for {queue}: {timeout_ms!r}"
+        raise Refusal(PRECONDITION_FAILED, problem)
     return int(timeout_ms)

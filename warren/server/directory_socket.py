@@ -79,9 +79,9 @@ class DirectorySocket:
 class _Guest(asyncio.Protocol):
     """A client that has not sent anything yet; then one that speaks lines."""
 
-    def __init__(self, server: Server, where: DirectorySocket) -> None:
+    def __init__(self, server: Server, directory_socket: DirectorySocket) -> None:
         self._server = server
-        self._where = where
+        self._where = directory_socket
         self._transport: asyncio.Transport | None = None
         self._process = 0
         self._session: Session | None = None
@@ -127,8 +127,8 @@ class _Guest(asyncio.Protocol):
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         self._busy = True
-        asked = self._server.loop.run_in_executor(None, answer, self._session, line)
-        asked.add_done_callback(self._answered)
+        future = self._server.loop.run_in_executor(None, answer, self._session, line)
+        future.add_done_callback(self._answered)
 
     def _answered(self, answered: asyncio.Future[bytes]) -> None:
         self._busy = False

@@ -19,7 +19,9 @@ FOR_GUESTS: Final = ServerSettings(port=None, consumer_timeout=None)
 
 def let_in(node: RunningNode, connection: socket.socket) -> None:
     """Serve a guest; called by one thread, the status server's."""
-    server = next((one for one in node.hosted if isinstance(one, Server) and one.settings is FOR_GUESTS), None)
+    server = next(
+        (service for service in node.hosted if isinstance(service, Server) and service.settings is FOR_GUESTS), None
+    )
     if server is None:
         server = Server(node, FOR_GUESTS)
         server.start()

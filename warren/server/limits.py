@@ -12,10 +12,14 @@ def connection_refused(server: Server, user: str, vhost: str) -> str | None:
     """Return why a user may not open another connection to a vhost; ``None``: it may."""
     actor = server.node.actor
     limit = actor.parameters.vhost_limits(vhost).get("max-connections", -1)
-    if 0 <= limit <= sum(one.vhost == vhost for one in server.connections.values()):
+    if 0 <= limit <= sum(connection.vhost == vhost for connection in server.connections.values()):
         return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
     limit = _limit_of(server, user, "max-connections")
-    if 0 <= limit <= sum(one.user == user and bool(one.vhost) for one in server.connections.values()):
+    if (
+        0
+        <= limit
+        <= sum(connection.user == user and bool(connection.vhost) for connection in server.connections.values())
+    ):
         return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
     return None
 
@@ -23,7 +27,11 @@ def connection_refused(server: Server, user: str, vhost: str) -> str | None:
 def channel_refused(server: Server, user: str) -> str | None:
     """Return why a user may not open another channel; ``None``: it may."""
     limit = _limit_of(server, user, "max-channels")
-    if 0 <= limit <= sum(len(one.channels) for one in server.connections.values() if one.user == user):
+    if (
+        0
+        <= limit
+        <= sum(len(connection.channels) for connection in server.connections.values() if connection.user == user)
+    ):
         return f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})"
     return None
 

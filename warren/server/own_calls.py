@@ -79,8 +79,8 @@ class OwnCalls:
                 first = _answer_of(first)
             self._line.popleft()
             self._channel.send(first)
-        told, self._told = self._told, []
-        for waiter in told:
+        waiters, self._told = self._told, []
+        for waiter in waiters:
             waiter.set_result(None)
 
     async def all_told(self) -> None:
@@ -111,10 +111,10 @@ def call_verb(channel: ServerChannel, method: Call) -> Work:
         verb = VERBS.get(method.verb)
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
-        found = verb(channel, **restored(dict(method.arguments)))
-        if isinstance(found, (Generator, Coroutine)):
-            return _answer_when(calls, found)
-        calls.answer(_answer(found))
+        result = verb(channel, **restored(dict(method.arguments)))
+        if isinstance(result, (Generator, Coroutine)):
+            return _answer_when(calls, result)
+        calls.answer(_answer(result))
     except Refusal:
         raise
     except _ANSWERED as error:
@@ -131,22 +131,22 @@ async def _answer_when(calls: OwnCalls, waits: Generator[Any, Any, Any] | Corout
         calls.answer(refusal_of(error))
 
 
-def _answer(found: Any) -> Method | Later:
-    return found if isinstance(found, (Later, CallOk)) else CallOk({"result": plain(found)})
+def _answer(result: Any) -> Method | Later:
+    return result if isinstance(result, (Later, CallOk)) else CallOk({"result": plain(result)})
 
 
-def _written(found: Any) -> CallOk:
+def _written(result: Any) -> CallOk:
     """Return the encoded answer; run in a thread, as it may be long."""
-    return CallOk({"result": write_value(plain(found))})
+    return CallOk({"result": write_value(plain(result))})
 
 
 async def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> CallOk:
     """Call a verb of a node, or of a vhost, whose arguments and answer are plain values."""
-    of = NodeVerbs(channel.node) if hasattr(NodeVerbs, verb) and vhost == "/" else VhostVerbs(channel.node, vhost)
-    found = None if verb.startswith("_") else getattr(type(of), verb, None)
-    if not inspect.isfunction(found):
+    verbs = NodeVerbs(channel.node) if hasattr(NodeVerbs, verb) and vhost == "/" else VhostVerbs(channel.node, vhost)
+    function = None if verb.startswith("_") else getattr(type(verbs), verb, None)
+    if not inspect.isfunction(function):
         raise NotFoundError(f"no verb '{verb}'")
-    result = found(of, *arguments, **keywords)
+    result = function(verbs, *arguments, **keywords)
     if isinstance(result, Generator):
         result = await bridge.run(result)
     return await bridge.in_thread(lambda: _written(result))
@@ -194,11 +194,11 @@ def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | Non
 
 
 def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[str, Any]]) -> Any:
-    found = [
-        AsTheyWere(one["exchange"], tuple(one["routing_keys"]), one["properties"], unpacked(one["bodies"]))
-        for one in groups
+    messages = [
+        AsTheyWere(group["exchange"], tuple(group["routing_keys"]), group["properties"], unpacked(group["bodies"]))
+        for group in groups
     ]
-    return _queue(channel, name).publish_as_they_were(found)
+    return _queue(channel, name).publish_as_they_were(messages)
 
 
 def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
@@ -221,14 +221,14 @@ def _declare_topic(channel: ServerChannel, name: str, queues: int | None) -> Any
 
 
 def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
-    found = [batch_of(one) for one in batches]
+    decoded = [batch_of(encoded) for encoded in batches]
     running = yield from channel.node.topics()
-    for batch in found:
+    for batch in decoded:
         running.store.check(batch)
     connection = channel.connection
     connection.tell_blocked()
     try:
-        confirm = yield from hand_over(channel.node, found, True, None, passes_alarms=True)
+        confirm = yield from hand_over(channel.node, decoded, True, None, passes_alarms=True)
     finally:
         connection.tell_unblocked()
     queues = running.table.queues
@@ -236,30 +236,30 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
     def answer(appended: list[Appended]) -> list[dict[str, Any]]:
         return [
             {
-                "queue_offset": one.queue_offset,
-                "physical_offsets": one.physical_offsets.astype(np.int64).tobytes(),
-                "sizes": one.sizes.astype(np.int32).tobytes(),
+                "queue_offset": result.queue_offset,
+                "physical_offsets": result.physical_offsets.astype(np.int64).tobytes(),
+                "sizes": result.sizes.astype(np.int32).tobytes(),
                 "queues": queues(batch.topic) or 1,
             }
-            for one, batch in zip(appended, found, strict=True)
+            for result, batch in zip(appended, decoded, strict=True)
         ]
 
     return Later(confirm, answer)
 
 
-def _records(found: Any) -> Any:
+def _records(result: Any) -> Any:
     """Replace records in the result of a topic's verb by their bytes."""
-    if isinstance(found, list):
-        return [_records(one) for one in found]
-    return found.data() if isinstance(found, PackedRecords) else found
+    if isinstance(result, list):
+        return [_records(entry) for entry in result]
+    return result.data() if isinstance(result, PackedRecords) else result
 
 
 def _topic(channel: ServerChannel, name: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
     if verb not in TOPIC_VERBS:
         raise NotFoundError(f"no verb '{verb}'")
-    found = getattr(TopicVerbs(channel.node, name), verb)
-    found = found(*arguments, **keywords) if callable(found) else found
-    return _records((yield from found) if isinstance(found, Generator) else found)
+    attribute = getattr(TopicVerbs(channel.node, name), verb)
+    attribute = attribute(*arguments, **keywords) if callable(attribute) else attribute
+    return _records((yield from attribute) if isinstance(attribute, Generator) else attribute)
 
 
 def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
@@ -275,8 +275,8 @@ def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
 
 
 def _pending(channel: ServerChannel) -> Any:
-    found = yield from NodeVerbs(channel.node).pending_transactions()
-    return [one.place for one in found]
+    transactions = yield from NodeVerbs(channel.node).pending_transactions()
+    return [transaction.place for transaction in transactions]
 
 
 def _join(channel: ServerChannel, **arguments: Any) -> Any:
@@ -287,10 +287,10 @@ def _join(channel: ServerChannel, **arguments: Any) -> Any:
 
 def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
     reader = channel.own_calls().reader
-    found = getattr(reader, verb, None) if verb in READER_VERBS else None
-    if found is None:
+    function = getattr(reader, verb, None) if verb in READER_VERBS else None
+    if function is None:
         raise NotFoundError(f"no verb '{verb}' of a reader")
-    return found(**arguments)
+    return function(**arguments)
 
 
 VERBS: Final[dict[str, Verb]] = {

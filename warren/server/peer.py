@@ -1,4 +1,4 @@
-"""Peer: who is at the other end of a socket."""
+"""Peer: the other end of a socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Peer:
     peer_port: int
     ssl: bool = False
     certificate_name: str | None = None
-    """What the certificate that it has shown calls it."""
+    """The name in its certificate."""
     is_owner: bool = False
     """Whether it is a process of the directory's user: it may do everything, and needs no password."""
 
@@ -52,15 +52,15 @@ class Peer:
 
     @classmethod
     def of(cls, transport: asyncio.Transport, login_from: str = "distinguished_name") -> Peer:
-        """Who a TCP socket, with or without TLS, leads to."""
-        here = transport.get_extra_info("sockname") or ("", 0)
-        there = transport.get_extra_info("peername") or ("", 0)
+        """Return the peer of a TCP socket, with or without TLS."""
+        local_address = transport.get_extra_info("sockname") or ("", 0)
+        peer_address = transport.get_extra_info("peername") or ("", 0)
         certificate = transport.get_extra_info("peercert")
         return cls(
-            host=here[0],
-            port=here[1],
-            peer_host=there[0],
-            peer_port=there[1],
+            host=local_address[0],
+            port=local_address[1],
+            peer_host=peer_address[0],
+            peer_port=peer_address[1],
             ssl=transport.get_extra_info("ssl_object") is not None,
             certificate_name=_name_in(certificate["subject"], login_from) if certificate else None,
         )

@@ -133,14 +133,14 @@ class ChannelPublisher:
             self._channel.connection.tell_blocked()
         admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, passes_alarms=passes)
         try:
-            found = admission.attempt(actors, False)
+            outcome = admission.attempt(actors, False)
         except WarrenError as error:  # a queue that is down, or ending
             self._settle(numbered, error)
             return None
-        if isinstance(found, BackpressureWait):
-            actors[0].gate.withdraw(found.future)
+        if isinstance(outcome, BackpressureWait):
+            actors[0].gate.withdraw(outcome.future)
             return self._wait(addressed, bodies, numbered, actors)
-        self._when_safe(found, numbered)
+        self._when_safe(outcome, numbered)
         return None
 
     async def _wait(
@@ -237,20 +237,20 @@ class ChannelPublisher:
         if self._rights != self._users.version:
             self._rights = self._users.version
             self._addressed.clear()
-        known = self._addressed.get((exchange, routing_key, properties))
+        addressed = self._addressed.get((exchange, routing_key, properties))
         try:
             declaration = self._channel.node.vhost(self._channel.vhost).definitions.exchange(exchange)
         except NotFoundError:
             self._channel.check("exchange", exchange, "write")
             raise
-        if known is None or known.checked is not declaration:
-            known = self._new_address(exchange, routing_key, properties, declaration)
-            comes_once = known.asks or (known.delay is not None and known.delay.due_ms is not None)
+        if addressed is None or addressed.checked is not declaration:
+            addressed = self._new_address(exchange, routing_key, properties, declaration)
+            comes_once = addressed.asks or (addressed.delay is not None and addressed.delay.due_ms is not None)
             if len(properties) <= _CACHED_PROPERTIES_BYTES and not comes_once:
                 if len(self._addressed) >= _CACHED_ENVELOPES:
                     self._addressed.clear()
-                self._addressed[exchange, routing_key, properties] = known
-        return known
+                self._addressed[exchange, routing_key, properties] = addressed
+        return addressed
 
     def _new_address(
         self, exchange: str, routing_key: str, encoded: bytes, declaration: ExchangeDeclaration
@@ -275,9 +275,9 @@ class ChannelPublisher:
                 f"user_id property set to '{text_of(properties.user_id or '')}' "
                 f"but authenticated user was '{channel.user}'",
             )
-        came, delay = delay_in(declaration, properties, from_owner=channel.connection.is_owner)
+        undelayed, delay = delay_in(declaration, properties, from_owner=channel.connection.is_owner)
         if delay is not None:
-            properties, encoded = came, encode_properties(came)
+            properties, encoded = undelayed, encode_properties(undelayed)
         key, keys, headers = address(channel.vhost, exchange, routing_key, properties, encoded)
         if properties.delivery_mode not in (None, 1, 2):
             raise Refusal(PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}")
@@ -302,10 +302,10 @@ class ChannelPublisher:
         routing_key = addressed.routing_keys[0]
         if addressed.checked.name or not is_address(routing_key):
             return False
-        asker = self._channel.connection.server.replies.find(routing_key)
-        if asker is None:
+        requester = self._channel.connection.server.replies.find(routing_key)
+        if requester is None:
             return False
-        asker.replies.deliver(routing_key, event.properties, event.bodies)
+        requester.replies.deliver(routing_key, event.properties, event.bodies)
         return True
 
     def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
@@ -338,14 +338,14 @@ class ChannelPublisher:
         self.uncommitted, self.uncommitted_bytes = [], 0
 
     async def commit(self) -> bool:
-        """Publish what was held back, and wait until it is safe; return whether all of it is, and none was refused.
-        Other connections have their turn in between."""
-        held, self.uncommitted, self.uncommitted_bytes = self.uncommitted, [], 0
+        """Publish the transaction's messages and wait until they are safe; return whether all of them are, and none was
+        refused. Other connections are served in between."""
+        events, self.uncommitted, self.uncommitted_bytes = self.uncommitted, [], 0
         confirms: list[Confirm] = []
         self._refused = False
         self._committing = confirms
         try:
-            for index, event in enumerate(held, 1):
+            for index, event in enumerate(events, 1):
                 method: c.Basic.Publish = event.method  # type: ignore[assignment]
                 addressed = self._address(method.exchange, method.routing_key, event.properties)
                 if index % EVENTS_AT_A_TIME == 0:

@@ -69,13 +69,13 @@ class ChannelReader:
             arrival.on_done(lambda _: self._channel.connection.server.post(self._arrived))
         taking = yield from verbs.ask_to_take(running, max_records)
         taking.hurry()
-        found: list[Place] = yield taking
-        read: dict[str, Any] = yield Reading(lambda: self._read(running, found))
-        if not found:
+        places: list[Place] = yield taking
+        answer: dict[str, Any] = yield Reading(lambda: self._read(running, places))
+        if not places:
             self._is_awaited = True
             if self._arrival is None:
                 self._tell()
-        return read
+        return answer
 
     def _arrived(self) -> None:
         self._arrival = None
@@ -86,15 +86,15 @@ class ChannelReader:
         self._is_awaited = False
         self._channel.send(Arrived())
 
-    def _read(self, running: RunningTopics, found: list[Place]) -> dict[str, Any]:
+    def _read(self, running: RunningTopics, places: list[Place]) -> dict[str, Any]:
         """Return the messages up to one that cannot be read or to the size limit; hand the rest back."""
-        places, error, size = [], None, 0
-        left = iter(self._in_turn(found))
-        for topic, taken in left:
+        sent, error, size = [], None, 0
+        remaining = iter(self._in_turn(places))
+        for topic, taken in remaining:
             records: list[bytes] = []
             try:
-                read = self._verbs.records_of(running, topic, taken)
-                for packed_records, row in ((some, row) for some in read for row in range(len(some))):
+                batches = self._verbs.records_of(running, topic, taken)
+                for packed_records, row in ((batch, row) for batch in batches for row in range(len(batch))):
                     records.append(packed_records.data(row))
                     size += len(records[-1])
                     if size >= TAKEN_BYTES:
@@ -103,24 +103,24 @@ class ChannelReader:
                         break
             except WarrenError as raised:
                 error = raised
-            places.append({"topic": topic, "taken": attrs.asdict(taken), "records": packed(records)})
+            sent.append({"topic": topic, "taken": attrs.asdict(taken), "records": packed(records)})
             if error is not None or size >= TAKEN_BYTES:
                 self._last = topic, taken.queue_id
                 break
-        for topic, taken in left:
+        for topic, taken in remaining:
             self._taken_back(running, topic, taken, taken.queue_offset)
-        said = None if error is None else refusal_of(error)
+        refusal = None if error is None else refusal_of(error)
         return {
-            "places": places,
-            "error": said and {"type": said.type, "text": said.text, "details": said.details},
+            "places": sent,
+            "error": refusal and {"type": refusal.type, "text": refusal.text, "details": refusal.details},
         }
 
-    def _in_turn(self, found: list[Place]) -> list[Place]:
+    def _in_turn(self, places: list[Place]) -> list[Place]:
         """Rotate the places, to begin after the queue that the size limit stopped at last time."""
         last, self._last = self._last, None
-        queues = [(topic, taken.queue_id) for topic, taken in found]
-        at = queues.index(last) + 1 if last in queues else 0
-        return found[at:] + found[:at]
+        queues = [(topic, taken.queue_id) for topic, taken in places]
+        start = queues.index(last) + 1 if last in queues else 0
+        return places[start:] + places[:start]
 
     def _taken_back(self, running: RunningTopics, topic: str, taken: Taken, queue_offset: int) -> Taken:
         if queue_offset < taken.end:
@@ -131,10 +131,10 @@ class ChannelReader:
 
     def commit(self, done: list[list[Any]]) -> Steps[list[str]]:
         running = yield from self._running()
-        committing = self._verbs.ask_to_commit(running, [(one[0], one[1], one[2], one[3]) for one in done])
+        committing = self._verbs.ask_to_commit(running, [(place[0], place[1], place[2], place[3]) for place in done])
         committing.hurry()
-        lost: list[str] = yield committing
-        return lost
+        uncommitted: list[str] = yield committing
+        return uncommitted
 
     def take_back(self, topic: str, taken: dict[str, int], queue_offset: int) -> Steps[None]:
         running = yield from self._running()

@@ -33,7 +33,7 @@ class Refusal(WarrenError):
 
 
 def reply_of(error: Exception) -> tuple[int, str]:
-    """Return reply code and text: AMQP's for what the node refuses, ``INTERNAL_ERROR`` for internal failures."""
+    """Return reply code and text: AMQP's if the node refuses a request, ``INTERNAL_ERROR`` for internal failures."""
     match error:
         case ProtocolError():
             return error.reply_code, error.reply_text
@@ -55,8 +55,8 @@ def closes_channel(reply_code: int) -> bool:
 
 
 def _text(reply_code: int, text: str) -> str:
-    whole = f"{NAMES[reply_code]} - {text}" if text else NAMES[reply_code]
-    data = whole.encode(errors="surrogateescape")
+    reply = f"{NAMES[reply_code]} - {text}" if text else NAMES[reply_code]
+    data = reply.encode(errors="surrogateescape")
     if len(data) <= _MAX_TEXT_BYTES:
-        return whole
+        return reply
     return data[: _MAX_TEXT_BYTES - 3].decode(errors="ignore") + "..."

@@ -63,7 +63,7 @@ class Server:
         self.replies = ReplyAddresses()
         """The channels that wait for direct replies."""
         self.addresses: list[tuple[str, int]] = []
-        """Hosts and ports that it listens at, those of TLS last."""
+        """Hosts and ports to which the listeners are bound, those of TLS last."""
         self.management: ManagementServer | None = None
         """The management API beside it."""
         self.thread: LoopThread | None = None
@@ -138,8 +138,8 @@ class Server:
     def _manage(self, settings: ManagementSettings) -> None:
         from warren.management.server import ManagementServer  # noqa: PLC0415 - an extra
 
-        known = attrs.evolve(settings, loopback_users=self.settings.loopback_users)
-        self.management = ManagementServer(self.node, known, self)
+        management = attrs.evolve(settings, loopback_users=self.settings.loopback_users)
+        self.management = ManagementServer(self.node, management, self)
         self.management.start()
 
     async def _listen(self) -> None:
@@ -179,17 +179,17 @@ class Server:
             backlog = settings.tcp_listen_options_backlog
             listening = await self.loop.create_server(arrive, host, port, backlog=backlog, start_serving=False)
             self._listening.append(listening)
-            for one in listening.sockets:
+            for listener in listening.sockets:
                 for option, size in (
                     (socket.SO_SNDBUF, settings.tcp_listen_options_sndbuf),
                     (socket.SO_RCVBUF, settings.tcp_listen_options_recbuf),
                 ):
                     if size is not None:
-                        set_option(one.fileno(), socket.SOL_SOCKET, option, size)
+                        set_option(listener.fileno(), socket.SOL_SOCKET, option, size)
             await listening.start_serving()
         except (OSError, ssl.SSLError) as error:
             raise ListenError(f"{host}:{port}: {error.strerror or error}") from error
-        self.addresses += [one.getsockname()[:2] for one in listening.sockets]
+        self.addresses += [listener.getsockname()[:2] for listener in listening.sockets]
 
     def stop(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:
         """Close every connection, as RabbitMQ does when it is stopped, and stop listening."""
@@ -208,15 +208,17 @@ class Server:
         self._is_stopping = True
         if self._socket is not None:
             self._socket.remove()
-        for one in [one for listening in self._listening for one in listening.sockets]:
-            self.loop.remove_reader(one.fileno())
+        for listener in [listener for listening in self._listening for listener in listening.sockets]:
+            self.loop.remove_reader(listener.fileno())
         await asyncio.sleep(0)  # asyncio loses connections just accepted if their listener is closed now
         for listening in self._listening:
             listening.close()
         for stranger in list(self._strangers):
             stranger.abort()
-        if guests := [one for one in self.connections.values() if one.is_owner and one.engine.state is State.RUNNING]:
-            await asyncio.wait([one.start(one.hand_over()) for one in guests], timeout=HAND_OVER_S)
+        if guests := [
+            guest for guest in self.connections.values() if guest.is_owner and guest.engine.state is State.RUNNING
+        ]:
+            await asyncio.wait([guest.start(guest.hand_over()) for guest in guests], timeout=HAND_OVER_S)
         for connection in list(self.connections.values()):
             connection.close(reason)
         if self._idle is not None and self.connections:
@@ -230,7 +232,7 @@ class Server:
 
     def forget(self) -> None:
         """In a forked child: close the sockets. They are the parent's, and the child would keep them open."""
-        sockets = [one.fileno() for listening in self._listening for one in listening.sockets]
+        sockets = [listener.fileno() for listening in self._listening for listener in listening.sockets]
         for number in sockets + [connection.fileno() for connection in self.connections.values()]:
             with contextlib.suppress(OSError):
                 os.close(number)
@@ -263,11 +265,11 @@ class Server:
         self._strangers.discard(transport)
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more."""
+        """Whether another connection is admitted."""
         if self._is_stopping:
             return False
-        most, count = self.settings.connection_max, len(self.connections)
-        if (most is not None and count >= most) or among_last(connection.fileno()):
+        limit, count = self.settings.connection_max, len(self.connections)
+        if (limit is not None and count >= limit) or among_last(connection.fileno()):
             _LOG.warning(
                 "%s: refused, there are %d connections, and no room for more",
                 connection.name,

@@ -1,4 +1,4 @@
-"""What a server says of itself in ``connection.start``. Clients choose their ways by it, so it says what it is like."""
+"""The server properties in ``connection.start``. Clients adapt to them, so they name the broker that it imitates."""
 
 from __future__ import annotations
 

@@ -129,10 +129,10 @@ class ServerSettings:
         listeners: tuple[str, ...] = getattr(self, name)
         if not listeners:
             return [] if port is None else [(self.host, port)]
-        found = []
+        addresses = []
         for listener in listeners:
             host, _, number = str(listener).rpartition(":")
             if not number.isascii() or not number.isdigit() or int(number) > MAX_PORT:
                 raise SettingsError(f"{name} are of the form host:port, not {listener!r}")
-            found.append((host.removeprefix("[").removesuffix("]") or self.host, int(number)))
-        return found
+            addresses.append((host.removeprefix("[").removesuffix("]") or self.host, int(number)))
+        return addresses

@@ -157,7 +157,7 @@ class Share:
         if (number := connection.fileno()) >= 0:
             poll.register(number, select.POLLRDHUP)
         while connection.node.gate.reasons and not connection.is_over:
-            if number < 0 or any(found & _HUNG_UP for _, found in poll.poll(0)):
+            if number < 0 or any(events & _HUNG_UP for _, events in poll.poll(0)):
                 connection.abort()
                 break
             await asyncio.sleep(HANG_UP_INTERVAL_S)

@@ -8,5 +8,5 @@ import socket
 
 def set_option(number: int, level: int, option: int, value: int) -> None:
     """Set an option of the socket with that file descriptor. Raises ``OSError``."""
-    with socket.socket(fileno=os.dup(number)) as known:
-        known.setsockopt(level, option, value)
+    with socket.socket(fileno=os.dup(number)) as duplicate:
+        duplicate.setsockopt(level, option, value)

@@ -97,15 +97,15 @@ class StreamConsumer:
         spec = OffsetSpec.of(self._stream.declaration, self.arguments.get(OFFSET, "next"), node.now_ms())
 
         def start() -> int:
-            there = self._stream.bounds()
+            span = self._stream.bounds()
             if spec.name is not None:
-                wanted = {"first": there.start, "last": max(there.stop - 1, there.start), "next": there.stop}[spec.name]
+                offset = {"first": span.start, "last": max(span.stop - 1, span.start), "next": span.stop}[spec.name]
             elif spec.moment_ms is not None:
-                found = offsets_at(running, self._stream.topic, STREAM_QUEUE_ID + 1, spec.moment_ms / 1000)
-                wanted = found[STREAM_QUEUE_ID]
+                offsets = offsets_at(running, self._stream.topic, STREAM_QUEUE_ID + 1, spec.moment_ms / 1000)
+                offset = offsets[STREAM_QUEUE_ID]
             else:
-                wanted = spec.offset or 0  # it may be one in the future
-            return max(wanted, there.start)
+                offset = spec.offset or 0  # it may be one in the future
+            return max(offset, span.start)
 
         self._offset = await bridge.in_thread(start)
 
@@ -202,8 +202,8 @@ class StreamConsumer:
         if channel.traffic is not None:
             channel.traffic.deliver(len(messages), no_ack=False, redelivered=False)
         tag = channel.consumers.unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
-        for (exchange, routing_key), found in itertools.groupby(messages, _address):
-            same = list(found)
+        for (exchange, routing_key), group in itertools.groupby(messages, _address):
+            run = list(group)
             method = method_of(
                 c.Basic.Deliver,
                 consumer_tag=self.tag,
@@ -214,11 +214,11 @@ class StreamConsumer:
             channel.connection.engine.deliver_each(
                 channel.number,
                 method,
-                range(tag, tag + len(same)),
-                [with_offset(message.properties, message.offset) for message in same],
-                [message.body for message in same],
+                range(tag, tag + len(run)),
+                [with_offset(message.properties, message.offset) for message in run],
+                [message.body for message in run],
             )
-            tag += len(same)
+            tag += len(run)
         channel.connection.flush()
 
     # ── settling: what a channel calls for its deliveries ───────────────────────────────────────────────────────
@@ -235,27 +235,27 @@ class StreamConsumer:
 
 def with_offset(properties: bytes, offset: int) -> bytes:
     """Return a message's properties with the header ``x-stream-offset``."""
-    before, table, behind = _split(properties)
+    ahead, table, behind = _split(properties)
     table += _NAME + _OFFSET.pack(offset)
-    return b"".join((before, _LENGTH.pack(len(table)), table, behind))
+    return b"".join((ahead, _LENGTH.pack(len(table)), table, behind))
 
 
 @functools.lru_cache(maxsize=256)
 def _split(properties: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the part before the headers, with the flag for them; the headers without their length; and the rest."""
     if _NAME[:-1] in properties:  # a publisher's own, which is removed
-        known = decode_properties(properties)
-        if known.headers is not None and OFFSET in known.headers:
-            headers = {name: value for name, value in known.headers.items() if name != OFFSET}
-            properties = encode_properties(attrs.evolve(known, headers=headers))
+        decoded = decode_properties(properties)
+        if decoded.headers is not None and OFFSET in decoded.headers:
+            headers = {name: value for name, value in decoded.headers.items() if name != OFFSET}
+            properties = encode_properties(attrs.evolve(decoded, headers=headers))
     [flags] = _FLAGS.unpack_from(properties)
-    at = _FLAGS.size
+    position = _FLAGS.size
     for flag in _CONTENT_TYPES:
         if flags & flag:
-            at += 1 + properties[at]
-    ahead = _FLAGS.pack(flags | _HEADERS) + properties[_FLAGS.size : at]
+            position += 1 + properties[position]
+    ahead = _FLAGS.pack(flags | _HEADERS) + properties[_FLAGS.size : position]
     if not flags & _HEADERS:
-        return ahead, b"", properties[at:]
-    [length] = _LENGTH.unpack_from(properties, at)
-    start = at + _LENGTH.size
+        return ahead, b"", properties[position:]
+    [length] = _LENGTH.unpack_from(properties, position)
+    start = position + _LENGTH.size
     return ahead, properties[start : start + length], properties[start + length :]

@@ -73,9 +73,9 @@ def refuse_return(stream: Stream) -> None:
     raise Refusal(NOT_IMPLEMENTED, f"basic.nack and basic.reject not supported by stream queues {stream.declaration}")
 
 
-def _refuse(channel: ServerChannel, name: str, what: str) -> None:
+def _refuse(channel: ServerChannel, name: str, feature: str) -> None:
     if (stream := find_stream(channel, name)) is not None:
-        raise Refusal(NOT_IMPLEMENTED, f"{what} not supported by stream queues {stream.declaration}")
+        raise Refusal(NOT_IMPLEMENTED, f"{feature} not supported by stream queues {stream.declaration}")
 
 
 def check_consume(
@@ -122,8 +122,8 @@ class OffsetSpec:
                 return cls(moment_ms=int(value) * 1000)
             case int() if not isinstance(value, bool):
                 return cls(offset=value)
-        said = f'<<"{value}">>' if isinstance(value, str) else str(value).lower()
+        text = f'<<"{value}">>' if isinstance(value, str) else str(value).lower()
         raise Refusal(
             PRECONDITION_FAILED,
-            f"invalid arg '{OFFSET}' for {declaration}: {{invalid_stream_offset_arg,{{{type_name(value)},{said}}}}}",
+            f"invalid arg '{OFFSET}' for {declaration}: {{invalid_stream_offset_arg,{{{type_name(value)},{text}}}}}",
         )

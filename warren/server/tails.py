@@ -54,13 +54,13 @@ def browsed_to_send(page: list[BrowsedMessage]) -> list[dict[str, Any]]:
     """Encode browsed messages for an answer (:func:`warren.client.received.browsed_of`)."""
     return [
         {
-            "level": one.level,
-            "seq_id": one.browsed.seq_id,
-            "msg_id": one.browsed.msg_id,
-            "unacked": one.browsed.unacked,
-            "expiry_us": one.browsed.properties.expiry_us,
-            "size": one.browsed.properties.size,
-            "term": one.browsed.term,
+            "level": message.level,
+            "seq_id": message.browsed.seq_id,
+            "msg_id": message.browsed.msg_id,
+            "unacked": message.browsed.unacked,
+            "expiry_us": message.browsed.properties.expiry_us,
+            "size": message.browsed.properties.size,
+            "term": message.browsed.term,
         }
-        for one in page
+        for message in page
     ]

@@ -28,7 +28,7 @@ _CANCELED: Final = bytes.fromhex("15 03 03 00 02 02 5a")
 """The alert "user canceled", for a client that is waited for no longer."""
 
 _alert: ContextVar[bytearray] = ContextVar("_alert")
-"""What OpenSSL would say to the client of this task, whose handshake has failed."""
+"""The alert of OpenSSL for the client of this task, whose handshake failed."""
 
 
 class _Connection(ssl.SSLObject):
@@ -89,7 +89,7 @@ class Handshakes:
     async def _shake(self, arrived: socket.socket, name: str, make: Callable[[], asyncio.Protocol]) -> None:
         alert = bytearray()
         _alert.set(alert)
-        with arrived.dup() as own:  # the transport closes the other one before the alert is sent
+        with arrived.dup() as duplicate:  # the transport closes the other one before the alert is sent
             try:
                 await asyncio.get_running_loop().connect_accepted_socket(
                     make, arrived, ssl=self.context, ssl_handshake_timeout=self.timeout_s
@@ -102,8 +102,8 @@ class Handshakes:
                     extra=log_event("tls_refused", error, connection=name),
                 )
                 with contextlib.suppress(OSError):
-                    own.setblocking(False)
-                    own.send(alert or (_UNEXPECTED if isinstance(error, ssl.SSLError) else _CANCELED))
+                    duplicate.setblocking(False)
+                    duplicate.send(alert or (_UNEXPECTED if isinstance(error, ssl.SSLError) else _CANCELED))
 
 
 class _Arrival(asyncio.Protocol):

@@ -54,8 +54,8 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
         definitions.exchange(name)
     else:
         if method.exchange_type not in EXCHANGE_TYPES:
-            known = "unknown" if method.exchange_type else "invalid"  # Erlang has an atom for the empty name
-            raise Refusal(COMMAND_INVALID, f"{known} exchange type '{method.exchange_type}'")
+            reason = "unknown" if method.exchange_type else "invalid"  # Erlang has an atom for the empty name
+            raise Refusal(COMMAND_INVALID, f"{reason} exchange type '{method.exchange_type}'")
         _refuse_default(name)
         channel.check("exchange", name, "configure")
         arguments = method.arguments or {}
@@ -66,8 +66,8 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
             "internal": method.internal,
         }
         if definitions.has("exchange", name):
-            if (why := definitions.exchange(name).differs(arguments=arguments, **fields)) is not None:
-                raise Refusal(PRECONDITION_FAILED, why)
+            if (difference := definitions.exchange(name).differs(arguments=arguments, **fields)) is not None:
+                raise Refusal(PRECONDITION_FAILED, difference)
         elif isinstance(alternate := arguments.get(ALTERNATE_EXCHANGE), str):
             channel.check("exchange", name, "read")
             channel.check("exchange", alternate, "write")
@@ -139,11 +139,11 @@ async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None
             channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
         return
     if method.passive:
-        found = streams.find_stream(channel, name) or find_queue(channel, name)
+        entry = streams.find_stream(channel, name) or find_queue(channel, name)
     else:
-        found = await _declare(channel, name, method)
-    name = channel.last_queue = found.declaration.name
-    ready, consumers = await _counts(channel, found)
+        entry = await _declare(channel, name, method)
+    name = channel.last_queue = entry.declaration.name
+    ready, consumers = await _counts(channel, entry)
     if not method.nowait:
         channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=ready, consumer_count=consumers))
 
@@ -157,9 +157,9 @@ async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -
     elif name.startswith(RESERVED_PREFIX) and not channel.connection.is_owner:
         raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     channel.check("queue", name, "configure")
-    there = streams.find_stream(channel, name)
-    if there is not None or (wants_stream and _exists(channel, name)):
-        _check_equivalent((there or find_queue(channel, name)).declaration, method, method.arguments or {})
+    existing = streams.find_stream(channel, name)
+    if existing is not None or (wants_stream and _exists(channel, name)):
+        _check_equivalent((existing or find_queue(channel, name)).declaration, method, method.arguments or {})
     return await (streams.declare if wants_stream else _declare_queue)(channel, name, method)
 
 
@@ -167,11 +167,11 @@ def _exists(channel: ServerChannel, name: str) -> bool:
     return name in channel.node.vhost(channel.vhost).queues
 
 
-async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[int, int]:
+async def _counts(channel: ServerChannel, entry: QueueEntry | Stream) -> tuple[int, int]:
     """Return the numbers of ready messages and of consumers."""
-    if not isinstance(found, QueueEntry):
-        return await streams.count(channel, found), 0  # RabbitMQ reports no consumers of a stream
-    actor = found.actor
+    if not isinstance(entry, QueueEntry):
+        return await streams.count(channel, entry), 0  # RabbitMQ reports no consumers of a stream
+    actor = entry.actor
 
     ready, consumers = await bridge.answer(call(actor, actor.lengths))
     if isinstance(ready, Future):  # a crash has left many: RabbitMQ counts them before it accepts clients
@@ -207,14 +207,14 @@ async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Decl
     return entry
 
 
-def _check_equivalent(there: QueueDeclaration, method: c.Queue.Declare, arguments: Mapping[str, Any]) -> None:
+def _check_equivalent(existing: QueueDeclaration, method: c.Queue.Declare, arguments: Mapping[str, Any]) -> None:
     """Reject a redeclaration whose properties differ, before validating it."""
-    if there.exclusive != method.exclusive:
-        raise Refusal(RESOURCE_LOCKED, locked(there))
+    if existing.exclusive != method.exclusive:
+        raise Refusal(RESOURCE_LOCKED, locked(existing))
     durable = method.durable and not method.exclusive
-    why = there.differs(durable=durable, auto_delete=method.auto_delete, arguments=arguments)
-    if why is not None:
-        raise Refusal(PRECONDITION_FAILED, why)
+    difference = existing.differs(durable=durable, auto_delete=method.auto_delete, arguments=arguments)
+    if difference is not None:
+        raise Refusal(PRECONDITION_FAILED, difference)
 
 
 async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
@@ -251,14 +251,14 @@ async def unbind_queue(channel: ServerChannel, method: c.Queue.Unbind) -> None:
 
 
 async def _bind_queue(channel: ServerChannel, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
-    asked = _declared_name(channel, method.queue)
-    name = channel.queue_name(asked)
+    queue = _declared_name(channel, method.queue)
+    name = channel.queue_name(queue)
     channel.check("queue", name, "write")
     binding = Binding(
         vhost=channel.vhost,
         source=_declared_name(channel, method.exchange),
         destination=name,
-        routing_key=method.routing_key if asked or method.routing_key else name,
+        routing_key=method.routing_key if queue or method.routing_key else name,
         arguments=method.arguments or {},
     )
     await _change_binding(channel, binding, change)

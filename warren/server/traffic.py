@@ -45,11 +45,11 @@ class Traffic:
 
     def publish(self, vhost: str, exchange: str, count: int, queues: int) -> None:
         """Count ``count`` messages, each for ``queues`` queues."""
-        found = self.exchanges.get((vhost, exchange))
-        if found is None:
-            found = self.exchanges[vhost, exchange] = ExchangeTraffic()
-        found.publish_in += count
-        found.publish_out += count * queues
+        traffic = self.exchanges.get((vhost, exchange))
+        if traffic is None:
+            traffic = self.exchanges[vhost, exchange] = ExchangeTraffic()
+        traffic.publish_in += count
+        traffic.publish_out += count * queues
 
     def of_channel(self, vhost: str) -> ChannelTraffic | None:
         """Return the traffic of a new channel."""
@@ -102,11 +102,11 @@ class ChannelTraffic:
 
     def to_json(self, confirmed: int = 0) -> dict[str, int]:
         """Return the publishing counts if it has published, and the consuming counts if it has consumed."""
-        found: dict[str, int] = {}
+        stats: dict[str, int] = {}
         if self.published:
             dropped, returned = self.unrouted
-            found |= dict(zip(PUBLISHED, (self.published, confirmed, returned, dropped), strict=True))
+            stats |= dict(zip(PUBLISHED, (self.published, confirmed, returned, dropped), strict=True))
         counts = *self.delivered, *self.got, self.got_empty, self.acked, self.redelivered
         if any(counts):
-            found |= {"deliver_get": sum(self.delivered) + sum(self.got), **dict(zip(DELIVERED, counts, strict=True))}
-        return found
+            stats |= {"deliver_get": sum(self.delivered) + sum(self.got), **dict(zip(DELIVERED, counts, strict=True))}
+        return stats

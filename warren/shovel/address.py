@@ -1,7 +1,7 @@
-"""Where a broker is: an AMQP URL, its password kept to itself.
+"""The address of a broker: an AMQP URL. The password is never shown.
 
-Unless the URL asks for them there are no heartbeats: a large directory may keep us from answering for longer than a
-broker waits. What they are for, a peer that vanished without a word, the system's own probes find out.
+Heartbeats are off unless the URL asks for them: reading a large directory may delay our answers for longer than a
+broker waits. TCP keepalive detects a vanished peer instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_broker(place: str) -> bool:
 
 @attrs.frozen
 class Address:
-    """A broker's vhost, and who we are there."""
+    """A broker's vhost, and the user to log in as."""
 
     parameters: Any
     """pika's."""
@@ -47,7 +47,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Raises :class:`ShovelError` for what is no URL of a broker."""
+        """Parse a broker's URL. Raises :class:`ShovelError` if it is invalid."""
         try:
             parts = urlsplit(url)
             if "/" in parts.path[1:]:  # pika would take the vhost to end there
@@ -57,7 +57,7 @@ class Address:
             vhost = parameters.virtual_host
             shown = f"{parts.scheme}://{user}{parameters.host}:{parameters.port}/{quote(vhost, safe='')}"
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            # Not what pika says: it quotes the URL, and the password with it.
+            # Not pika's own message: it quotes the URL with the password.
             raise ShovelError(f"not an amqp:// URL that can be understood: {type(error).__name__}") from None
         parameters.client_properties = {"connection_name": "warren shovel"}
         if "heartbeat=" not in parts.query:

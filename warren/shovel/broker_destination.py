@@ -43,11 +43,11 @@ from warren.shovel.letter import Letter, carbon_copies, with_original_exchange
 from warren.shovel.places import Intake, Outcome
 
 STAND_IN_MARK: Final = "warren.shovel"
-"""The name of a stand-in's alternate exchange, which does not exist and need not."""
+"""The name of a stand-in's alternate exchange, which need not exist."""
 
 _NOT_FOUND = 404
 _TAKEN = frozenset({403, 406})
-"""What the broker says of an exchange that is there and another's, or of a name that is not to be had."""
+"""The broker's codes for an exchange that exists with other properties, and for a name that may not be used."""
 
 _MAX_NAME_BYTES = 255
 
@@ -132,7 +132,7 @@ class _Exchanges:
             raise
 
     def close(self) -> None:
-        """Delete what was made."""
+        """Delete the temporary exchanges."""
         for name in self._made:
             with suppress(ChannelRefusedError):
                 self._call("exchange_delete", exchange=name)
@@ -212,8 +212,8 @@ class _Intake:
     def _on_return(self, _: object, method: Any, properties: RawProperties, body: bytes) -> None:
         key = as_bytes(method.routing_key)
         content = as_bytes(method.exchange).decode(), key, properties.data, body
-        for number, sent in self._unconfirmed.items():
-            if number not in self._returned and sent == content:
+        for number, published in self._unconfirmed.items():
+            if number not in self._returned and published == content:
                 shown = printable(f"{to_text(as_bytes(method.exchange))!r} with key {to_text(key)!r}")
                 self._returned[number] = f"{shown} leads to no queue ({method.reply_text})"
                 return

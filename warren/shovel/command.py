@@ -121,8 +121,8 @@ def renames_of(said: list[str]) -> dict[str, str]:
     """What ``--rename`` says."""
     renames = pairs("--rename", said, "OLD=NEW", error=ShovelError)
     if len(renames) < len(said):
-        twice = next(old for old in renames if sum(each.startswith(f"{old}=") for each in said) > 1)
-        raise ShovelError(f"--rename: {twice!r} is renamed twice")
+        repeated = next(old for old in renames if sum(option.startswith(f"{old}=") for option in said) > 1)
+        raise ShovelError(f"--rename: {repeated!r} is renamed twice")
     return renames
 
 
@@ -177,9 +177,9 @@ def to_json(account: Account, *, finished: bool) -> Json:
 
 
 def _queue_to_json(moved: Moved) -> dict[str, Json]:
-    said = attrs.asdict(moved)
-    said["bytes"] = said.pop("payload_bytes")
-    return said
+    fields = attrs.asdict(moved)
+    fields["bytes"] = fields.pop("payload_bytes")
+    return fields
 
 
 def _printable(account: Account, *, finished: bool) -> Iterator[RenderableType]:

@@ -47,7 +47,7 @@ class RawProperties:
 
 
 class _RawConnection(pika.SelectConnection):  # type: ignore[misc]  # pika has no types
-    """Reads content headers itself; every other frame is pika's."""
+    """Decodes content headers itself; pika decodes all other frames."""
 
     def _read_frame(self) -> Any:
         buffer = self._frame_buffer
@@ -74,14 +74,14 @@ class Loop:
         self.io.activate_poller()
 
     def turn(self, wait_s: float) -> None:
-        """Send and receive what there is; wait at most ``wait_s`` seconds for something."""
+        """Send and receive; wait at most ``wait_s`` seconds for an event."""
         timer = self.io.call_later(wait_s, lambda: None)
         self.io.poll()
         self.io.process_timeouts()
         self.io.remove_timeout(timer)
 
     def close(self) -> None:
-        """No connection may be open any more."""
+        """All connections must be closed before."""
         self.io.deactivate_poller()
         self.io.close()
 
@@ -93,14 +93,14 @@ class Connection:
     address: Address
     loop: Loop
     notify: Callable[[str], None]
-    """Told when the broker takes no messages for a while (an alarm of memory or disk)."""
+    """Called when the broker blocks publishers (a memory or disk alarm)."""
     _pika: Any = None
     _lost: BaseException | None = None
 
     @classmethod
     @contextmanager
     def open(cls, address: Address, loop: Loop, notify: Callable[[str], None]) -> Iterator[Connection]:
-        """Connect; raises :class:`ShovelError` where that fails, within pika's own time limits."""
+        """Connect, within pika's own time limits. Raises :class:`ShovelError` if that fails."""
         connection = cls(address, loop, notify)
         connection._connect()
         try:
@@ -138,7 +138,7 @@ class Connection:
                     self.loop.turn(WAIT_S)
 
     def check(self) -> None:
-        """Raise :class:`ShovelError` where the connection is gone."""
+        """Raise :class:`ShovelError` if the connection is lost."""
         if self._lost is not None:
             raise ShovelError(f"{self.address}: the connection is lost: {_said(self._lost)}")
 
@@ -153,7 +153,7 @@ class Connection:
 
 
 class Channel:
-    """A channel; what the broker closes it for is raised by whatever is asked next."""
+    """A channel. If the broker closes it, the next call raises the reason."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:
         self.raw = raw
@@ -185,7 +185,7 @@ class Channel:
         self._connection.loop.turn(wait_s)
 
     def tell(self, method: Callable[..., object], *values: Any, **arguments: Any) -> None:
-        """Call one of pika's methods; what it sends goes out when the loop turns."""
+        """Call one of pika's methods; its frames are sent when the loop turns."""
         self.check()
         try:
             method(*values, **arguments)
@@ -223,20 +223,22 @@ def as_bytes(name: str | bytes) -> bytes:
 
 
 def _said(reason: BaseException) -> str:
-    """What went wrong, for people: the broker's own words where it had any."""
-    if (said := getattr(reason, "reply_text", "")) != "":
+    """Describe an error: with the broker's reply text if there is one."""
+    if (reply_text := getattr(reason, "reply_text", "")) != "":
         hint = ""
-        if "user_id" in said:
+        if "user_id" in reply_text:
             hint = " (to publish in the name of others, a user needs the tag impersonator)"
-        return f"{getattr(reason, 'reply_code', '')} {said}{hint}"
+        return f"{getattr(reason, 'reply_code', '')} {reply_text}{hint}"
     causes: list[str] = []
-    seen: list[BaseException] = [reason]
-    while seen:
-        error = seen.pop()
-        inner = [one for one in (*getattr(error, "exceptions", ()), *error.args) if isinstance(one, BaseException)]
+    pending: list[BaseException] = [reason]
+    while pending:
+        error = pending.pop()
+        inner = [
+            nested for nested in (*getattr(error, "exceptions", ()), *error.args) if isinstance(nested, BaseException)
+        ]
         if isinstance(getattr(error, "exception", None), BaseException):
             inner.append(error.exception)  # type: ignore[attr-defined]
-        seen += inner
+        pending += inner
         if not inner:
             causes.append(getattr(error, "reply_text", "") or str(error) or type(error).__name__)
     return "; ".join(dict.fromkeys(causes))

@@ -1,12 +1,12 @@
-"""A source that is only read: a directory, or an archive of one. What is done is written down elsewhere.
+"""A source that is only read: a directory, or an archive of one. The progress is recorded elsewhere.
 
-One pass over each queue's directory, in the order in which a restarted broker would deliver: memory is that of one
-segment, or of a quorum queue's replay. What cannot be read is reported and passed over; all the rest is copied. The
-levels of a priority queue come under its base name, the highest first.
+One pass over each queue's directory, in the order in which a restarted broker would deliver; memory: one segment, or a
+quorum queue's replay. Unreadable messages are reported and skipped; all others are copied. The levels of a priority
+queue are copied under its base name, the highest first.
 
-A classic queue's messages come in the order of their seq_ids. Not so a quorum queue's: what had been out comes first,
-and a higher priority overtakes. There the progress may call safe what is below the lowest seq_id that is *still to
-come*, which a replay of its own finds without reading bodies.
+A classic queue's messages come in the order of their seq_ids. A quorum queue's do not: redelivered messages come first,
+and higher priorities overtake. There the progress counts as safe only what is below the lowest seq_id that is *still to
+come*; a separate replay finds that without reading bodies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OnFinding = Callable[[Finding], None]
 
 @attrs.define
 class CopySource:
-    """A directory that stays as it is. Made by :meth:`open`."""
+    """A directory that is not changed. Made by :meth:`open`."""
 
     _vhosts: list[Vhost]
     _progress: Progress
@@ -56,7 +56,7 @@ class CopySource:
             yield cls(chosen_vhosts(source, vhost), progress, rename, report)
 
     def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
-        found: list[SourceQueue] = []
+        queues: list[SourceQueue] = []
         for vhost in self._vhosts:
             left_out = []
             for name, directories in by_name(vhost):
@@ -67,18 +67,18 @@ class CopySource:
                     self._progress.reach(vhost.name, _directory_name(directory), self._rename(name))
                     for directory in directories
                 ]
-                found.append(_CopiedQueue(vhost.name, name, directories, reaches, self._progress, self._report))
+                queues.append(_CopiedQueue(vhost.name, name, directories, reaches, self._progress, self._report))
             for problem in vhost.problems:
                 if problem.severity != "leftover" and not problem.path.startswith(tuple(left_out)):
                     self._report(problem)
         for name in names:
-            if not any(queue.name == name for queue in found):
+            if not any(queue.name == name for queue in queues):
                 raise ShovelError(f"no queue {to_text(name)!r} at the source (one never written to has no directory)")
-        return found
+        return queues
 
 
 def chosen_vhosts(source: OpenSource, wanted: str | None) -> list[Vhost]:
-    """The vhosts of a source; raises where ``wanted`` is not one of them."""
+    """Return the vhosts of a source, or only ``wanted``. Raises :class:`ShovelError` if there is no such vhost."""
     vhosts = [vhost for vhost in source.vhosts if wanted in (None, to_text(vhost.name))]
     if not vhosts:
         raise ShovelError(f"{source.path}: no vhost" if wanted is None else f"{source.path}: no vhost {wanted!r}")
@@ -99,7 +99,7 @@ def highest_level_first(name: bytes) -> tuple[bytes, int]:
 
 
 def _directory_name(directory: QueueDirectory) -> str:
-    """What its progress stands under: seq_ids are one directory's own, and a quorum queue may have several."""
+    """Return the key of its progress: seq_ids belong to a directory, and a quorum queue may have several."""
     path = directory.path
     if isinstance(directory, QuorumDirectory) and len(directory.members) > 1:
         with suppress(DataError):  # then nothing comes out of it
@@ -129,7 +129,7 @@ class _Walk:
         return None if self._seq_ids is None else np.minimum.accumulate(self._seq_ids[::-1])[::-1]
 
     def pass_by(self, seq_id: int) -> None:
-        """That message is not to come any more, nor are those before it."""
+        """Skip this message and those before it."""
         seq_ids = self._seq_ids
         if seq_ids is None:
             return
@@ -141,7 +141,7 @@ class _Walk:
 
     @property
     def lowest_to_come(self) -> int | None:
-        """``None``: none comes any more, or only such as are above all that were passed."""
+        """``None``: no message is left, or all that are left have higher seq_ids than those before."""
         return None if self._lowest is None or self._at == len(self._lowest) else int(self._lowest[self._at])
 
 
@@ -197,18 +197,18 @@ class _CopiedQueue:
 
     def _messages(self, directory: QueueDirectory, reach: Reach) -> Iterator[StoredMessage]:
         copied_until, last = reach.next_seq_id, None
-        for found in directory.message_runs():
-            if isinstance(found, Finding):
-                if found.severity == "damage":
-                    self._report(found)
-            elif isinstance(found, MessageRun):
-                last = int(found.seq_ids[-1])
+        for entry in directory.message_runs():
+            if isinstance(entry, Finding):
+                if entry.severity == "damage":
+                    self._report(entry)
+            elif isinstance(entry, MessageRun):
+                last = int(entry.seq_ids[-1])
                 if last >= reach.next_seq_id:
-                    yield from (message for message in found.messages() if not reach.has(message.seq_id))
+                    yield from (message for message in entry.messages() if not reach.has(message.seq_id))
             else:
-                last = found.seq_id
-                if not reach.has(found.seq_id):
-                    yield found
+                last = entry.seq_id
+                if not reach.has(entry.seq_id):
+                    yield entry
         # A quorum queue that is declared again gets another directory.
         if last is not None and last + 1 < copied_until and not isinstance(directory, QuorumDirectory):
             detail = (
@@ -220,7 +220,7 @@ class _CopiedQueue:
 
     def settle(self, positions: Sequence[Position]) -> None:
         for part, (reach, handed_out) in enumerate(zip(self._reaches, self._open, strict=True)):
-            seq_ids = [seq_id for where, seq_id in positions if where == part]
+            seq_ids = [seq_id for position_part, seq_id in positions if position_part == part]
             if seq_ids:
                 handed_out.difference_update(seq_ids)
                 to_come = self._walks[part].lowest_to_come

@@ -1,4 +1,4 @@
-"""What goes wrong while shovelling, beyond what files do."""
+"""The errors of a shovel, besides those of files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from warren.storage.errors import WarrenError
 
 
 class ShovelError(WarrenError):
-    """Something that was asked for cannot be done, or a place that was there is gone. What was safe stays so."""
+    """An order cannot be carried out, or a place was lost. Messages that were safe remain safe."""
 
 
 class RefusedError(ShovelError):
@@ -14,7 +14,7 @@ class RefusedError(ShovelError):
 
 
 class ChannelRefusedError(ShovelError):
-    """The broker closed a channel because of what was asked on it. Arguments: the sentence, and AMQP's reply code."""
+    """The broker closed a channel because of a method. Arguments: the sentence, and AMQP's reply code."""
 
     def __init__(self, sentence: str, code: int) -> None:
         super().__init__(sentence, code)

@@ -1,8 +1,8 @@
 """Files of exported messages, read row by row (:mod:`warren.shovel.exported_rows`): JSON, CSV, Parquet, bodies.
 
 A file is read more than once: first all of it, to see which queues it has, then each queue's part. A *mark* is a row's
-number, from 0, and the place where it begins; reading can begin at any mark that was met before. What is no row is a
-:class:`MessageError` in its place, and has a number, too.
+number, from 0, and the offset where it begins; reading can begin at any mark seen before. An invalid row yields a
+:class:`MessageError` and has a number, too.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class ExportedFile(Protocol):
 
 
 def format_of_file(path: str) -> Format | None:
-    """What the name's ending says; ``None``: nothing."""
+    """Return the format that the name's ending tells; ``None`` if it tells none."""
     return _ENDINGS.get(os.path.splitext(path)[1].lower())
 
 
 def open_export(path: str, said: Format | None = None) -> ExportedFile:
-    """The file of exported messages at ``path``; ``said``: its format, if the name does not say it.
+    """Open the file of exported messages at ``path``; ``said``: its format, if the name does not tell.
 
     Raises :class:`ShovelError` if the format is unknown, :class:`StorageError` if there is no such file.
     """
@@ -123,15 +123,15 @@ class _OneFile:
         return _digest([self.path])
 
     def _lines(self, start: Mark) -> Iterator[tuple[Mark, bytes]]:
-        """Lines, each with the end that it has."""
+        """Yield the lines with their line ends."""
         with _reading(self.path) as file:
             file.seek(start.at)
-            number, at = start
+            number, file_offset = start
             while line := file.readline(MAX_LINE_BYTES + 1):
                 if len(line) > MAX_LINE_BYTES:
                     raise ShovelError(f"{self.path}, line {number + 1}: more than {MAX_LINE_BYTES:,} bytes")
-                yield Mark(number, at), line
-                number, at = number + 1, at + len(line)
+                yield Mark(number, file_offset), line
+                number, file_offset = number + 1, file_offset + len(line)
 
 
 class JsonFile(_OneFile):
@@ -151,11 +151,11 @@ class CsvFile(_OneFile):
     """CSV; the first row names the columns. A row's number is that of its first line."""
 
     def rows(self, start: Mark = START) -> Iterator[Marked]:
-        before = csv.field_size_limit(sys.maxsize)  # a body is one field
+        previous_limit = csv.field_size_limit(sys.maxsize)  # a body is one field
         try:
             yield from self._rows(start)
         finally:
-            csv.field_size_limit(before)
+            csv.field_size_limit(previous_limit)
 
     def _rows(self, start: Mark) -> Iterator[Marked]:
         at = START

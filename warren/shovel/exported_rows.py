@@ -2,11 +2,11 @@
 
 A *row* is a mapping of the fields of a line (:mod:`warren.salvage.json_lines`) as columns have them: names in the form
 of :func:`~warren.salvage.names.as_text`, ``properties`` and ``headers`` as JSON, ``body`` and ``encoded_properties`` as
-bytes. What a line does not say has a default, so that one can be written by hand; ``body`` alone is needed. What else
-an export knows of a message is there, too, for conditions.
+bytes. Only ``body`` is required; other fields have defaults, so that a line can be written by hand. The remaining
+fields of an export are kept for conditions.
 
-The properties are those that were exported, byte for byte: ``encoded_properties`` if it is there, else what JSON says,
-which the export has found to be enough.
+The properties are those that were exported, byte for byte: ``encoded_properties`` if present, else those from JSON,
+which the export has checked to be equivalent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TYPES: Final[Mapping[str, tuple[type, str]]] = {
     **dict.fromkeys(("body", "encoded_properties"), _BYTES),
     "routing_keys": (list, "a list"),
 }
-"""What a column holds, as Python has it and in words."""
+"""The type of a column, as Python types and in words."""
 _NEEDED: Final = frozenset(("exchange", "routing_keys", "properties", "body"))
 """Columns that cannot be null."""
 
@@ -54,10 +54,10 @@ _NEEDED: Final = frozenset(("exchange", "routing_keys", "properties", "body"))
 def row_of_line(line: str | bytes) -> dict[str, Any]:
     """The row in a line; raises :class:`MessageError` if it is invalid."""
     try:
-        said = json.loads(line)
-        if not isinstance(said, dict) or "body" not in said:
+        fields = json.loads(line)
+        if not isinstance(fields, dict) or "body" not in fields:
             raise MessageError("no object of JSON with a body")
-        return row_of_fields(said)
+        return row_of_fields(fields)
     except _BROKEN as error:
         raise MessageError(_said(error)) from error
 
@@ -111,7 +111,7 @@ def check_types(row: Row) -> None:
 
 
 def body_of(said: str, encoding: str) -> bytes:
-    """A body as a line or a cell says it."""
+    """Decode the body in a line or a cell."""
     if encoding == "string":
         return said.encode()
     if encoding == "base64":
@@ -123,9 +123,9 @@ def body_of(said: str, encoding: str) -> bytes:
 
 
 def letter_of(row: Row, position: Position) -> Letter:
-    """The message that a row is, whose columns have their types: :func:`check_types`.
+    """Return the message of a row whose columns have the right types (:func:`check_types`).
 
-    Raises :class:`MessageError` where the values make none.
+    Raises :class:`MessageError` if the values are invalid.
     """
     keys = tuple(name_of(key) for key in row["routing_keys"])
     if not keys:
@@ -142,14 +142,14 @@ def letter_of(row: Row, position: Position) -> Letter:
 
 
 def name_of(text: str) -> bytes:
-    """The name that a column says: the other way round of :func:`warren.arrow.arrays.as_text`.
+    """Return the name in a column; the inverse of :func:`warren.arrow.arrays.as_text`.
 
-    Raises :class:`MessageError` for what is no text.
+    Raises :class:`MessageError` if it is not text.
     """
     if not isinstance(text, str):
         raise MessageError(f"a name is text, not {text!r:.40}")
     if "\\udc" in text:
-        text = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
+        text = _ESCAPED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), text)
     return from_text(text)
 
 
@@ -166,9 +166,9 @@ def row_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
     try:
         if "topic" in cells:
             raise MessageError("a message of a topic, which goes into no queue")
-        said: dict[str, Any] = {name: text for name, text in cells.items() if text}
-        for name in _JSON_CELLS & said.keys():
-            said[name] = json.loads(said[name])
-        return row_of_fields({"body": "", **said})
+        fields: dict[str, Any] = {name: text for name, text in cells.items() if text}
+        for name in _JSON_CELLS & fields.keys():
+            fields[name] = json.loads(fields[name])
+        return row_of_fields({"body": "", **fields})
     except _BROKEN as error:
         raise MessageError(_said(error)) from error

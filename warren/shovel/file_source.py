@@ -1,9 +1,9 @@
-"""A source that is a file of exported messages (:mod:`warren.shovel.exported_files`). It stays as it is.
+"""A source that is a file of exported messages (:mod:`warren.shovel.exported_files`). The file is not changed.
 
-First all of it is read, to see which queues it has, where each begins and how many messages there are; then each
-queue's part is read again. What is no row is reported and passed over. Progress is recorded elsewhere, as for a
-directory: a row's number stands for a seq_id, and the content's digest, with the condition, for the directory. So a
-file that has changed, or another condition, is another copy, which starts from the beginning.
+A first pass finds the queues, where each begins and how many messages it has; then each queue's part is read again.
+Invalid rows are reported and skipped. Progress is recorded elsewhere, as for a directory: a row's number serves as the
+seq_id, and the content's digest, with the condition, as the directory. So a changed file or another condition is
+another copy, which starts from the beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DELIVERY_MODE_PERSISTENT = 2
 
 @attrs.frozen(kw_only=True)
 class Chosen:
-    """Which messages of a file are wanted, and where they go."""
+    """Which messages of a file are copied, and where they go."""
 
     where: str | None = None
     """A condition (:mod:`warren.where`)."""
@@ -45,16 +45,16 @@ class Chosen:
     into_vhost: bytes | None = None
     """All into this vhost; ``None``: each into its own."""
     as_published: bool = False
-    """They go elsewhere: where their exchanges lead."""
+    """Publish to their exchanges instead."""
 
     def copy_of(self, digest: str) -> str:
-        """The key of such a copy's progress; another copy has another key."""
-        where = "" if self.where is None else f" where {self.where}"
-        return f"{digest}{where}{' as published' if self.as_published else ''}"
+        """Return the key of this copy's progress; another copy has another key."""
+        condition = "" if self.where is None else f" where {self.where}"
+        return f"{digest}{condition}{' as published' if self.as_published else ''}"
 
 
 class RowMessage:
-    """A row, as a condition asks for it."""
+    """A row with the fields that conditions read."""
 
     def __init__(self, row: Row, letter: Letter) -> None:
         self.known: Mapping[str, Any] = row
@@ -69,8 +69,8 @@ class RowMessage:
 
     @property
     def persistent(self) -> bool:
-        said = self.known.get("persistent")
-        return self.properties.delivery_mode == _DELIVERY_MODE_PERSISTENT if said is None else bool(said)
+        persistent = self.known.get("persistent")
+        return self.properties.delivery_mode == _DELIVERY_MODE_PERSISTENT if persistent is None else bool(persistent)
 
 
 @attrs.define
@@ -104,16 +104,16 @@ class FileSource:
             if not any(queue == name for _, queue in parts):
                 raise ShovelError(f"{self._file.path}: no message of a queue {to_text(name)!r}")
         copy = self._chosen.copy_of(self._file.digest()[:32])
-        found: list[SourceQueue] = []
+        queues: list[SourceQueue] = []
         for (vhost, queue), part in parts.items():
             reach = self._progress.reach(vhost, copy, self._rename(queue))
-            found.append(_FileQueue(vhost, queue, self, part, reach))
-        return found
+            queues.append(_FileQueue(vhost, queue, self, part, reach))
+        return queues
 
     def _survey(self, names: Sequence[bytes]) -> dict[tuple[bytes, bytes], _Part]:
-        """The queues in the order in which the file has them."""
+        """Return the queues in the order of the file."""
         parts: dict[tuple[bytes, bytes], _Part] = {}
-        homeless = 0
+        unassigned = 0
         with share_bar("Looking for queues", self._file.extent()) as passed:
             for mark, row in self._file.rows():
                 passed(mark.at)
@@ -122,13 +122,13 @@ class FileSource:
                     continue
                 home = self._home(row)
                 if home is None:
-                    homeless += 1
+                    unassigned += 1
                 elif (not names or home[1] in names) and self._letter(mark, row, self._report) is not None:
                     part = parts.setdefault(home, _Part(mark))
                     part.last = mark.number
                     part.count += 1
-        if homeless:
-            raise ShovelError(f"{self._file.path}: {homeless:,} messages say no queue; say which one they go into")
+        if unassigned:
+            raise ShovelError(f"{self._file.path}: {unassigned:,} messages say no queue; say which one they go into")
         return parts
 
     def _home(self, row: Row) -> tuple[bytes, bytes] | None:
@@ -139,7 +139,7 @@ class FileSource:
         return self._chosen.into_vhost or name_of(row["vhost"] or "/"), queue
 
     def _letter(self, mark: Mark, row: Row, report: OnFinding | None = None) -> Letter | None:
-        """The message, if it is one that is wanted."""
+        """Return the message of a row, if it is valid and chosen."""
         if self._chosen.vhost is not None and name_of(row["vhost"] or "/") != self._chosen.vhost:
             return None
         try:
@@ -152,9 +152,9 @@ class FileSource:
             return None
         if self._where is not None and not self._where(RowMessage(row, letter)):
             return None
-        own = b"" if row["queue"] is None else name_of(row["queue"])
+        own_queue = b"" if row["queue"] is None else name_of(row["queue"])
         into = self._chosen.into
-        if into is not None and not letter.exchange and letter.routing_keys[0] == own:
+        if into is not None and not letter.exchange and letter.routing_keys[0] == own_queue:
             return letter._replace(routing_keys=(into, *letter.routing_keys[1:]))  # a name of a queue follows it
         return letter
 
@@ -170,7 +170,7 @@ class FileSource:
                 yield letter
 
     def save(self) -> None:
-        """Write down what is done."""
+        """Save the progress."""
         self._progress.save()
 
 

@@ -1,11 +1,11 @@
 """A letter: one message on its way, as it stood in its queue.
 
-Properties travel as the bytes that the publisher sent, so that nothing of them is lost on the way: the width of a
-number, a double, a string that is not UTF-8, a name that comes twice. Only where the broker itself had decoded them
-(what was dead-lettered, what had a header BCC) are they encoded again.
+Properties travel as the bytes that the publisher sent, so that nothing is lost: the width of a number, a double, a
+string that is not UTF-8, a name that comes twice. They are encoded again only if the broker itself had decoded them
+(dead-lettered messages, those with a header BCC).
 
-A message can name further queues in its headers CC and BCC; the broker looks at them whenever it is published. BCC is
-gone by the time it stands in a queue, CC stays.
+A message can name further queues in its headers CC and BCC; the broker reads them at every publish. It removes BCC
+before the message enters a queue and keeps CC.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
 
 ORIGINAL_EXCHANGE: Final = "x-original-exchange"
-"""The header that says where a message was published first, where it arrives under another exchange's name."""
+"""The header with the original exchange of a message that arrives through another one."""
 
 _U32 = struct.Struct(">I")
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _EXPIRATION = 0x8000, 0x4000, 0x2000, 0x0100
 
 Position = tuple[int, int]
-"""Where a letter stands at its source: which part of the queue, and its number in it. Only the source reads it."""
+"""Where a letter is at its source: the part of the queue, and its number in that. Only the source reads it."""
 
 
 class Letter(NamedTuple):
@@ -33,7 +33,7 @@ class Letter(NamedTuple):
 
     exchange: bytes
     routing_keys: tuple[bytes, ...]
-    """The message's own first, then those of CC and BCC."""
+    """The message's own key first, then those of CC and BCC."""
     properties: bytes
     """AMQP's basic properties, encoded."""
     body: bytes
@@ -74,7 +74,7 @@ def carbon_copies(properties: bytes) -> tuple[bytes, ...]:
     if b"\x02CC" not in properties and b"\x03BCC" not in properties:
         return ()
     headers = headers_of(properties)
-    keys = [key for name in ("CC", "BCC") if isinstance(found := headers.get(name), list) for key in found]
+    keys = [key for name in ("CC", "BCC") if isinstance(copies := headers.get(name), list) for key in copies]
     return tuple(
         key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
         for key in keys
@@ -83,21 +83,21 @@ def carbon_copies(properties: bytes) -> tuple[bytes, ...]:
 
 
 def with_original_exchange(properties: bytes, exchange: bytes) -> bytes:
-    """The properties with :data:`ORIGINAL_EXCHANGE` among the headers, unless it is there; all else stays as it is."""
+    """Add :data:`ORIGINAL_EXCHANGE` to the headers unless it is present; nothing else changes."""
     if ORIGINAL_EXCHANGE in headers_of(properties):
         return properties
     name = ORIGINAL_EXCHANGE.encode()
     entry = bytes([len(name)]) + name + b"S" + _U32.pack(len(exchange)) + exchange
-    flags, at = _flags(properties), 2
+    flags, position = _flags(properties), 2
     for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
         if flags & flag:
-            at += 1 + properties[at]
+            position += 1 + properties[position]
     if not flags & _HEADERS:
-        head = struct.pack(">H", flags | _HEADERS) + properties[2:at]
-        return head + _U32.pack(len(entry)) + entry + properties[at:]
-    (size,) = _U32.unpack_from(properties, at)
-    start, end = at + 4, at + 4 + size
-    return properties[:at] + _U32.pack(size + len(entry)) + properties[start:end] + entry + properties[end:]
+        head = struct.pack(">H", flags | _HEADERS) + properties[2:position]
+        return head + _U32.pack(len(entry)) + entry + properties[position:]
+    (size,) = _U32.unpack_from(properties, position)
+    start, end = position + 4, position + 4 + size
+    return properties[:position] + _U32.pack(size + len(entry)) + properties[start:end] + entry + properties[end:]
 
 
 def _flags(properties: bytes) -> int:

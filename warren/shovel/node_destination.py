@@ -1,12 +1,12 @@
 """A node's directory that is filled through the node's own verbs, as if the messages were published.
 
-So they count in its limits, go into the levels of a priority queue, wake consumers; times to live start again. Messages
-keep the exchange, the keys and the very properties that they had. *Into the queue* (the default) a message goes into
-the queue of its name, which is made, durable, if it is missing; *as published* to its exchange with its key, and the
-node's bindings decide: what reaches no queue is refused.
+So they count towards its limits, enter the levels of a priority queue and wake consumers; times to live start again.
+Messages keep their exchange, keys and encoded properties. *Into the queue* (the default): a message goes into the queue
+of its name, which is declared durable if it is missing. *As published*: it goes to its exchange with its key, and the
+node's bindings decide; an unroutable message is refused.
 
-Messages are held until the pump asks what became of them; those that differ in their bodies only go together, and all
-of them are safe before any counts as such.
+Messages are held until the pump asks for outcomes. Those that differ only in their bodies are published together, and
+all of them are safe before any is reported as safe.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class _Exchanges:
 
     def publish(self, groups: Sequence[AsTheyWere]) -> Sequence[str | None]:
         outcomes: list[str | None] = []
-        for exchange, of_exchange in groupby(groups, key=lambda group: group.exchange):
-            together = list(of_exchange)
+        for exchange, group_iterator in groupby(groups, key=lambda group: group.exchange):
+            exchange_groups = list(group_iterator)
             try:
-                outcomes += self._publisher(exchange)(together)
+                outcomes += self._publisher(exchange)(exchange_groups)
             except NotFoundError as error:
-                outcomes += [str(error)] * len(together)
+                outcomes += [str(error)] * len(exchange_groups)
         return outcomes
 
     def _publisher(self, exchange: bytes) -> Publish:
@@ -106,9 +106,9 @@ class _Intake:
     def work(self, *, wait: bool) -> list[Outcome]:
         if not self._held or (not wait and len(self._held) < HELD and self._held_bytes < HELD_BYTES):
             return []
-        held, self._held, self._held_bytes = self._held, [], 0
+        letters, self._held, self._held_bytes = self._held, [], 0
         outcomes = []
-        groups = list(self._grouped(held))
+        groups = list(self._grouped(letters))
         for group, refusal in zip(groups, self._publish(groups), strict=True):
             for _ in group.bodies:
                 self._told += 1
@@ -123,4 +123,4 @@ class _Intake:
             yield AsTheyWere(exchange, keys, properties, [letter.body for letter in of_group])
 
     def close(self) -> None:
-        """What was not asked about is not published: it is still at the source."""
+        """Drop messages whose outcome was not requested: they are still at the source."""

@@ -1,7 +1,7 @@
-"""What the pump asks of the two places between which it stands.
+"""The interfaces of the two places that the pump connects.
 
-A queue is known at both by its name and its vhost's, as bytes. Whatever a place cannot do raises a
-:class:`warren.storage.errors.WarrenError`; a source that is closed after one keeps what was not settled.
+Both identify a queue by its name and its vhost's, as bytes. A place raises a
+:class:`warren.storage.errors.WarrenError` if it fails; a source that is closed after that keeps unsettled messages.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class SourceQueue(Protocol):
         """Messages that an earlier run brought over already."""
 
     def count(self) -> int:
-        """About how many letters there are."""
+        """Estimate the number of letters."""
 
     def letters(self, limit: int) -> Iterator[Letter | None]:
-        """At most ``limit`` letters, in order. ``None``: none at the moment, see to what is on the way."""
+        """Yield at most ``limit`` letters, in order. ``None``: none is ready yet; process outcomes meanwhile."""
 
     def settle(self, positions: Sequence[Position]) -> None:
         """These letters are safe at the destination."""
 
     def finish(self) -> None:
-        """No more letters are wanted; what was settled is to be final when this returns."""
+        """End the reading. Everything settled is final when this returns."""
 
 
 class Source(Protocol):
@@ -60,9 +60,9 @@ class Intake(Protocol):
         """Hand a letter over; returns its number, counted from 1."""
 
     def work(self, *, wait: bool) -> list[Outcome]:
-        """Push on what was handed over, and say what has become of it since the last call.
+        """Send the letters handed over; return the outcomes since the last call.
 
-        ``wait``: not before something has, if anything is on the way (or a while has passed).
+        ``wait``: if letters are in flight, wait for an outcome, or for a while.
         """
 
     def close(self) -> None:

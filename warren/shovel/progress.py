@@ -1,16 +1,16 @@
-"""How far a copy has come: a small JSON file, for what is read-only cannot be acked.
+"""The progress of a copy: a small JSON file, as a read-only source cannot be acked.
 
 ::
 
     {"warren": "shovel progress 1", "source": "…", "destination": "…",
      "queues": [{"vhost", "directory", "to", "messages", "next_seq_id", "beyond": [seq_id, …]}]}
 
-In a queue's directory (a priority queue's level has one of its own) everything below ``next_seq_id`` that was there to
-copy is safe at the destination, and so is ``beyond``: what was confirmed after a message that was refused, or came
-before messages with lower seq_ids.
+In a queue's directory (each level of a priority queue has its own) all messages below ``next_seq_id`` that could be
+copied are safe at the destination, and so are those in ``beyond``: confirmed after a refused message, or ahead of
+messages with lower seq_ids.
 
 The file is replaced as a whole, and synced, after every batch that the destination confirmed, so a kill leaves the old
-one or the new one. What was confirmed after the last one was written is copied again by the next run.
+file or the new one. The next run copies messages again that were confirmed after the last write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KIND: Final = "shovel progress 1"
 
 @attrs.define(on_setattr=attrs.setters.NO_OP)
 class Reach:
-    """How far one queue's directory is copied. Raises ``TypeError`` for what a file may not say."""
+    """How far one queue's directory is copied. Raises ``TypeError`` for values of a wrong type."""
 
     vhost: str = attrs.field(validator=instance_of(str))
     directory: str = attrs.field(validator=instance_of(str))
@@ -48,8 +48,8 @@ class Reach:
         return seq_id < self.next_seq_id or seq_id in self.beyond
 
     def add(self, seq_ids: Iterable[int], first_open: int | None) -> None:
-        """These are safe. ``first_open``: the lowest seq_id that was sent and is not safe, or that comes although a
-        higher one was sent; ``None``: no such seq_id."""
+        """Note that these are safe. ``first_open``: the lowest seq_id that was sent and is not safe, or that comes
+        although a higher one was sent; ``None``: no such seq_id."""
         added = set(seq_ids)
         self.messages += len(added)
         self.beyond |= added
@@ -61,7 +61,7 @@ class Reach:
 
 @attrs.define
 class Progress:
-    """The file, and what it says."""
+    """The file and its content."""
 
     files: FileSystem
     path: str
@@ -71,7 +71,7 @@ class Progress:
 
     @classmethod
     def open(cls, files: FileSystem, path: str, *, source: str, destination: str) -> Progress:
-        """What the file at ``path`` says, if there is one.
+        """Load the file at ``path``, if it exists.
 
         Raises :class:`ShovelError` for the file of another copy, and :class:`DataError` for a damaged file.
         """
@@ -79,18 +79,18 @@ class Progress:
         if not files.exists(path):
             return progress
         try:
-            said = json.loads(files.read(path))
-            if said["warren"] != _KIND:
-                raise DataError(path, None, f"is {shortly(said['warren'], 80)}, not {_KIND!r}")
-            whose = said["source"], said["destination"]
-            for entry in said["queues"]:
+            content = json.loads(files.read(path))
+            if content["warren"] != _KIND:
+                raise DataError(path, None, f"is {shortly(content['warren'], 80)}, not {_KIND!r}")
+            places = content["source"], content["destination"]
+            for entry in content["queues"]:
                 reach = Reach(**(entry | {"beyond": set(entry["beyond"])}))
                 progress._reaches[reach.vhost, reach.directory, reach.to] = reach
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(path, None, f"is no progress of a shovel: {shortly(error)}") from error
-        if whose != (source, destination):
-            told = f"from {shortly(whose[0])} to {shortly(whose[1])}"
-            raise ShovelError(f"{path}: is the progress of another copy, {told}")
+        if places != (source, destination):
+            description = f"from {shortly(places[0])} to {shortly(places[1])}"
+            raise ShovelError(f"{path}: is the progress of another copy, {description}")
         return progress
 
     def reach(self, vhost: bytes, directory: str, to: bytes) -> Reach:
@@ -99,17 +99,17 @@ class Progress:
         return self._reaches.setdefault(key, Reach(*key))
 
     def save(self) -> None:
-        """Write down what is known; safe on disk when this returns."""
+        """Write the file; it is safe on disk when this returns."""
         reaches = self._reaches.values()
         queues: list[Json] = [attrs.asdict(reach) | {"beyond": sorted(reach.beyond)} for reach in reaches]
-        said: Json = {"warren": _KIND, "source": self.source, "destination": self.destination, "queues": queues}
+        content: Json = {"warren": _KIND, "source": self.source, "destination": self.destination, "queues": queues}
         if not self.files.is_directory(os.path.dirname(self.path)):
             self.files.make_directories(os.path.dirname(self.path))
-        write_file(self.files, self.path, to_json(said) + b"\n", sync=True)
+        write_file(self.files, self.path, to_json(content) + b"\n", sync=True)
 
 
 def default_path(source: str, destination: str, *, beside: str | None) -> str:
-    """Where a copy's progress lies unless the user says: in the directory ``beside``, else among the user's state."""
+    """Return the default path of a copy's progress: in the directory ``beside``, else among the user's state."""
     digest = hashlib.sha256(f"{source}\0{destination}".encode(errors="surrogateescape")).hexdigest()[:16]
     if beside is not None:
         return os.path.join(beside, f"warren.shovel-{digest}.json")

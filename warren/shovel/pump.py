@@ -1,9 +1,8 @@
-"""The pump: takes letters from a source's queue to a destination's, and acks them when they have arrived.
+"""The pump: moves letters from a source's queue to a destination's, and acks them once they are confirmed.
 
-At most ``window`` letters and about :data:`WINDOW_BYTES` of bodies are on the way, or arrived and not settled, whatever
-the backlog. A letter is settled at the source when the destination has confirmed it, not before. If one is refused,
-nothing new is sent; what is on the way is waited for and settled (each letter for itself), and then
-:class:`RefusedError` is raised.
+At most ``window`` letters and about :data:`WINDOW_BYTES` of bodies are in flight or not yet settled, whatever the
+backlog. A letter is settled at the source only after the destination has confirmed it. If one is refused, nothing new
+is sent; letters in flight are awaited and settled (each on its own), and then :class:`RefusedError` is raised.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ WallClock = Callable[[], int]
 
 @attrs.define
 class Moved:
-    """What became of one queue."""
+    """The outcome for one queue."""
 
     vhost: str
     queue: str
     to: str
     messages: int = 0
-    """That are safe at the destination and came with this run."""
+    """Messages of this run that are safe at the destination."""
     payload_bytes: int = 0
     already: int = 0
-    """That earlier runs brought."""
+    """Messages of earlier runs."""
     expired: int = 0
-    """Of this run's: whose time was over when they went on their way."""
+    """Messages of this run that had expired when they were sent."""
     renamed_exchanges: int = 0
-    """Of this run's: that arrived under another exchange's name."""
+    """Messages of this run that arrived under another exchange's name."""
 
 
 @attrs.define
@@ -54,7 +53,7 @@ class Pump:
     wall_clock: WallClock
     progress: Callable[[Moved], None]
     _on_the_way: dict[int, tuple[Position, int]] = attrs.field(factory=dict)
-    """Number → where it stands at the source, and its body's bytes."""
+    """Number → position at the source, and size of the body."""
     _bytes_on_the_way: int = 0
     _safe: list[Position] = attrs.field(factory=list)
     """Confirmed and not settled yet: a quarter of a window goes at once, for a source syncs each time."""
@@ -119,7 +118,7 @@ class Pump:
             self.progress(self.moved)
 
     def _end_after_error(self) -> None:
-        """What was confirmed stays so, as far as that can still be done."""
+        """Settle confirmed letters and close, as far as that is still possible."""
         for step in (self._settle, self.source.finish, self.intake.close):
             try:
                 step()

@@ -1,4 +1,4 @@
-"""A shovel's run: opens the two places, moves queue by queue, and says what became of it."""
+"""A shovel's run: opens the two places, moves queue by queue, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Connect = Callable[[str], Connection]
 
 @attrs.frozen(kw_only=True)
 class Orders:
-    """What was asked for. Names are in their text form."""
+    """The options of a run. Names are in their text form."""
 
     source: str
     destination: str
     source_name: str | None = None
-    """What the source is called, where not by its path."""
+    """The source's name, if it is not its path."""
     queues: Sequence[str] = ()
     vhost: str | None = None
     rename: Mapping[str, str] = attrs.field(factory=dict)
@@ -54,19 +54,19 @@ class Orders:
     window: int = 1000
     state: str | None = None
     format: Format | None = None
-    """Of a file; ``None``: as its name says."""
+    """Format of a file; ``None``: by its name."""
     where: str | None = None
-    """Of a file: only messages for which this is true."""
+    """For a file: copy only messages for which this is true."""
     into: str | None = None
-    """Of a file: all into this queue."""
+    """For a file: put all messages into this queue."""
     into_vhost: str | None = None
-    """And into this vhost."""
+    """For a file: and into this vhost."""
     publish: bool = False
-    """Into a directory: through its node, wherever that runs."""
+    """For a directory: publish through its node, wherever that runs."""
     node: Node | None = None
-    """With that: the node, if it is open."""
+    """With ``publish``: the node, if it is open."""
     adopt: bool = False
-    """With that: take over the directory of a stopped RabbitMQ."""
+    """With ``publish``: take over the directory of a stopped RabbitMQ."""
 
     @property
     def is_of_file(self) -> bool:
@@ -80,16 +80,16 @@ class Orders:
 
 @attrs.define
 class Account:
-    """What came of it so far."""
+    """The outcome so far."""
 
     source: str
     destination: str
     kind: str = "move"
-    """``copy``: the source stays as it was."""
+    """``move``, or ``copy``: the source is not changed."""
     state: str | None = None
-    """Where a copy's progress lies."""
+    """Path of a copy's progress."""
     problems: int = 0
-    """Messages that could not be read, and whatever else is damaged at the source."""
+    """Number of unreadable messages and other damage at the source."""
     queues: list[Moved] = attrs.field(factory=list)
 
     @property
@@ -109,7 +109,7 @@ class Watcher:
 
 
 def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
-    """Do it, and keep ``account``; raises :class:`warren.storage.errors.WarrenError` for what cannot be done."""
+    """Run the shovel and update ``account``. Raises :class:`warren.storage.errors.WarrenError` if it fails."""
 
     def report(finding: Finding) -> None:
         account.problems += finding.severity == "damage"
@@ -126,17 +126,17 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
         destination = _open_destination(orders, account, connect, places)
         queues = source.queues([from_text(name) for name in orders.queues])
         _check(orders, queues)
-        left = sys.maxsize if orders.limit is None else orders.limit
+        remaining = sys.maxsize if orders.limit is None else orders.limit
         for queue in queues:
-            if not left:
+            if not remaining:
                 break
             moved = Moved(to_text(queue.vhost), to_text(queue.name), _target(orders, to_text(queue.name)))
             moved.already = queue.already
             account.queues.append(moved)
-            watcher.begin(moved, min(queue.count(), left))
+            watcher.begin(moved, min(queue.count(), remaining))
             intake = destination.intake(queue.vhost, queue.name, from_text(moved.to))
-            Pump(queue, intake, moved, orders.window, _now_us, watcher.progress).run(left)
-            left -= moved.messages
+            Pump(queue, intake, moved, orders.window, _now_us, watcher.progress).run(remaining)
+            remaining -= moved.messages
 
 
 def start(orders: Orders) -> Account:
@@ -155,7 +155,7 @@ def _target(orders: Orders, name: str) -> str:
 
 
 def _check(orders: Orders, queues: list[SourceQueue]) -> None:
-    """Raise :class:`ShovelError` for orders that do not fit what is there."""
+    """Raise :class:`ShovelError` if the orders do not fit the queues of the source."""
     names = {to_text(queue.name) for queue in queues}
     for old in orders.rename:
         if old not in names:
@@ -169,8 +169,8 @@ def _check(orders: Orders, queues: list[SourceQueue]) -> None:
         if targets.count(target) > 1:
             raise ShovelError(f"two queues would become {target[1]!r}")
     if is_broker(orders.source) and is_broker(orders.destination):
-        one, other = Address.of(orders.source), Address.of(orders.destination)
-        if one.place == other.place and any(_target(orders, name) == name for name in names):
+        source, destination = Address.of(orders.source), Address.of(orders.destination)
+        if source.place == destination.place and any(_target(orders, name) == name for name in names):
             raise ShovelError("a queue would be shovelled into itself; --rename it")
 
 
@@ -219,8 +219,8 @@ def _open_source(
     return places.enter_context(CopySource.open(orders.source, orders.vhost, progress, rename, report))
 
 
-def _name(said: str | None) -> bytes | None:
-    return None if said is None else from_text(said)
+def _name(name: str | None) -> bytes | None:
+    return None if name is None else from_text(name)
 
 
 def _open_destination(orders: Orders, account: Account, connect: Connect, places: ExitStack) -> Destination:

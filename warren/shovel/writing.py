@@ -1,12 +1,12 @@
 """Data directories that are opened for writing: a source that is emptied, and a destination.
 
-Both are vhosts of :mod:`warren.actors.vhost`, whose lock keeps other warrens out; where a broker runs, nothing is
-opened. The files may be RabbitMQ's; what it finds at its next start tells docs/recovery.md.
+Both are vhosts of :mod:`warren.actors.vhost`, whose lock excludes other warrens; if a broker runs, nothing is opened.
+The files may be RabbitMQ's; docs/recovery.md describes what it finds at its next start.
 
-*Emptied*: messages are fetched, acks pending, and acked when they are settled; each batch of acks is synced. A kill
-brings back what was not acked. *Filled*: letters are held until the pump asks what became of them; then they are
-published and synced together, and all of them are safe. They are kept as persistent messages, whatever the property
-delivery_mode says, which stays as it is: nothing that was taken from a source may go with a restart.
+*Emptied*: messages are fetched, acks pending, and acked when they are settled; each batch of acks is synced. After a
+kill, unacked messages are back. *Filled*: letters are held until the pump asks for outcomes; then they are published
+and synced together, and all of them are safe. They are stored as persistent messages whatever the property
+delivery_mode says, which is not changed: a restart must not lose a message taken from a source.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MoveSource:
     @classmethod
     @contextmanager
     def open(cls, path: str, vhost: str | None, names: Sequence[bytes], report: OnFinding) -> Iterator[MoveSource]:
-        """The data directory ``path``, of its vhosts perhaps one only; ``names``: the queues that will be asked for.
+        """Open the data directory ``path``, or only one of its vhosts; ``names``: the queues that will be emptied.
 
         Nothing is opened for writing unless that is possible for all of them.
         """
@@ -91,40 +91,40 @@ class MoveSource:
             raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
         with open_source(path) as source:
             chosen = chosen_vhosts(source, vhost)
-            for each in chosen:
-                _refuse_unwritable(path, each, names)
-            found = [(to_text(each.name), each.path) for each in chosen]
+            for candidate in chosen:
+                _refuse_unwritable(path, candidate, names)
+            places = [(to_text(candidate.name), candidate.path) for candidate in chosen]
         directory = os.path.abspath(path)
         with ExitStack() as opened:
             vhosts = {}
-            for name, place in found:
+            for name, place in places:
                 if str(vhost_path(directory, name)) != place:
                     raise ShovelError(f"{path}: --move wants the node's data directory, which holds msg_stores/vhosts")
                 vhosts[from_text(name)] = opened.enter_context(_opened(directory, name))
             yield cls(path, vhosts, report)
 
     def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
-        found: list[SourceQueue] = []
+        sources: list[SourceQueue] = []
         for vhost_name, vhost in self._vhosts.items():
-            for down in vhost.down.values():
-                raise ShovelError(f"cannot be opened for writing, leave --move away to copy what can be read: {down}")
+            for reason in vhost.down.values():
+                raise ShovelError(f"cannot be opened for writing, leave --move away to copy what can be read: {reason}")
             while vhost.recover_step():
                 continue
             order = sorted(vhost.queues, key=highest_level_first)
             for name, levels in groupby(order, key=lambda queue: split_level(queue)[0]):
                 if not names or name in names:
                     queues = [vhost.queues[level] for level in levels]
-                    found.append(_EmptiedQueue(vhost_name, name, vhost, queues, self._report))
+                    sources.append(_EmptiedQueue(vhost_name, name, vhost, queues, self._report))
         for name in names:
-            if not any(queue.name == name for queue in found):
+            if not any(queue.name == name for queue in sources):
                 raise ShovelError(f"{self._path}: no queue {to_text(name)!r}")
-        return found
+        return sources
 
 
 def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> None:
-    """Raise :class:`ShovelError` where a queue is of a format that is only read.
+    """Raise :class:`ShovelError` if a queue has a read-only format.
 
-    A quorum queue that is not asked for does not matter. A classic one shares the vhost's store.
+    A quorum queue that was not chosen does not matter. A classic queue does: it shares the vhost's store.
     """
     for queue in vhost.queues:
         name, _ = split_level(queue.name)
@@ -152,7 +152,7 @@ class _EmptiedQueue:
 
     def letters(self, limit: int) -> Iterator[Letter | None]:
         for part, level in enumerate(self._levels):
-            count = 8  # until it is known how large they are
+            count = 8  # until their sizes are known
             while fetched := level.fetch_many(min(limit, count)):
                 size = 0
                 for run in fetched:
@@ -165,21 +165,21 @@ class _EmptiedQueue:
                 count = max(1, min(FETCHED_BYTES // size, FETCHED_AT_ONCE))
 
     def _letter(self, term: bytes, expiry_us: int, position: Position) -> Letter | None:
-        """``None`` for what is no message: it stays, as it is pending and never settled."""
+        """Return ``None`` for invalid bytes: they stay, pending and never settled."""
         try:
             return from_term(term, expiry_us, position)
         except MessageError as error:
-            where = to_text(self.name)
-            self._report(Finding("unreadable message", "damage", where, None, f"message {position[1]}: {error}"))
+            queue_name = to_text(self.name)
+            self._report(Finding("unreadable message", "damage", queue_name, None, f"message {position[1]}: {error}"))
             return None
 
     def settle(self, positions: Sequence[Position]) -> None:
         for part, level in enumerate(self._levels):
-            level.ack([seq_id for where, seq_id in positions if where == part])
+            level.ack([seq_id for position_part, seq_id in positions if position_part == part])
         self._home.sync()
 
     def finish(self) -> None:
-        """Acks are synced already; what is still pending comes back when the vhost is closed."""
+        """Acks are synced already; pending messages return to the queue when the vhost is closed."""
 
 
 def _expiries_us(fetched: Fetched) -> list[int]:
@@ -206,10 +206,10 @@ class DirectoryDestination:
     def open(
         cls, path: str, settings: Settings | None = None, *, declares: bool = False
     ) -> Iterator[DirectoryDestination]:
-        """The data directory ``path``; its vhosts are opened, or made, as they are filled.
+        """Open the data directory ``path``; its vhosts are opened, or created, as they are filled.
 
-        ``settings``: other ones than such a directory is treated with. ``declares``: unless it is a RabbitMQ's, it is a
-        node's, and its queues are declared there.
+        ``settings``: replace the default settings of such a directory. ``declares``: declare the queues in the node's
+        definitions, unless the directory is a RabbitMQ's.
         """
         if os.path.exists(path) and not os.path.isdir(path):
             raise StorageError(f"{path}: is a file; messages can be put into a data directory or a broker")
@@ -219,10 +219,10 @@ class DirectoryDestination:
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
         if vhost not in self._vhosts:
             try:
-                said = vhost.decode()
+                vhost_name = vhost.decode()
             except UnicodeDecodeError:
                 raise ShovelError(f"a vhost's name that is not UTF-8 has no directory here: {vhost!r}") from None
-            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, said, self._settings))
+            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, vhost_name, self._settings))
         home = self._vhosts[vhost]
         if self._declares:
             self._declare(to_text(vhost), name)
@@ -231,7 +231,7 @@ class DirectoryDestination:
         return _FilledQueue(home, vhost, queue, lambda letter: _address(letter, source_name, name))
 
     def _declare(self, vhost: str, name: bytes) -> None:
-        """See that a node that opens the directory knows the queue; one that cannot be declared it finds by itself."""
+        """Declare the queue for nodes that open the directory; one that cannot be declared they find on their own."""
         if self._definitions is None:
             files = RealFileSystem()
             lock = files.lock(f"{self._directory}/{LOCK_FILE}", f"process {os.getpid()}")
@@ -293,4 +293,4 @@ class _FilledQueue:
         return Envelope(self._vhost, letter.exchange, self._routing_keys(letter), letter.properties, True)
 
     def close(self) -> None:
-        """What was not asked about is not written: it is still at the source."""
+        """Drop letters whose outcome was not requested: they are still at the source."""

@@ -148,7 +148,7 @@ def content_key(vhost: str, exchange: str, routing_key: str, shared: Shared) -> 
 
 def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
     """Return the arguments of a publish of ``count`` messages that are lists. Raises :class:`MessageError`."""
-    columns = {name: one for name, one in arguments.items() if isinstance(one, list)}
+    columns = {name: argument for name, argument in arguments.items() if isinstance(argument, list)}
     for name, column in columns.items():
         if name in SHARED:
             raise MessageError(f"{name} is one for all messages of a publish")
@@ -192,10 +192,10 @@ def as_bodies(bodies: Iterable[object]) -> list[bytes]:
     """:func:`as_body` for many."""
     if isinstance(bodies, (bytes, bytearray, memoryview, str)) or not isinstance(bodies, Iterable):
         raise MessageError(f"bodies are a list or another iterable of bytes, not {shown(bodies)}")
-    found = list(bodies)
-    if set(map(type, found)) <= {bytes}:
-        return found  # type: ignore[return-value]
-    return [as_body(body) for body in found]
+    payloads = list(bodies)
+    if set(map(type, payloads)) <= {bytes}:
+        return payloads  # type: ignore[return-value]
+    return [as_body(body) for body in payloads]
 
 
 class ReceivedMessage:

@@ -96,25 +96,25 @@ class RecordBatch(LazySequence[R], Generic[R]):
     __slots__ = ("_new", "_read")
 
     def __init__(self, new: NewRecord[R], read: Read) -> None:
-        super().__init__(sum([len(records) for _, found in read for records in found]))
+        super().__init__(sum([len(records) for _, batches in read for records in batches]))
         self._new = new
         self._read = read
 
     def _make(self) -> list[R]:
-        made: list[R] = []
-        for claim, found in self._read:
+        messages: list[R] = []
+        for claim, batches in self._read:
             end = claim.taken.end
-            for records in reversed(found):
+            for records in reversed(batches):
                 records.end, end = end, records.queue_offsets[0]
-            for records in found:
+            for records in batches:
                 rows = range(len(records))
-                made += map(self._new, itertools.repeat(records), rows, records.bodies, itertools.repeat(claim))
-        return made
+                messages += map(self._new, itertools.repeat(records), rows, records.bodies, itertools.repeat(claim))
+        return messages
 
     @property
     def bodies(self) -> list[bytes]:
         """The payloads of all."""
-        return [*itertools.chain.from_iterable(records.bodies for _, found in self._read for records in found)]
+        return [*itertools.chain.from_iterable(records.bodies for _, batches in self._read for records in batches)]
 
 
 class Iteration(Generic[R]):

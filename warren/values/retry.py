@@ -24,7 +24,7 @@ class Retry:
     delay: float | None = None
     """Seconds that it waits the first time; ``None``: what failed 1, 2, 4 … seconds, what is given back none."""
     multiplier: int | None = None
-    """By what the wait grows each time: 1 not at all, 2 it doubles; ``None``: by the first one."""
+    """The factor by which the wait grows each time (1: constant, 2: doubled); ``None``: it grows by the first wait."""
     max_delay: float | None = None
     """The longest wait, in seconds."""
     jitter: float = 0.0
@@ -52,7 +52,7 @@ class Retry:
     @property
     def arguments(self) -> dict[str, Any]:
         """As queue arguments."""
-        found = {
+        arguments = {
             "x-delivery-limit": self.limit,
             "x-delayed-retry-min": _milliseconds(self.delay),
             "x-delayed-retry-multiplier": self.multiplier,
@@ -61,7 +61,7 @@ class Retry:
             "x-dead-letter-exchange": None if self.dead_letters is None else "",
             "x-dead-letter-routing-key": self.dead_letters,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _milliseconds(seconds: float | None) -> int | None:

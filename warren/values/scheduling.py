@@ -1,4 +1,4 @@
-"""Messages that are to come later: what ``delay`` and ``at`` of a publish say, and what such a publish returns."""
+"""Scheduled messages: the arguments ``delay`` and ``at`` of a publish, and the result of such a publish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Schedule(NamedTuple):
     """When messages are due, and by which ids they can be called back."""
 
     properties: dict[str, Any]
-    """Those of the publish, with the ids; without what says when."""
+    """The properties of the publish, with the ids and without ``delay`` and ``at``."""
     due_ms: list[int]
     """Of each: milliseconds since 1970."""
     ids: list[str]
@@ -29,7 +29,7 @@ class Schedule(NamedTuple):
 
     @property
     def encoded_ids(self) -> list[bytes]:
-        return [one.encode("utf-8", "surrogateescape") for one in self.ids]
+        return [message_id.encode("utf-8", "surrogateescape") for message_id in self.ids]
 
 
 class Scheduled(CountDown):
@@ -53,7 +53,7 @@ class Scheduled(CountDown):
 def schedule(
     properties: Mapping[str, Any], count: int, now_ms: int, new_id: Callable[[], str], *, share_id: bool = False
 ) -> Schedule:
-    """What the arguments of a publish of ``count`` messages say. Raises :class:`MessageError`.
+    """Return the schedule for the arguments of a publish of ``count`` messages. Raises :class:`MessageError`.
 
     ``share_id``: messages without an id get one for all of them.
     """
@@ -61,25 +61,25 @@ def schedule(
     delay, at = rest.pop("delay", None), rest.pop("at", None)
     if delay is not None and at is not None:
         raise MessageError("a message comes after a delay or at a time, not both")
-    said, due_of = (delay, _after) if at is None else (at, _at)
-    each = said if isinstance(said, list) else [said]
-    if len(each) != count and isinstance(said, list):
-        raise MessageError(f"{'delay' if at is None else 'at'} of {len(each)} messages, and {count} bodies")
-    due_ms = [now_ms if one is None else due_of(one, now_ms) for one in each]
-    if not isinstance(said, list):
+    requested, due_of = (delay, _after) if at is None else (at, _at)
+    per_message = requested if isinstance(requested, list) else [requested]
+    if len(per_message) != count and isinstance(requested, list):
+        raise MessageError(f"{'delay' if at is None else 'at'} of {len(per_message)} messages, and {count} bodies")
+    due_ms = [now_ms if moment is None else due_of(moment, now_ms) for moment in per_message]
+    if not isinstance(requested, list):
         due_ms *= count
-    given = rest.get("message_id")
-    if given is None:
+    message_id = rest.get("message_id")
+    if message_id is None:
         ids = [new_id()] * count if share_id else [new_id() for _ in range(count)]
-    elif isinstance(given, list):
-        ids = [new_id() if one is None else one for one in given]
+    elif isinstance(message_id, list):
+        ids = [new_id() if entry is None else entry for entry in message_id]
     else:
-        ids = [given] * count
-    if not all(isinstance(one, str) and one for one in ids):
+        ids = [message_id] * count
+    if not all(isinstance(text, str) and text for text in ids):
         raise MessageError("a message_id is a text")
     if share_id or count == 1:
         rest["message_id"] = ids[0] if ids else None
-    elif given is None or isinstance(given, list):
+    elif message_id is None or isinstance(message_id, list):
         rest["message_id"] = ids
     return Schedule(rest, due_ms, ids)
 

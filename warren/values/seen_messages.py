@@ -54,13 +54,13 @@ class _Wanted:
 
     def __str__(self) -> str:
         where = self.such.get("where")
-        said: list[str] = []
+        conditions: list[str] = []
         for name in ("body", "headers"):
             if self.such.get(name) is not None:
-                said.append(f"with {name} {self.such[name]!r}")
+                conditions.append(f"with {name} {self.such[name]!r}")
         if where is not None:
-            said.append(f"where {where if isinstance(where, str) else getattr(where, '__name__', where)}")
-        return " ".join([self.event, *said])
+            conditions.append(f"where {where if isinstance(where, str) else getattr(where, '__name__', where)}")
+        return " ".join([self.event, *conditions])
 
 
 class QueueMessages:
@@ -89,10 +89,10 @@ class QueueMessages:
         """As :meth:`of`; raise ``AssertionError`` with the history if their number is not ``count`` now."""
         __tracebackhide__ = True
         self._settle()
-        found = self._found(wanted := _Wanted(event, such))
-        if len(found) != count:
-            raise AssertionError(self._story(wanted, f"{count}", found))
-        return found
+        messages = self._found(expected := _Wanted(event, such))
+        if len(messages) != count:
+            raise AssertionError(self._story(expected, f"{count}", messages))
+        return messages
 
     def wait_for(
         self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
@@ -102,23 +102,23 @@ class QueueMessages:
         Raises ``AssertionError`` with the history after ``timeout`` seconds.
         """
         __tracebackhide__ = True
-        wanted = _Wanted(event, such)
-        found: list[SeenMessage] = []
+        expected = _Wanted(event, such)
+        messages: list[SeenMessage] = []
 
         def enough() -> bool:
-            found[:] = self._found(wanted)
-            return len(found) >= count
+            messages[:] = self._found(expected)
+            return len(messages) >= count
 
         if not self._log.wait_for(enough, timeout):
-            raise AssertionError(self._story(wanted, f"{count} or more", found, timeout))
-        return found
+            raise AssertionError(self._story(expected, f"{count} or more", messages, timeout))
+        return messages
 
     async def arrived(
         self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
     ) -> list[SeenMessage]:
         """:meth:`wait_for`, for a coroutine: other coroutines of its event loop continue."""
         __tracebackhide__ = True
-        wanted, changed = _Wanted(event, such), asyncio.Event()
+        expected, changed = _Wanted(event, such), asyncio.Event()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
 
@@ -126,22 +126,22 @@ class QueueMessages:
             loop.call_soon_threadsafe(changed.set)
 
         with self._log.listening(tell):
-            while len(found := self._found(wanted)) < count:
+            while len(messages := self._found(expected)) < count:
                 try:
                     await asyncio.wait_for(changed.wait(), max(deadline - loop.time(), 0))
                 except TimeoutError:
-                    raise AssertionError(self._story(wanted, f"{count} or more", found, timeout)) from None
+                    raise AssertionError(self._story(expected, f"{count} or more", messages, timeout)) from None
                 changed.clear()
-        return found
+        return messages
 
-    def _found(self, wanted: _Wanted) -> list[SeenMessage]:
-        return [seen for seen in list(self._of_queue.messages) if wanted.takes(seen)]
+    def _found(self, expected: _Wanted) -> list[SeenMessage]:
+        return [seen for seen in list(self._of_queue.messages) if expected.takes(seen)]
 
-    def _story(self, wanted: _Wanted, count: str, found: list[SeenMessage], timeout_s: float | None = None) -> str:
+    def _story(self, expected: _Wanted, count: str, messages: list[SeenMessage], timeout_s: float | None = None) -> str:
         """Describe what was expected, and what happened instead."""
         within = "" if timeout_s is None else f" within {timeout_s:g} seconds"
-        lines = [f"{self._name}: expected {count} {wanted}{within}, got {len(found)}"]
-        lines += self._lines("headers" in wanted.such)
+        lines = [f"{self._name}: expected {count} {expected}{within}, got {len(messages)}"]
+        lines += self._lines("headers" in expected.such)
         if not self._of_queue.messages:
             others = ", ".join(repr(name) for _, name in self._log.queues()[:10])
             lines.append("  no message ever came here" + (f"; there were some in {others}" if others else ""))

@@ -1,6 +1,6 @@
 """SettingKeywords: the settings as keywords of :func:`warren.open`, for editors and type checkers.
 
-What each means and which values work say :class:`warren.actors.engines.node_settings.NodeSettings`,
+Their meanings and valid values: see :class:`warren.actors.engines.node_settings.NodeSettings`,
 :class:`warren.storage.settings.Settings` and :class:`warren.storage.topic_settings.TopicSettings`, which are the ones
 that check it; a test compares the names.
 """

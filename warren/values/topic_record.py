@@ -102,21 +102,21 @@ def encode_message_properties(
             return b""
         if type(keys) is str:
             return _key_alone(keys)
-    found: dict[str, str] = {}
+    stored: dict[str, str] = {}
     if keys is not None:
-        wanted = [keys] if isinstance(keys, str) else list(keys)
-        if wanted:
-            found[names.KEYS] = " ".join(map(check_key, wanted))
+        key_list = [keys] if isinstance(keys, str) else list(keys)
+        if key_list:
+            stored[names.KEYS] = " ".join(map(check_key, key_list))
     if tag is not None:
-        found[names.TAGS] = tag
+        stored[names.TAGS] = tag
     for name, value in (properties or {}).items():
         if name in _RESERVED:
             raise MessageError(f"the property {name!r} is the store's own")
         if not isinstance(name, str) or not isinstance(value, str):
             raise MessageError(f"the property {name!r:.100} is no text")
-        found[name] = value
+        stored[name] = value
     try:
-        encoded = encode_properties(found)
+        encoded = encode_properties(stored)
     except (WarrenError, UnicodeEncodeError, TypeError) as error:
         raise MessageError(f"no properties of a message: {error}") from None
     if b"\0" in encoded:  # a record with a NUL at its end counts as torn

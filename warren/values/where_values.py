@@ -49,8 +49,8 @@ def as_text(value: Any) -> str | None:
 def moment_of(text: str) -> Moment | None:
     """Parse a time in ISO 8601 form, or a number of seconds."""
     try:
-        found = datetime.fromisoformat(text.strip())
-        return Moment((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+        parsed = datetime.fromisoformat(text.strip())
+        return Moment((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         number = number_of(text)
         return None if number is None else Moment(number)

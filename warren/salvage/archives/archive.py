@@ -47,13 +47,13 @@ _HEADER_TYPES = frozenset(
 )
 _FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.GNUTYPE_SPARSE)
 _BROKEN = (tarfile.TarError, *archive_streams.BROKEN, ValueError, RecursionError)
-"""What the library raises for bytes that it does not like (of headers before headers it goes down one level each)."""
+"""What the library raises for invalid bytes (it recurses for each header that precedes a header)."""
 
 
 class _BoundedHeader(tarfile.TarInfo):
-    """A header that refuses to be read where its extension (read whole into memory) is out of all proportion.
+    """A header that rejects an extension of excessive length, which would be read whole into memory.
 
-    It notes where the archive says that it ends: one that is not compressed may be cut off between two members.
+    It notes the archive's end mark: an archive that is not compressed may be cut off between two members.
     """
 
     @classmethod
@@ -74,7 +74,7 @@ class _BoundedHeader(tarfile.TarInfo):
 
 @attrs.define
 class _Plain:
-    """The archive's bytes. Those that the library reads on its own account, between contents, are limited."""
+    """The archive's bytes. Those that the library reads between the members' contents are limited."""
 
     path: str
     inner: Readable
@@ -178,13 +178,13 @@ def _unpack_tar(
             passed()
     if kind is None and not plain.has_ended:
         raise tarfile.ReadError("unexpected end of data")
-    while chunk := unzipped.read(_COPY_BYTES):  # the checksum stands at the very end; who writes into a pipe goes on
+    while chunk := unzipped.read(_COPY_BYTES):  # the checksum is at the very end, and the writer of a pipe continues
         budget.take_bytes(len(chunk))
 
 
 @contextmanager
 def _seekable(file: IO[bytes], peeked: Peeked, target: str, budget: _Budget) -> Iterator[IO[bytes]]:
-    """The file itself; what comes through a pipe is written to one beside the target first."""
+    """The file itself; a pipe is first copied to a file beside the target."""
     if file.seekable():
         yield file
         return
@@ -217,11 +217,11 @@ def _unpack_zip(file: IO[bytes], target: str, budget: _Budget) -> None:
 
 
 def _place(target: str, name: str, path: str) -> str:
-    """Where a member goes; raises :class:`DataError` for one that would go elsewhere."""
-    said = PurePosixPath(name)
-    if said.is_absolute() or ".." in said.parts or "\0" in name:
+    """The path of a member; raises :class:`DataError` if it would be outside of the target."""
+    member_path = PurePosixPath(name)
+    if member_path.is_absolute() or ".." in member_path.parts or "\0" in name:
         raise DataError(path, None, f"the member '{shortly(name)}' would leave the directory")
-    return os.path.join(target, *said.parts)
+    return os.path.join(target, *member_path.parts)
 
 
 def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: str, budget: _Budget) -> None:
@@ -245,7 +245,7 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: st
 
 
 def _pieces(member: tarfile.TarInfo, path: str) -> list[tuple[int, int]]:
-    """What of the member is no hole: where in the file, and how many bytes; in the archive they lie side by side."""
+    """The member's pieces between holes, as (offset in the file, bytes); in the archive they are contiguous."""
     pieces: Any = member.sparse
     if pieces is None:
         return [(0, member.size)]
@@ -274,7 +274,7 @@ def _copy(source: Readable, sink: IO[bytes], start: int, size: int, budget: _Bud
 
 
 def _modified_ns(member: tarfile.TarInfo) -> int:
-    """When the member was last changed; the number in its header has lost what the header's text still says."""
+    """When the member was last changed; the header's text has more digits than its number."""
     seconds = float(member.mtime)
     if not math.isfinite(seconds) or not 0 <= seconds < _LATEST_S:
         return 0

@@ -1,7 +1,7 @@
-"""The bytes of an archive, decompressed as they are read: what kind it is says how it begins.
+"""The bytes of an archive, decompressed as they are read. Its first bytes tell its kind.
 
-No more comes out at a time than was asked for, about, and no decompressor takes more memory than :data:`MEMORY_BYTES`,
-whatever the archive says of itself. A stream that ends early is an :class:`EOFError`, as :mod:`gzip` has it.
+A read returns about as many bytes as were asked for, and no decompressor takes more memory than :data:`MEMORY_BYTES`,
+whatever the archive claims. A stream that ends early is an :class:`EOFError`, as :mod:`gzip` has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS: Final = {
     b"PK\5\6": ZIP,
 }
 BROKEN: Final = (EOFError, zlib.error, lzma.LZMAError)
-"""What is raised for bytes that are not what they should be; and :class:`OSError`, without a number."""
+"""What is raised for invalid bytes; and :class:`OSError` without an errno."""
 
 
 class Readable(Protocol):
@@ -52,7 +52,7 @@ class Decompressor(Protocol):
 
 
 def kind_of(head: bytes) -> str | None:
-    """What an archive is whose first bytes these are; ``None``: none that is compressed."""
+    """The kind of the archive that begins with ``head``; ``None`` if it is not compressed."""
     return next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
 
 
@@ -78,7 +78,7 @@ class Peeked:
 
 
 def plain_of(source: Readable, kind: str | None, path: str) -> Readable:
-    """The bytes of an archive of that kind; raises :class:`DataError` where something is missing that reads it."""
+    """The bytes of an archive of that kind; raises :class:`DataError` if a package that reads it is missing."""
     match kind:
         case "tar.gz":
             return _Plain(source, _Gzip, _READ_BYTES)
@@ -93,7 +93,7 @@ def plain_of(source: Readable, kind: str | None, path: str) -> Readable:
 
 
 class _Gzip:
-    """zlib's decompressor with what the others have."""
+    """zlib's decompressor with the attributes of the others."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -153,7 +153,7 @@ class _Plain:
 
 
 def _zstd(path: str) -> Callable[[], Any]:
-    """What makes a decompressor: it is the package zstandard's."""
+    """A function that makes a decompressor of the package zstandard."""
     try:
         import zstandard  # noqa: PLC0415 - few archives are such
     except ImportError:
@@ -161,7 +161,7 @@ def _zstd(path: str) -> Callable[[], Any]:
         raise DataError(path, None, reason) from None
 
     class Decompressor:
-        """zstandard's with what the others have."""
+        """zstandard's with the attributes of the others."""
 
         def __init__(self) -> None:
             self._inner = zstandard.ZstdDecompressor(max_window_size=MEMORY_BYTES).decompressobj()

@@ -12,14 +12,14 @@ from contextlib import closing
 from typing import IO, Final
 
 BROKEN: Final = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, struct.error, ValueError)
-"""What the library raises for bytes that it does not like; RuntimeError: one that is encrypted."""
+"""What the library raises for invalid bytes; RuntimeError: for an encrypted member."""
 
 _UNIX, _FILE_FORMAT_BITS = 3, 16
 _EXTENDED_TIME: Final = 0x5455
 
 
 class ZipMember:
-    """One of them."""
+    """A member of an archive."""
 
     def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         self._archive, self._info = archive, info
@@ -41,7 +41,7 @@ class ZipMember:
 
 
 def members_of(file: IO[bytes]) -> Iterator[ZipMember]:
-    """In the order of the directory at its end. Raises one of :data:`BROKEN` for a member without a name."""
+    """The members in the order of the directory at its end. Raises one of :data:`BROKEN` for a nameless one."""
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if not info.filename:

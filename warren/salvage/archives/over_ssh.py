@@ -2,8 +2,8 @@
 
     ssh -p port -- user@host tar -C /path -cf - .
 
-and nothing else. There is no shell on this side; for the one on the other side the path is quoted. What ssh asks for (a
-password, whether a host is known) it asks on the terminal.
+and nothing else. There is no local shell; the path is quoted for the remote one. ssh asks on the terminal for passwords
+and whether a host is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KILLED_AFTER_S: Final = 10.0
 
 @attrs.frozen
 class RemoteDirectory:
-    """A directory that ssh leads to."""
+    """A directory on another machine."""
 
     host: str
     path: str
@@ -38,36 +38,36 @@ class RemoteDirectory:
 
     @classmethod
     def of(cls, url: str) -> RemoteDirectory:
-        """Raises :class:`StorageError` for what is no such URL."""
-        wants = "wants ssh://user@host:port/absolute/path"
+        """Raises :class:`StorageError` for any other URL."""
+        usage = "wants ssh://user@host:port/absolute/path"
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
         except ValueError:
-            raise StorageError(f"{url}: {wants}") from None
+            raise StorageError(f"{url}: {usage}") from None
         if parts.password is not None:
             raise StorageError(f"{SCHEME}…: a password has no place in a URL; ssh asks for it")
         user, path = None if parts.username is None else unquote(parts.username), unquote(parts.path)
         good = _NAME.fullmatch(host) and (user is None or _USER.fullmatch(user)) and not parts.query + parts.fragment
         if not good or path in ("", "/") or "\0" in path:
-            raise StorageError(f"{url}: {wants}")
+            raise StorageError(f"{url}: {usage}")
         return cls(host, path, user, port)
 
     def command(self) -> list[str]:
-        """What brings it here."""
+        """The command that writes it to stdout."""
         port = [] if self.port is None else ["-p", str(self.port)]
-        whom = self.host if self.user is None else f"{self.user}@{self.host}"
-        return ["ssh", *port, "--", whom, f"tar -C {shlex.quote(self.path)} -cf - ."]
+        destination = self.host if self.user is None else f"{self.user}@{self.host}"
+        return ["ssh", *port, "--", destination, f"tar -C {shlex.quote(self.path)} -cf - ."]
 
 
 @contextmanager
 def streamed(url: str) -> Iterator[IO[bytes]]:
-    """The tar of a directory, for as long as it is read. Raises :class:`StorageError` where ssh or tar fails."""
+    """The tar of a directory, for as long as it is read. Raises :class:`StorageError` if ssh or tar fails."""
     command = RemoteDirectory.of(url).command()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         try:
             process = subprocess.Popen(  # nosec B603 # names are checked, and no option: see command()
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr
             )
         except OSError as error:
             raise StorageError(f"{url}: ssh cannot be run: {error.strerror or error}") from error
@@ -79,13 +79,13 @@ def streamed(url: str) -> Iterator[IO[bytes]]:
             code = process.wait()
         except BaseException as error:
             code = _ended(process)
-            if isinstance(error, Exception) and code:  # then that is why
-                raise _failed(url, code, said) from error
+            if isinstance(error, Exception) and code:  # then that is the cause
+                raise _failed(url, code, stderr) from error
             raise
         finally:
             _ended(process)
         if code:
-            raise _failed(url, code, said)
+            raise _failed(url, code, stderr)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
@@ -99,8 +99,8 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def _failed(url: str, code: int, said: IO[bytes]) -> StorageError:
-    said.seek(0)
-    lines = said.read(1 << 16).decode("utf-8", "replace").split("\n")
+def _failed(url: str, code: int, stderr: IO[bytes]) -> StorageError:
+    stderr.seek(0)
+    lines = stderr.read(1 << 16).decode("utf-8", "replace").split("\n")
     reason = next((line.strip() for line in lines if line.strip()), f"ssh ended with {code}")
     return StorageError(f"{url}: {reason}")

@@ -22,7 +22,7 @@ class Bodies:
             self._write(body)
 
     def orphan(self, orphan: Orphan) -> None:
-        """A stored message that no entry of a queue tells of."""
+        """A stored message that no entry of a queue refers to."""
         self._write(orphan.body)
 
     def record(self, position: int, record: Record) -> None:
@@ -30,7 +30,7 @@ class Bodies:
         self._write(record.body)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 def body_lines(write: Callable[[bytes], object]) -> Bodies:
@@ -39,7 +39,7 @@ def body_lines(write: Callable[[bytes], object]) -> Bodies:
 
 
 def body_files(directory: str) -> Bodies:
-    """Each body in a file of its own, called by its number: ``00000001``, ``00000002``, …"""
+    """Each body in a file of its own, named by its number: ``00000001``, ``00000002``, …"""
     number = 0
 
     def write(body: Body) -> None:

@@ -1,8 +1,8 @@
-"""A classic queue's directory in the middle of a change from one version to the other, which a crash cut short.
+"""A classic queue's directory whose conversion between versions 1 and 2 was interrupted by a crash.
 
-Either change publishes each message of the old index into the new one, at the same position, before it deletes the old
-one's files: segment by segment. So a message may be in both, and each may have what the other lacks. ``.qi`` takes
-precedence; ``.idx`` and journal *add* what it lacks. Bodies stay in the vhost's store.
+A conversion goes segment by segment: it publishes each message of the old index into the new one, at the same position,
+and then deletes the old files. So a message may be in both, and each index may have messages that the other lacks.
+``.qi`` takes precedence; ``.idx`` and journal *add* the messages that it lacks. Bodies stay in the vhost's store.
 
 The directory is read as a whole, because the two versions have segments of different sizes. Memory is that of one
 segment of each, and of the positions' numbers.
@@ -39,17 +39,17 @@ from warren.salvage.queue_directory import (
 from warren.salvage.queue_reader import messages_of
 
 DAMAGED_COPY: Final = "damaged copy"
-"""Kind of a finding: of a message that ``.qi`` cannot give, and the old index can."""
+"""Kind of a finding: a message that cannot be read through ``.qi``, but through the old index."""
 
 _NONE: Final = np.empty(0, np.int64)
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicConvertingDirectory(ClassicDirectory):
-    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
+    """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
     segment_entry_count: int
-    """Of version 1."""
+    """Entries in a segment of version 1."""
 
     @property
     def kind(self) -> str:
@@ -57,7 +57,7 @@ class ClassicConvertingDirectory(ClassicDirectory):
 
     @property
     def v1(self) -> ClassicV1Directory:
-        """What is left of the index of version 1, by itself."""
+        """The rest of the index of version 1, by itself."""
         return ClassicV1Directory(
             files=self.files,
             path=self.path,
@@ -70,7 +70,7 @@ class ClassicConvertingDirectory(ClassicDirectory):
 
     @property
     def v2(self) -> ClassicV2Directory:
-        """What there is of version 2, by itself."""
+        """The index of version 2, by itself."""
         return ClassicV2Directory(
             files=self.files,
             path=self.path,
@@ -103,7 +103,7 @@ class ClassicConvertingDirectory(ClassicDirectory):
             yield from map(itemgetter(1), heapq.merge(of_v2, of_v1, key=itemgetter(0)))
 
     def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
-        """Those of the new index, then those of the old one."""
+        """The segments of the new index, then those of the old one."""
         if only is None or only:
             added = self._added()
             for new in self.v2.segment_columns(stored=stored):
@@ -112,20 +112,20 @@ class ClassicConvertingDirectory(ClassicDirectory):
                 yield attrs.evolve(old, restored=np.isin(old.seq_ids, added))
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        found: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
+        by_version: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
         queues: tuple[ClassicDirectory, ClassicDirectory] = self.v2, self.v1
-        for columns, queue in zip(found, queues, strict=True):
-            for one in queue.index_columns() if only is None or only else ():
-                if not isinstance(one, Finding):
-                    columns.append(one)
-                elif not _is_of_other_version(one) and one.kind != CHANGED:
-                    yield one
-        new, old = found
-        live = np.concatenate([_NONE, *(one.seq_ids[~one.acked] for one in new)])
-        old = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, live))) for one in old]
-        told = np.concatenate([_NONE, *(one.seq_ids for one in old)])
-        new = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, told))) for one in new]
-        yield from _in_order([one for one in new + old if len(one)])
+        for segments, queue in zip(by_version, queues, strict=True):
+            for columns in queue.index_columns() if only is None or only else ():
+                if not isinstance(columns, Finding):
+                    segments.append(columns)
+                elif not _is_of_other_version(columns) and columns.kind != CHANGED:
+                    yield columns
+        new, old = by_version
+        live = np.concatenate([_NONE, *(columns.seq_ids[~columns.acked] for columns in new)])
+        old = [columns.rows(np.flatnonzero(~np.isin(columns.seq_ids, live))) for columns in old]
+        old_seq_ids = np.concatenate([_NONE, *(columns.seq_ids for columns in old)])
+        new = [columns.rows(np.flatnonzero(~np.isin(columns.seq_ids, old_seq_ids))) for columns in new]
+        yield from _in_order([columns for columns in new + old if len(columns)])
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         yield from self.v2.references(persistent=persistent)
@@ -141,13 +141,13 @@ class ClassicConvertingDirectory(ClassicDirectory):
         detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"
         yield Finding("leftover conversion", "leftover", self.path, None, detail)
         for queue in (self._v2_alone, self._v1_alone):
-            for found in queue.own_findings():
-                if not (isinstance(found, Finding) and _is_of_other_version(found)):
-                    yield found
+            for finding in queue.own_findings():
+                if not (isinstance(finding, Finding) and _is_of_other_version(finding)):
+                    yield finding
 
     @property
     def _v1_alone(self) -> ClassicV1Directory:
-        """Without terms: a clean stop counts messages once, and it is one index that it counts."""
+        """Without terms: a clean stop counts the messages of one index only."""
         return attrs.evolve(self.v1, terms=None)
 
     @property
@@ -157,66 +157,66 @@ class ClassicConvertingDirectory(ClassicDirectory):
     # ── the two together ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _added(self) -> Ints:
-        """The positions, ascending, of live messages of the old index that the new one cannot give."""
+        """The positions, ascending, of live messages of the old index that cannot be read through the new one."""
         old = np.concatenate([_NONE, *(columns.seq_ids[columns.ready] for columns in self.v1.segment_columns())])
         v2 = self.v2
         for columns in v2.segment_columns():
             common = columns.rows(v2.had(columns))
             common = common.rows(np.flatnonzero(np.isin(common.seq_ids, old)))
             here = common.rows(np.flatnonzero(~common.stored))
-            is_good = [isinstance(found, bytes) for found in here.segment.read_each(here)]
+            is_good = [isinstance(message, bytes) for message in here.segment.read_each(here)]
             good = np.concatenate([common.seq_ids[common.stored], here.seq_ids[np.array(is_good, np.bool_)]])
             old = np.setdiff1d(old, good, assume_unique=True)
         return np.sort(old)
 
     def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
-        """What the new index gives. What the old one adds is damaged here, and not missing."""
-        replaced, at = set(added.tolist()), 0
-        for one in classic_v2_findings.walk(self._v2_alone):
-            if isinstance(one, Finding):
-                if one.severity == "damage":
-                    yield at, one
+        """The messages of the new index. One that the old index adds is a damaged copy here, not a missing message."""
+        replaced, seq_id = set(added.tolist()), 0
+        for segment in classic_v2_findings.walk(self._v2_alone):
+            if isinstance(segment, Finding):
+                if segment.severity == "damage":
+                    yield seq_id, segment
                 continue
-            at = one.first_seq_id
-            columns = self.v2.columns_of(one)
-            wanted = columns.restored & (columns.live | include_acked)
-            for at, found in messages_of(columns.rows(np.flatnonzero(wanted)), self.bodies):
-                if at not in replaced:
-                    yield at, found
-                elif isinstance(found, Finding):
-                    yield at, attrs.evolve(found, kind=DAMAGED_COPY)
+            seq_id = segment.first_seq_id
+            columns = self.v2.columns_of(segment)
+            selected = columns.restored & (columns.live | include_acked)
+            for seq_id, message in messages_of(columns.rows(np.flatnonzero(selected)), self.bodies):
+                if seq_id not in replaced:
+                    yield seq_id, message
+                elif isinstance(message, Finding):
+                    yield seq_id, attrs.evolve(message, kind=DAMAGED_COPY)
 
     def _of_v1(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
-        """What the old index adds; a finding comes after the message before it."""
-        at = 0
-        told = self._told_by_v2() if include_acked else _NONE
-        for one in classic_v1_findings.walk(self._v1_alone):
-            if isinstance(one, Finding):
-                if one.severity == "damage":
-                    yield at, one
+        """The messages that the old index adds; a finding comes after the message that precedes it."""
+        seq_id = 0
+        v2_seq_ids = self._told_by_v2() if include_acked else _NONE
+        for positions in classic_v1_findings.walk(self._v1_alone):
+            if isinstance(positions, Finding):
+                if positions.severity == "damage":
+                    yield seq_id, positions
                 continue
-            at = one.first_seq_id
-            columns = self.v1.columns_of(one)
-            wanted = np.isin(columns.seq_ids, added)
+            seq_id = positions.first_seq_id
+            columns = self.v1.columns_of(positions)
+            selected = np.isin(columns.seq_ids, added)
             if include_acked:
-                wanted |= columns.acked & columns.restored & ~np.isin(columns.seq_ids, told)
-            for _, found in messages_of(columns.rows(np.flatnonzero(wanted)), self.bodies):
-                at = found.seq_id if isinstance(found, StoredMessage) else at
-                yield at, found
+                selected |= columns.acked & columns.restored & ~np.isin(columns.seq_ids, v2_seq_ids)
+            for _, message in messages_of(columns.rows(np.flatnonzero(selected)), self.bodies):
+                seq_id = message.seq_id if isinstance(message, StoredMessage) else seq_id
+                yield seq_id, message
 
     def _told_by_v2(self) -> Ints:
         """The positions that the new index has entries for."""
         return np.concatenate([_NONE, *(columns.seq_ids for columns in self.v2.segment_columns())])
 
 
-def _is_of_other_version(found: Finding) -> bool:
+def _is_of_other_version(finding: Finding) -> bool:
     """Whether it reports a file of the other version's index."""
-    name = found.path.rpartition("/")[2]
-    return found.kind == "leftover file" and (disk.is_of_v1(name) or disk.is_of_v2(name))
+    name = finding.path.rpartition("/")[2]
+    return finding.kind == "leftover file" and (disk.is_of_v1(name) or disk.is_of_v2(name))
 
 
 def _in_order(parts: list[SegmentColumns]) -> Iterator[SegmentColumns]:
-    """Cut where another part goes on, and each piece in its turn."""
+    """Cut each part where another one continues, and yield the pieces in the order of their positions."""
     ends = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
     seq_ids = np.concatenate([_NONE, *(part.seq_ids for part in parts)])
     part_of, row_of = np.concatenate([_NONE, *ends]), np.concatenate([_NONE, *map(_row_numbers, parts)])

@@ -1,4 +1,4 @@
-"""What the directories of classic queues have in common, whichever the version of their index.
+"""What the directories of classic queues have in common, whatever the version of their index.
 
 A restarted broker delivers a queue's persistent messages that are not acked in the order of their seq_ids; after a
 clean stop, which leaves terms, only those below ``next_seq_id``. Those below ``next_deliver_seq_id`` were delivered
@@ -21,14 +21,14 @@ from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 CHANGED: Final = "changed since the clean stop"
-"""Kind of a finding: what is there is not what the clean stop counted."""
+"""Kind of a finding: the files do not match the counts of the clean stop."""
 UNCOUNTED: Final = "leftover without counts"
-"""Kind of a finding: a file that is missing or empty if nothing of it is needed, or if it is lost. Nothing tells."""
+"""Kind of a finding: a file is missing or empty; it is either not needed or lost, and no count tells which."""
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicDirectory(QueueDirectory):
-    """A format brings the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
+    """Each version implements the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
     files: ReadOnlyFileSystem
     path: str
@@ -38,7 +38,7 @@ class ClassicDirectory(QueueDirectory):
     bodies: BodySource
     """The vhost's persistent store."""
     is_converting: bool = False
-    """Whether it is half of a directory that is changed from one version to the other."""
+    """Whether it is half of a directory whose conversion was interrupted."""
 
     def deliveries(
         self, only: range | None, *, include_acked: bool
@@ -55,7 +55,7 @@ class ClassicDirectory(QueueDirectory):
         return seq_ids < self.terms.next_seq_id
 
     def redelivered(self, seq_ids: Ints) -> Bools:
-        """Which were delivered before, as far as one can know."""
+        """Which were delivered before, as far as the terms tell."""
         below_seq_id = None
         if self.terms is not None:
             terms = self.terms
@@ -70,18 +70,18 @@ class ClassicDirectory(QueueDirectory):
         only: range | None,
         words: tuple[Callable[[int], str], str],
     ) -> Iterator[Finding]:
-        """What a clean stop said, against what is there: a file that is gone shows in nothing else.
+        """Compare the counts of a clean stop with the files; nothing else reveals a missing file.
 
-        ``said``, ``live``: messages by segment; ``words``: what its file is called, and what is counted in it.
+        ``said``, ``live``: messages by segment; ``words``: a function that names a segment's file, and a noun.
         """
         if self.terms is None:
             return
         file_name, noun = words
-        wanted = (said.keys() | live.keys()) if only is None else filter(only.__contains__, said.keys() | live.keys())
-        for number in sorted(wanted):
-            then, now = said.get(number, 0), live.get(number, 0)
-            if then != now:
-                detail = f"{then} {noun} at the clean stop, {now} now"
+        numbers = (said.keys() | live.keys()) if only is None else filter(only.__contains__, said.keys() | live.keys())
+        for number in sorted(numbers):
+            counted, current = said.get(number, 0), live.get(number, 0)
+            if counted != current:
+                detail = f"{counted} {noun} at the clean stop, {current} now"
                 yield Finding(CHANGED, "damage", below(self.path, file_name(number)), None, detail)
         if only is None and self.terms.persistent_count not in (None, persistent_live):
             detail = f"{self.terms.persistent_count} persistent messages at the clean stop, {persistent_live} now"
@@ -89,8 +89,8 @@ class ClassicDirectory(QueueDirectory):
 
     @property
     def is_counted(self) -> bool:
-        """Whether something else tells of messages whose index files are missing: the terms of a clean stop, or the
-        index of the other version."""
+        """Whether messages whose index files are missing are known from elsewhere: from the terms of a clean stop, or
+        from the index of the other version."""
         return self.terms is not None or self.is_converting
 
     def missing_segments(
@@ -98,7 +98,7 @@ class ClassicDirectory(QueueDirectory):
     ) -> Iterator[Finding]:
         """Segments that have no file after a crash: a broker deletes those whose messages are all acked.
 
-        ``present``: those that have one, or need none; ``is_full``: the last of them has no room left.
+        ``present``: segments that have a file, or need none; ``is_full``: whether the last of them is full.
         """
         if self.is_counted:
             return

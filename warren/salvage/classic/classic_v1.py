@@ -21,7 +21,7 @@ KIND: Final = "rabbitmq-classic-v1"
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV1Directory(ClassicV1Index):
-    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
+    """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
     @property
     def kind(self) -> str:
@@ -66,10 +66,10 @@ class ClassicV1Directory(ClassicV1Index):
         return Extent(pieces, self.files.size(journal) if self.files.exists(journal) else 0, self.segment_entry_count)
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        for one in classic_v1_findings.walk(self, only):
-            if isinstance(one, Finding):
-                yield one
-            elif len(columns := self.columns_of(one)):
+        for positions in classic_v1_findings.walk(self, only):
+            if isinstance(positions, Finding):
+                yield positions
+            elif len(columns := self.columns_of(positions)):
                 yield columns
 
     def own_findings(self) -> Iterator[Finding | Reference]:

@@ -7,8 +7,8 @@ that a sound directory does not have is *damage*.
 In a durable queue every record's persistent bit equals its message's; in another queue all records say transient. A
 directory with any persistent record is a durable queue's.
 
-What bears on which messages come is found by one walk (:func:`walk`), which everything that reads the directory goes
-along: what verify says of the index, export says, too. Verify alone compares every message with its record.
+One walk (:func:`walk`) finds everything that decides which messages are delivered. All readers of the directory use it,
+so export reports the same about the index as verify. Only verify compares every message with its record.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ def walk(queue: ClassicV1Index, only: range | None = None) -> Iterator[Positions
             is_full = len(positions.facts) == queue.segment_entry_count
         yield from _journal_without_segment(journal, set(unacked), queue.segment_entry_count, only)
         words = disk.segment_name, "unacked messages"
-        said = {} if queue.terms is None else dict(queue.terms.segments)
-        yield from queue.changed(said, unacked, persistent_unacked, only, words)
+        counts = {} if queue.terms is None else dict(queue.terms.segments)
+        yield from queue.changed(counts, unacked, persistent_unacked, only, words)
         if only is None:
             yield from queue.missing_segments(queue.segment_files() | needless, is_full, disk.segment_name)
 
 
 def of_directory(queue: ClassicV1Index) -> Iterator[Finding | Reference]:
-    """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
+    """All findings about a queue's directory from its own files, and its references to the store."""
     is_durable: bool | None = None
-    for one in walk(queue):
-        if isinstance(one, Finding):
-            yield one
+    for positions in walk(queue):
+        if isinstance(positions, Finding):
+            yield positions
             continue
         if is_durable is None:
-            is_durable = bool(one.journal.columns.publish_persistent.any())
-        is_durable = is_durable or bool(one.file.columns.publish_persistent.any())
-        columns = queue.columns_of(one)
+            is_durable = bool(positions.journal.columns.publish_persistent.any())
+        is_durable = is_durable or bool(positions.file.columns.publish_persistent.any())
+        columns = queue.columns_of(positions)
         yield from compared(columns.rows(np.flatnonzero(columns.embedded | columns.live)), is_durable=is_durable)
 
 
@@ -95,7 +95,7 @@ def _strange_files(queue: ClassicV1Index) -> Iterator[Finding]:
 
 
 def _impossible_segments(queue: ClassicV1Index) -> Iterator[Finding]:
-    """Files that may hold messages, and whose names say no place of theirs in the queue."""
+    """Files that may hold messages, but whose names are not valid segment numbers."""
     for name in queue.files.list(queue.path):
         if disk.has_impossible_number(name):
             detail = "no segment has such a number; renamed, its messages can be read"
@@ -112,23 +112,25 @@ def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
     yield from _gaps(file)
-    behind = file.size - columns.end
+    rest_bytes = file.size - columns.end
     if ends_in_zeros(file):
-        yield _leftover("leftover zeros", file, columns.end, f"{behind} zero bytes, as a dirty shutdown may leave them")
+        yield _leftover(
+            "leftover zeros", file, columns.end, f"{rest_bytes} zero bytes, as a dirty shutdown may leave them"
+        )
     elif columns.reason == "zeros":
         yield _damage(
-            "bytes behind zeros", file, columns.end, f"a record of zeros ends the journal, {behind} bytes early"
+            "bytes behind zeros", file, columns.end, f"a record of zeros ends the journal, {rest_bytes} bytes early"
         )
-    elif behind:
-        yield _damage("torn record", file, columns.end, f"{behind} bytes that hold no whole record")
-    for what, numbers in (("deliver", columns.delivers), ("ack", columns.acks)):
+    elif rest_bytes:
+        yield _damage("torn record", file, columns.end, f"{rest_bytes} bytes that hold no whole record")
+    for kind, numbers in (("deliver", columns.delivers), ("ack", columns.acks)):
         seq_ids, counts = np.unique(numbers, return_counts=True)
         for seq_id, count in zip(seq_ids[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-            yield _damage("too many records", file, None, f"{count} {what} records of seq_id {seq_id}")
+            yield _damage("too many records", file, None, f"{count} {kind} records of seq_id {seq_id}")
 
 
 def _empty_or_missing_journal(queue: ClassicV1Index, journal: QueueIndexFile) -> Iterator[Finding]:
-    """A broker makes the journal with a queue's first message, and empties it when all of it is in segments."""
+    """A broker creates the journal with a queue's first message, and empties it when all of it is in segments."""
     if not journal.exists and queue.segment_files() and not queue.is_converting:
         yield _damage("missing journal", journal, None, "messages and acks that are not in the segments are lost")
     elif not journal.size and not journal.problem and not queue.is_counted:
@@ -163,39 +165,45 @@ def _gaps(file: QueueIndexFile) -> Iterator[Finding]:
 
 
 def _journal_against_segment(positions: Positions) -> Iterator[Finding]:
-    """What the journal says of positions of a segment that it publishes to, or that has a file."""
-    file, known, said = positions.journal, positions.in_file.facts, positions.in_journal.facts
+    """Compare the journal with a segment that it publishes to, or that has a file."""
+    file, in_file, in_journal = positions.journal, positions.in_file.facts, positions.in_journal.facts
     for finding in positions.journal_findings:
         yield _damage(finding.kind, file, finding.offset, finding.detail)
 
-    left = MINUS[said, known]
-    impossible = (left == IMPOSSIBLE) | (PLUS[known, np.where(left == IMPOSSIBLE, 0, left)] == IMPOSSIBLE)
+    left = MINUS[in_journal, in_file]
+    impossible = (left == IMPOSSIBLE) | (PLUS[in_file, np.where(left == IMPOSSIBLE, 0, left)] == IMPOSSIBLE)
     for rel_seq in np.flatnonzero(impossible).tolist():
-        facts = f"{_words(said[rel_seq])} here, {_words(known[rel_seq])} in its segment"
+        facts = f"{_words(in_journal[rel_seq])} here, {_words(in_file[rel_seq])} in its segment"
         detail = f"seq_id {positions.first_seq_id + rel_seq}: {facts}"
         yield _damage("contradicting records", file, _publish_at(positions, rel_seq), detail)
 
-    nowhere = (said != NOTHING) & ((said | known) & PUBLISHED == 0) & ~impossible
-    lost = nowhere if positions.file.exists else nowhere & (said & ACKED == 0)
+    unpublished = (in_journal != NOTHING) & ((in_journal | in_file) & PUBLISHED == 0) & ~impossible
+    lost = unpublished if positions.file.exists else unpublished & (in_journal & ACKED == 0)
     for rel_seq in np.flatnonzero(lost).tolist():
         yield _damage(
-            "entry without publish", file, None, _without_publish(positions.first_seq_id + rel_seq, said[rel_seq])
+            "entry without publish", file, None, _without_publish(positions.first_seq_id + rel_seq, in_journal[rel_seq])
         )
     yield from _repeated(
-        "leftover acks", positions, np.flatnonzero(nowhere & ~lost), "of messages that are gone already"
+        "leftover acks", positions, np.flatnonzero(unpublished & ~lost), "of messages that are gone already"
     )
 
-    twice = np.flatnonzero((said & known & PUBLISHED != 0) & ~impossible)
+    twice = np.flatnonzero((in_journal & in_file & PUBLISHED != 0) & ~impossible)
     if len(twice):
-        here = file.bodies(positions.in_journal.body_at[twice])
-        there = positions.file.bodies(positions.in_file.body_at[twice])
-        differ = here != there
+        journal_bodies = file.bodies(positions.in_journal.body_at[twice])
+        segment_bodies = positions.file.bodies(positions.in_file.body_at[twice])
+        differ = journal_bodies != segment_bodies
         for rel_seq in twice[differ].tolist():
             detail = f"seq_id {positions.first_seq_id + rel_seq}: another message than in its segment"
             yield _damage("double publish", file, _publish_at(positions, rel_seq), detail)
         yield from _repeated("leftover publish", positions, twice[~differ], "that the segment has already")
-    heard = (said & PUBLISHED == 0) & (said != NOTHING) & (known & PUBLISHED != 0) & (left != said) & ~impossible
-    yield from _repeated("leftover acks", positions, np.flatnonzero(heard), "that the segment has already")
+    repeated = (
+        (in_journal & PUBLISHED == 0)
+        & (in_journal != NOTHING)
+        & (in_file & PUBLISHED != 0)
+        & (left != in_journal)
+        & ~impossible
+    )
+    yield from _repeated("leftover acks", positions, np.flatnonzero(repeated), "that the segment has already")
 
 
 def _repeated(kind: str, positions: Positions, rel_seqs: Ints, detail: str) -> Iterator[Finding]:
@@ -213,7 +221,7 @@ def _journal_without_segment(
     delivers, acks = journal.outside(visited)
     if only is not None:
         low, high = only.start * segment_entry_count, min(only.stop * segment_entry_count, _MAX_SEQ_ID)
-        delivers, acks = (of[(of >= low) & (of < high)] for of in (delivers, acks))
+        delivers, acks = (seq_ids[(seq_ids >= low) & (seq_ids < high)] for seq_ids in (delivers, acks))
     for seq_id in np.setdiff1d(delivers, acks).tolist():
         yield _damage("entry without publish", journal.file, None, _without_publish(seq_id, DELIVERED))
     if len(acks):

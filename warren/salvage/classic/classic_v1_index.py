@@ -24,7 +24,7 @@ from warren.salvage.read_only import below
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV1Index(ClassicDirectory):
-    """What reads it. Findings come with :class:`~warren.salvage.classic.classic_v1.ClassicV1Directory`."""
+    """Reads the index; :class:`~warren.salvage.classic.classic_v1.ClassicV1Directory` adds the findings."""
 
     segment_entry_count: int
 
@@ -51,7 +51,7 @@ class ClassicV1Index(ClassicDirectory):
                 file.close()
 
     def segment_files(self) -> set[int]:
-        """The numbers of the segment files there are."""
+        """The numbers of the existing segment files."""
         numbers = ((name, disk.segment_number(name)) for name in self.files.list(self.path))
         return {number for name, number in numbers if number is not None and disk.segment_name(number) == name}
 
@@ -61,9 +61,9 @@ class ClassicV1Index(ClassicDirectory):
                 yield self.columns_of(positions, stored=stored)
 
     def columns_of(self, positions: Positions, *, stored: bool = False) -> SegmentColumns:
-        """A row for each position that has a publish (``stored``: and no message), of a segment that is open."""
-        known = (positions.facts & PUBLISHED != 0) | positions.published_in_journal
-        rel_seqs = np.flatnonzero(known & (positions.embedded_sizes == 0) if stored else known)
+        """A row for each position of an open segment that has a publish; ``stored``: only if no message is embedded."""
+        has_publish = (positions.facts & PUBLISHED != 0) | positions.published_in_journal
+        rel_seqs = np.flatnonzero(has_publish & (positions.embedded_sizes == 0) if stored else has_publish)
         bodies, facts = positions.bodies(rel_seqs), positions.facts[rel_seqs]
         from_file, offsets = positions.from_file[rel_seqs], positions.record_offsets(rel_seqs)
         seq_ids, persistent = positions.first_seq_id + rel_seqs, positions.persistent[rel_seqs]
@@ -74,7 +74,7 @@ class ClassicV1Index(ClassicDirectory):
             msg_ids=np.ascontiguousarray(bodies["msg_id"]).view(np.uint8).reshape(len(rel_seqs), MSG_ID_BYTES),
             has_msg_id=np.ones(len(rel_seqs), np.bool_),
             persistent=persistent,
-            delivered=(facts & DELIVERED != 0) | (facts == NOTHING),  # else gone within the journal
+            delivered=(facts & DELIVERED != 0) | (facts == NOTHING),  # else acked within the journal
             acked=positions.acked[rel_seqs],
             expiries_us=bodies["expiry_us"].astype(np.uint64),
             sizes=bodies["size"].astype(np.int64),

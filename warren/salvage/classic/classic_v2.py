@@ -1,6 +1,6 @@
 """A classic queue's directory, version 2: index segments and the queue's own store, as a restarting broker reads them.
 
-What a broker cannot find, or what fails its check, is acked when it starts; here that is a finding.
+A starting broker acks messages that it cannot find, or that fail a check; here they are findings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KIND: Final = "rabbitmq-classic-v2"
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV2Directory(ClassicV2Index):
-    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
+    """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
     @property
     def kind(self) -> str:
@@ -61,10 +61,10 @@ class ClassicV2Directory(ClassicV2Index):
         return Extent(pieces, 0, self.entry_count())
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        for one in classic_v2_findings.walk(self, only):
-            if isinstance(one, Finding):
-                yield one
-            elif len(columns := self.columns_of(one)):
+        for segment in classic_v2_findings.walk(self, only):
+            if isinstance(segment, Finding):
+                yield segment
+            elif len(columns := self.columns_of(segment)):
                 yield columns
 
     def knows_references(self) -> bool:

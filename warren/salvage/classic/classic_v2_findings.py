@@ -1,16 +1,16 @@
 """What is damaged or left over in a classic queue's directory, version 2.
 
 *Leftovers* are what a crash leaves: files that were opened and not yet written, zeros at a file's end, an entry of a
-transient message that was kept in memory, and records that no entry tells of: a message that is acked while its entry
-waits in memory never gets one, and its record goes with the segment only. A hole in an index that begins and ends with
-whole entries looks the same; so these records are counted, a finding for each segment that has any. Everything else
-that a sound directory does not have is *damage*.
+transient message that was kept in memory, and records without an entry: a message that is acked while its entry waits
+in memory never gets one, and its record is deleted only with the segment. A hole of whole entries in an index looks the
+same; so these records are counted, in one finding for each segment that has any. Everything else that a sound directory
+does not have is *damage*.
 
 In a durable queue every entry's persistent bit equals its message's; in another queue all entries say transient. A
 directory with any persistent entry is a durable queue's.
 
-What bears on which messages come is found by one walk (:func:`walk`), which everything that reads the directory goes
-along: what verify says of the index, export says, too. Verify alone compares every message with its entry, and looks at
+One walk (:func:`walk`) finds everything that decides which messages are delivered. All readers of the directory use it,
+so export reports the same about the index as verify. Only verify compares every message with its entry, and looks at
 records that no live entry points at.
 """
 
@@ -36,7 +36,7 @@ from warren.storage.errors import DataError
 
 
 def walk(queue: ClassicV2Index, only: range | None = None) -> Iterator[SegmentV2 | Finding]:
-    """The segments in order, each open until the next, and all findings about indexes and stores as they lie.
+    """The segments in order, each open until the next, and all findings about index and store files.
 
     ``only``: these segments.
     """
@@ -56,32 +56,32 @@ def walk(queue: ClassicV2Index, only: range | None = None) -> Iterator[SegmentV2
         live[segment.number] = int(segment.live.sum())
         persistent_live += int((segment.live & segment.persistent).sum())
         is_full = len(segment.entries) == entry_count and bool((segment.live | segment.acked)[-1])
-    said = None if queue.terms is None else v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
+    counts = None if queue.terms is None else v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
     words = _index_name, "live entries"
-    yield from queue.changed(live if said is None else said, live, persistent_live, only, words)
+    yield from queue.changed(live if counts is None else counts, live, persistent_live, only, words)
     if only is None:
         yield from queue.missing_segments(queue.numbers(), is_full, _index_name)
 
 
 def of_directory(queue: ClassicV2Index) -> Iterator[Finding | Reference]:
-    """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
+    """All findings about a queue's directory from its own files, and its references to the store."""
     is_durable = any(segment.persistent.any() for segment in queue.segments())
-    for one in walk(queue):
-        if isinstance(one, Finding):
-            yield one
+    for segment in walk(queue):
+        if isinstance(segment, Finding):
+            yield segment
             continue
-        if one.index_exists and one.store.has_bytes_behind(0):
-            yield from _records(one)
-        columns = queue.columns_of(one)
-        is_told = columns.live & (columns.stored | columns.embedded | columns.persistent)
-        yield from compared(columns.rows(np.flatnonzero(is_told)), is_durable=is_durable)
+        if segment.index_exists and segment.store.has_bytes_behind(0):
+            yield from _records(segment)
+        columns = queue.columns_of(segment)
+        is_compared = columns.live & (columns.stored | columns.embedded | columns.persistent)
+        yield from compared(columns.rows(np.flatnonzero(is_compared)), is_durable=is_durable)
 
 
 def untold(queue: ClassicV2Index) -> Iterator[UntoldMessage]:
-    """Messages in a queue's store that no entry tells of, those without an index at all among them."""
+    """Messages in a queue's store without an index entry, also those of segments without an index."""
     for segment in queue.segments():
         if segment.store.has_bytes_behind(0):
-            yield from (one for one in _chain(segment) if isinstance(one, UntoldMessage))
+            yield from (message for message in _chain(segment) if isinstance(message, UntoldMessage))
 
 
 def _index_name(number: int) -> str:
@@ -139,7 +139,7 @@ def _store_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
 
 
 def _store_alone(segment: SegmentV2) -> Iterator[Finding]:
-    """Without an index."""
+    """The findings about a store without an index."""
     store = segment.store
     if store.size > v2.HEADER_SIZE:
         detail = f"{store.size} bytes of messages, and {_index_name(segment.number)} is missing or says nothing of them"
@@ -150,13 +150,13 @@ def _store_alone(segment: SegmentV2) -> Iterator[Finding]:
 
 
 def _records(segment: SegmentV2) -> Iterator[Finding]:
-    """What is wrong with records, and how many messages no entry tells of."""
+    """Damaged records, and the number of messages without an entry."""
     first, count = 0, 0
-    for one in _chain(segment):
-        if isinstance(one, Finding):
-            yield one
+    for message in _chain(segment):
+        if isinstance(message, Finding):
+            yield message
         else:
-            first, count = first or one.offset, count + 1
+            first, count = first or message.offset, count + 1
     if count:
         yield orphan_records(segment.store.path, first, count, _index_name(segment.number))
 
@@ -167,27 +167,29 @@ def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
 
     Damage in the record of a live entry is reported for the entry.
     """
-    store, known = segment.store, _known_records(segment)
-    told = set(segment.entries["offset"][segment.here].tolist())
-    said = set(segment.entries["offset"][segment.live & segment.here].tolist())
-    contradicted = set(segment.entries["offset"][segment.inside].tolist()) - set(known)
+    store, record_offsets = segment.store, _known_records(segment)
+    entry_offsets = set(segment.entries["offset"][segment.here].tolist())
+    live_offsets = set(segment.entries["offset"][segment.live & segment.here].tolist())
+    contradicted = set(segment.entries["offset"][segment.inside].tolist()) - set(record_offsets)
     at = v2.HEADER_SIZE
     while at < store.size:
         head = store.read(v2.RECORD_HEAD_SIZE, at)
-        following = known[place] if (place := bisect_right(known, at)) < len(known) else store.size
+        following = (
+            record_offsets[place] if (place := bisect_right(record_offsets, at)) < len(record_offsets) else store.size
+        )
         end = at + v2.RECORD_HEAD_SIZE + v2.record_length(head) if len(head) == v2.RECORD_HEAD_SIZE else at
         if not any(head) or not at < end <= following or at in contradicted:
-            yield from _break(store, at, following, is_said=at in said)
+            yield from _break(store, at, following, is_said=at in live_offsets)
             at = following
             continue
         if (strange := v2.strange_head(head)) is not None:
             yield _damage("strange record", store.path, at, strange)
-        if at not in said:
-            found = v2.message_of(store.read(end - at, at), end - at - v2.RECORD_HEAD_SIZE)
-            if not isinstance(found, bytes):
-                yield _damage("damaged record", store.path, at, f"of no message that is left: {found}")
-            elif at not in told:
-                yield UntoldMessage(found, store.path, at)
+        if at not in live_offsets:
+            encoded = v2.message_of(store.read(end - at, at), end - at - v2.RECORD_HEAD_SIZE)
+            if not isinstance(encoded, bytes):
+                yield _damage("damaged record", store.path, at, f"of no message that is left: {encoded}")
+            elif at not in entry_offsets:
+                yield UntoldMessage(encoded, store.path, at)
         at = end
 
 
@@ -199,7 +201,7 @@ def orphan_records(path: str, offset: int, count: int, index_name: str) -> Findi
 
 
 def _known_records(segment: SegmentV2) -> list[int]:
-    """The offsets of records that an entry, an acked one too, points at, and that are as long as it says."""
+    """The offsets of records that an entry (perhaps an acked one) points at, and that have the length in that entry."""
     entries = segment.entries[segment.inside]
     places = zip(entries["offset"].tolist(), entries["length"].tolist(), strict=True)
     heads = ((offset, length, segment.store.read(v2.RECORD_HEAD_SIZE, offset)) for offset, length in places)
@@ -224,15 +226,15 @@ def _break(store: RecordFile, at: int, following: int, *, is_said: bool) -> Iter
 def _entries(segment: SegmentV2) -> Iterator[Finding]:
     """Values that no broker writes. If a live message's body is missing, the finding about that covers its entry."""
     entries, live = segment.entries, segment.live
-    said_elsewhere = live & (segment.persistent | segment.here)
+    is_covered = live & (segment.persistent | segment.here)
     places = entries["msg_id"].copy().view(np.uint8).reshape(-1, MSG_ID_BYTES)
     checks: tuple[tuple[str, Bools], ...] = (
         ("status", entries["status"] > v2.MESSAGE),
         ("flags", entries["flags"] > v2.PERSISTENT),
         ("unused", entries["unused"] != 0),
-        ("location", (entries["location"] > v2.IN_QUEUE_STORE) & ~said_elsewhere),
-        ("rest", (entries["location"] == v2.IN_QUEUE_STORE) & (entries["rest"] != 0) & ~said_elsewhere),
-        ("place", (entries["location"] == v2.IN_MEMORY) & places.any(axis=1) & ~said_elsewhere),
+        ("location", (entries["location"] > v2.IN_QUEUE_STORE) & ~is_covered),
+        ("rest", (entries["location"] == v2.IN_QUEUE_STORE) & (entries["rest"] != 0) & ~is_covered),
+        ("place", (entries["location"] == v2.IN_MEMORY) & places.any(axis=1) & ~is_covered),
     )
     for field, is_strange in checks:
         for rel_seq in np.flatnonzero(is_strange).tolist():
@@ -249,6 +251,6 @@ def _unseen(queue: ClassicV2Index, segment: SegmentV2) -> Iterator[Finding]:
     unseen = np.flatnonzero(segment.live & segment.persistent & ~queue.seen(seq_ids))
     if len(unseen) and queue.terms is not None:
         first = int(unseen[0])
-        said = f"next_seq_id is {queue.terms.next_seq_id}"
-        detail = f"{len(unseen)} messages from position {segment.first_seq_id + first} on; {said}"
+        limit = f"next_seq_id is {queue.terms.next_seq_id}"
+        detail = f"{len(unseen)} messages from position {segment.first_seq_id + first} on; {limit}"
         yield _damage("messages that no start sees", segment.path, segment.entry_offset(first), detail)

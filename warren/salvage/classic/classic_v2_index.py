@@ -1,4 +1,4 @@
-"""The index of a classic queue's directory, version 2: what its ``.qi`` files say of each position.
+"""The index of a classic queue's directory, version 2: what its ``.qi`` files say about each position.
 
 Positions are read segment by segment: memory is that of one segment.
 """
@@ -26,10 +26,10 @@ _HEADERS_ASKED = 16
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class ClassicV2Index(ClassicDirectory):
-    """What reads it. Findings come with :class:`~warren.salvage.classic.classic_v2.ClassicV2Directory`."""
+    """Reads the index; :class:`~warren.salvage.classic.classic_v2.ClassicV2Directory` adds the findings."""
 
     def numbers(self) -> list[int]:
-        """Of the segments that have a file, in order."""
+        """The numbers of the segments that have a file, in order."""
         return sorted(set(self._files()))
 
     def segments(self, only: range | None = None) -> Iterator[SegmentV2]:
@@ -45,8 +45,8 @@ class ClassicV2Index(ClassicDirectory):
                 segment.close()
 
     def entry_count(self) -> int:
-        """Entries of a segment: what most headers say; 4096 where none says anything."""
-        said: Counter[int] = Counter()
+        """Entries of a segment, as most headers say; 4096 if no header can be read."""
+        counts: Counter[int] = Counter()
         for number in self.numbers()[:_HEADERS_ASKED]:
             for suffix, magic in ((v2.INDEX_SUFFIX, v2.INDEX_MAGIC), (v2.STORE_SUFFIX, v2.STORE_MAGIC)):
                 path = below(self.path, f"{number}{suffix}")
@@ -59,9 +59,9 @@ class ClassicV2Index(ClassicDirectory):
                 except (DataError, StorageError):
                     continue
                 if count is not None:
-                    said[count] += 1
-        most = max(said.values(), default=0)
-        likely = {count for count, times in said.items() if times == most}
+                    counts[count] += 1
+        most = max(counts.values(), default=0)
+        likely = {count for count, times in counts.items() if times == most}
         return v2.DEFAULT_ENTRIES if v2.DEFAULT_ENTRIES in likely or not likely else max(likely)
 
     def strange_files(self) -> list[str]:
@@ -69,23 +69,23 @@ class ClassicV2Index(ClassicDirectory):
         return sorted(set(self.files.list(self.path)) - {name for names in self._files().values() for name in names})
 
     def _files(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
+        names: dict[int, list[str]] = {}
         for name in self.files.list(self.path):
             number = disk.segment_number_v2(name)
             if number is not None and (number + 1) * v2.MAX_ENTRIES <= v2.MAX_POSITION:
-                found.setdefault(number, []).append(name)
-        return found
+                names.setdefault(number, []).append(name)
+        return names
 
     def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
         return (self.columns_of(segment, stored=stored) for segment in self.segments(only))
 
     def columns_of(self, segment: SegmentV2, *, stored: bool = False) -> SegmentColumns:
-        """A row for each entry that was written; of an acked one all bytes but the status are still there.
+        """A row for each entry that was written; an acked one still has all of its bytes but the status.
 
-        ``stored``: for each whose message is in the vhost's store.
+        ``stored``: only those whose message is in the vhost's store.
         """
-        known = segment.live | segment.acked
-        rel_seqs = np.flatnonzero(known & segment.elsewhere if stored else known)
+        written = segment.live | segment.acked
+        rel_seqs = np.flatnonzero(written & segment.elsewhere if stored else written)
         count, entries, seq_ids = len(rel_seqs), segment.entries[rel_seqs], segment.first_seq_id + rel_seqs
         persistent, redelivered = segment.persistent[rel_seqs], self.redelivered(seq_ids)
         elsewhere = segment.elsewhere[rel_seqs]

@@ -1,4 +1,4 @@
-"""Where to cut a queue's messages into those that are worth a run and those that are better taken one by one."""
+"""Cuts a queue's messages into runs of equal length, and parts that are better read one by one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def cut_runs(sizes: Ints, single: Bools, far: Bools, columns: tuple[npt.NDArray[
     """Cut where the next message differs in its size or in one of the columns, and where a run is long enough.
 
     Return each part, and whether it makes a run. Neighbours that are too few for a run stay together. ``single``:
-    messages that are always taken one by one; ``far``: those that are so unless many of them make a run.
+    messages that are always read one by one; ``far``: those that are read so unless many of them make a run.
     """
     changes = np.zeros(max(len(sizes) - 1, 0), np.bool_)
     for column in (sizes, single, far, *columns):
         changes |= column[1:] != column[:-1]
     parts: list[tuple[slice, bool]] = []
     edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(sizes)]
-    singles = 0  # where the neighbours begin that are not worth a run
+    singles = 0  # where the rows begin that are too few for a run
     for low, high in pairwise(edges):
         rows = RUN_BYTES // max(int(sizes[low]), 1) if high > low else 0
         if high - low < RUN_MESSAGES or single[low] or (rows < RUN_MESSAGES and far[low]):
@@ -58,10 +58,10 @@ def rows_at(file: Readable, at: Ints, size: int) -> Octets | None:
     """``size`` bytes from each of the offsets; ``None`` if they are too far apart for a few reads, or not all there."""
     low, high = int(at.min()), int(at.max()) + size
     if high - low > 4 * RUN_BYTES:
-        jumps = np.flatnonzero(np.abs(np.diff(at)) > RUN_BYTES) + 1  # where what one flush has written ends
+        jumps = np.flatnonzero(np.abs(np.diff(at)) > RUN_BYTES) + 1  # where the output of one flush ends
         if not 0 < len(jumps) <= _JUMPS:
             return None
-        parts = [found for part in np.split(at, jumps) if (found := rows_at(file, part, size)) is not None]
+        parts = [rows for part in np.split(at, jumps) if (rows := rows_at(file, part, size)) is not None]
         return np.concatenate(parts) if len(parts) > len(jumps) else None
     window = file.read(high - low, low)
     if len(window) < high - low:

@@ -19,7 +19,7 @@ _BATCH = 8192
 
 
 def _is_empty(store: StoreReader) -> bool:
-    """Whether no record is in it, nor could be where no scan came."""
+    """Whether it has no records, and no bytes that a scan did not reach."""
     are_clean = all(end.reason is EndReason.CLEAN for end in store.ends.values())
     return are_clean and next(store.records(), None) is None
 
@@ -31,7 +31,7 @@ class FileTally:
     messages: int = 0
     """Good records."""
     valid_bytes: int = 0
-    """Of the records that are needed, each message counted once, where it would be read: at its last place."""
+    """Of the records that are needed; each message counts once, in the file where it would be read: the last one."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -52,7 +52,7 @@ class NeededBodies:
         return cls(distinct(vhost.needed(store, all_or_none=True)))
 
     def are_all_in(self, store: StoreReader) -> bool:
-        """Whether the store has every one of them. Brings it to look for those that no scan reached."""
+        """Whether the store has every one of them. This makes it search for those that no scan reached."""
         return bool(store.contains_each(self._ids).all())
 
     def mark(self, records: Iterable[tuple[str, Record]]) -> Iterator[tuple[str, Record, bool]]:
@@ -69,11 +69,11 @@ class NeededBodies:
             ids += record.msg_id
         ordered = np.sort(np.frombuffer(ids, MSG_IDS))
         repeated = ordered[1:][ordered[1:] == ordered[:-1]].tobytes()
-        once = {repeated[at : at + MSG_ID_BYTES]: False for at in range(0, len(repeated), MSG_ID_BYTES)}
+        repeated_ids = {repeated[at : at + MSG_ID_BYTES]: False for at in range(0, len(repeated), MSG_ID_BYTES)}
         for name, record in self._orphans(store):
-            if not once.get(record.msg_id, False):
-                if record.msg_id in once:
-                    once[record.msg_id] = True
+            if not repeated_ids.get(record.msg_id, False):
+                if record.msg_id in repeated_ids:
+                    repeated_ids[record.msg_id] = True
                 yield name, record
 
     def _orphans(self, store: StoreReader) -> Iterator[tuple[str, Record]]:
@@ -93,7 +93,7 @@ class NeededBodies:
             files = [numbers[name] for name, _ in batch]
             for file, count in enumerate(np.bincount(files, minlength=len(names)).tolist()):
                 tallies[file].messages += count
-            # where a row comes twice, the last assignment holds
+            # if a row comes twice, the last assignment counts
             file_of[rows[is_needed]] = np.array(files, np.int64)[is_needed]
             size_of[rows[is_needed]] = np.array([record.size for _, record in batch], np.int64)[is_needed]
         for file, tally in enumerate(tallies):

@@ -30,7 +30,7 @@ class Reference(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What verify wants to know of an encoded message."""
+    """What verify needs to know about an encoded message."""
 
     problem: str | None
     """Why it cannot be decoded; the other fields mean nothing then."""
@@ -61,39 +61,39 @@ def contradictions(
     if size is not None and found.payload_bytes != size:
         yield "wrong size", f"the record says {size} bytes, the payload has {found.payload_bytes}"
     if is_persistent is not None and found.persistent != is_persistent:
-        said = ("transient", "persistent")
-        yield "wrong persistence", f"the record says {said[is_persistent]}, the message {said[found.persistent]}"
+        words = ("transient", "persistent")
+        yield "wrong persistence", f"the record says {words[is_persistent]}, the message {words[found.persistent]}"
 
 
 def looked_up(reference: Reference, bodies: BodySource) -> Iterator[Finding]:
-    """What is to be said of a reference, by a store that can be asked."""
+    """The findings about a reference, looked up in the store."""
     try:
-        found = contents_of(bodies.read(reference.msg_id))
+        contents = contents_of(bodies.read(reference.msg_id))
     except (DataError, StorageError, UnknownMessageError) as error:
         yield unanswered(reference, error)
         return
-    yield from answered(reference, found)
+    yield from answered(reference, contents)
 
 
 def with_bodies(found: Iterable[Finding | Reference], bodies: BodySource) -> Iterator[Finding]:
-    """What a directory's own files tell, with the store asked for every persistent message that is needed of it."""
-    for one in found:
-        if not isinstance(one, Reference):
-            yield one
-        elif one.persistent:
-            yield from looked_up(one, bodies)
+    """A directory's own findings, and those about its persistent references, looked up in the store."""
+    for finding in found:
+        if not isinstance(finding, Reference):
+            yield finding
+        elif finding.persistent:
+            yield from looked_up(finding, bodies)
 
 
 def unanswered(reference: Reference, error: Exception) -> Finding:
-    """The store does not have the message, or cannot give it."""
+    """The finding if the store does not have the message, or cannot read it."""
     return missing_body(reference.path, reference.offset, reference.seq_id, reference.msg_id, error)
 
 
 def answered(reference: Reference, found: Contents) -> Iterator[Finding]:
-    """The store has the message. The record's persistence counts: a queue with a persistent record is a durable one."""
+    """The findings if the store has the message. A queue with a persistent record is a durable one."""
     for kind, detail in contradictions(found, reference.msg_id, reference.size, reference.persistent):
-        said = f"message {reference.seq_id}: {detail}"
-        yield Finding(kind, "damage", reference.path, reference.offset, said)
+        text = f"message {reference.seq_id}: {detail}"
+        yield Finding(kind, "damage", reference.path, reference.offset, text)
 
 
 # ── unreferenced bodies ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,13 +105,13 @@ def orphan(path: str, offset: int, msg_id: bytes, size: int) -> Finding:
 
 
 def orphaned_message(path: str, offset: int, msg_id: bytes, found: Contents) -> Iterator[Finding]:
-    """What is wrong with its message."""
+    """What is wrong with the message of an unreferenced record."""
     for kind, detail in contradictions(found, msg_id, None, None):
         yield Finding(kind, "damage", path, offset, detail)
 
 
 def bad_record(path: str, offset: int, msg_id: bytes, *, has_good_copy: bool) -> Finding:
-    """A record that was not written whole. What a compaction was copying when it crashed is elsewhere."""
+    """A record that was not written whole. If a compaction was copying it, there is a good copy."""
     detail = f"{msg_id.hex()}: the record does not end in 0xFF"
     if path.endswith(".rdt") or has_good_copy:
         return Finding("leftover of a copy", "leftover", path, offset, detail)
@@ -119,12 +119,12 @@ def bad_record(path: str, offset: int, msg_id: bytes, *, has_good_copy: bool) ->
 
 
 def garbage(path: str, offset: int, detail: str) -> Finding:
-    """Bytes that no scan can pass over, followed by messages: a broker from 3.13 on compacts inside a file."""
+    """Bytes that stop a scan, with messages after them: a broker from 3.13 on compacts inside a file."""
     return Finding("leftover garbage between records", "leftover", path, offset, detail)
 
 
 def in_store(finding: Finding, *, is_persistent: bool) -> Finding:
-    """What would be damage is left over in a store that is wiped at every start."""
+    """Turn damage into a leftover in the transient store, which is wiped at every start."""
     if is_persistent or finding.severity == "leftover":
         return finding
     return attrs.evolve(finding, kind=f"leftover {finding.kind}", severity="leftover")

@@ -1,4 +1,4 @@
-"""Orphans: messages in a store that no unacked message of any queue refers to, or that their queue does not tell of."""
+"""Orphans: messages in a store that no unacked message of any queue refers to, or that its index lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warren.storage.errors import DataError, MessageError
 
 @attrs.frozen
 class Orphan:
-    """A stored message that no entry of a queue tells of."""
+    """A stored message that no entry of a queue refers to."""
 
     vhost: bytes
     queue: bytes | None
@@ -44,7 +44,7 @@ def orphans_of(vhost: Vhost, queues: Iterable[tuple[bytes, Iterable[QueueDirecto
 
 
 def _untold(vhost: bytes, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]]]) -> Iterator[Orphan | Finding]:
-    """What stores of queues have that no index tells of."""
+    """The messages in stores of queues that no index entry refers to."""
     envelopes = Envelopes()
     for name, directories in queues:
         for directory in directories:

@@ -1,7 +1,7 @@
-"""One file of a queue's index, journal or segment, opened for looking: its records as columns, its bytes on demand.
+"""One file of a queue's index, journal or segment, opened for reading: its records as columns, its bytes on demand.
 
 A file up to :data:`warren.salvage.windows.WHOLE_BYTES` is held in memory while it is open (a journal and one segment
-at a time); of a larger one only the records' numbers are, and what is asked for is read.
+at a time); of a larger one only the records' numbers are held, and bytes are read on demand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class QueueIndexFile:
     only_zeros: bool = False
     """A segment file of NULs alone counts as empty, as do its columns here."""
     problem: StorageError | None = None
-    """Why it cannot be read; it counts as empty then."""
+    """Why it cannot be read; the file then counts as empty."""
     _data: bytes | None = None
     _file: File | None = None
 
@@ -53,13 +53,13 @@ class QueueIndexFile:
     @classmethod
     def open(cls, files: ReadOnlyFileSystem, path: str, layout: Layout) -> QueueIndexFile:
         """Read and parse it."""
-        opened = cls(path, layout, files.exists(path))
-        if opened.exists:
+        file = cls(path, layout, files.exists(path))
+        if file.exists:
             try:
-                opened._load(files)
+                file._load(files)
             except StorageError as error:
-                opened.problem = error
-        return opened
+                file.problem = error
+        return file
 
     def _load(self, files: ReadOnlyFileSystem) -> None:
         self._file = files.open_read(self.path)
@@ -84,24 +84,24 @@ class QueueIndexFile:
         """The publish bodies at these offsets, of type :data:`BODIES`; the file is read front to back."""
         if self._data is not None:
             return gather(self._data, offsets, BODIES)
-        found = np.zeros(len(offsets), BODIES)
+        bodies = np.zeros(len(offsets), BODIES)
         order = np.argsort(offsets, kind="stable")
         ascending = offsets[order]
-        done = 0
-        while done < len(order):
-            start = int(ascending[done])
+        low = 0
+        while low < len(order):
+            start = int(ascending[low])
             window = self.read(WINDOW_BYTES, start)
-            until = int(np.searchsorted(ascending, start + len(window) - BODY_SIZE, "right"))
-            found[order[done:until]] = gather(window, ascending[done:until] - start, BODIES)
-            done = max(until, done + 1)
-        return found
+            high = int(np.searchsorted(ascending, start + len(window) - BODY_SIZE, "right"))
+            bodies[order[low:high]] = gather(window, ascending[low:high] - start, BODIES)
+            low = max(high, low + 1)
+        return bodies
 
     def has_bytes_behind(self, offset: int) -> bool:
         """Whether there is anything but zeros from ``offset`` on."""
         return self._file is not None and has_bytes_behind(self._file, offset)
 
     def close(self) -> None:
-        """Give the file up."""
+        """Close the file."""
         self._data = None
         if self._file is not None:
             self._file.close()

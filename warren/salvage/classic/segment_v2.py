@@ -1,12 +1,12 @@
-"""One segment of a classic queue, version 2, opened for looking: its entries as columns, its messages on demand.
+"""One segment of a classic queue, version 2, opened for reading: its entries as columns, its messages on demand.
 
 A segment is ``<n>.qi``, which is held in memory (32 bytes a position), and ``<n>.qs``, which is held in memory, too, if
-it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, as soon as one of its messages is wanted. A file that
-a broker would not accept as a segment's index is empty here, and a problem; a store whose header is damaged is read all
-the same, because every record is checked.
+it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, from the first read of a message on. An index file
+that a broker would reject counts as empty and is reported; a store whose header is damaged is still read, because every
+record is checked.
 
-An entry's place in ``.qs`` holds no msg_id. So where two entries claim one record, neither gets it: which of them is
-right cannot be known, and an acked message's body must not come back in place of another's.
+An entry's place in ``.qs`` holds no msg_id. So if two entries claim one record, neither gets it: nothing tells which of
+them is right, and an acked message's body must not come back in place of another one.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class RecordFile:
     exists: bool
     size: int = 0
     problem: StorageError | None = None
-    """Why the system does not give it away."""
+    """Why it cannot be read."""
     _files: ReadOnlyFileSystem | None = None
     _file: File | None = None
     _data: bytes | None = None
 
     @classmethod
     def open(cls, files: ReadOnlyFileSystem, path: str) -> RecordFile:
-        """Nothing but its size is read."""
-        opened = cls(path, files.exists(path), files=files)
-        if opened.exists:
+        """Open the file; only its size is read."""
+        file = cls(path, files.exists(path), files=files)
+        if file.exists:
             try:
-                opened._file = files.open_read(path)
-                opened.size = opened._file.size()
-                opened._file.pread(1, 0)  # a directory can be opened
+                file._file = files.open_read(path)
+                file.size = file._file.size()
+                file._file.pread(1, 0)  # a directory can be opened
             except StorageError as error:
-                opened.problem, opened.size = error, 0
-        return opened
+                file.problem, file.size = error, 0
+        return file
 
     def read(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``."""
@@ -72,7 +72,7 @@ class RecordFile:
         return self._file is not None and self.problem is None and has_bytes_behind(self._file, offset)
 
     def close(self) -> None:
-        """Give the file up."""
+        """Close the file."""
         self._data = None
         if self._file is not None:
             self._file.close()
@@ -90,9 +90,9 @@ class SegmentV2:
     index_exists: bool
     index_size: int
     header: v2.SegmentHeader | None
-    """``None``: there is no index, or none that a broker takes."""
+    """``None``: the index is missing, or a broker would reject it."""
     problem: Finding | None
-    """Why nothing of the index file is taken."""
+    """Why the index file is not used."""
     entries: Entries
     store: RecordFile
 
@@ -119,44 +119,44 @@ class SegmentV2:
         return cls(number, number * entry_count, path, exists, size, header, problem, entries, store)
 
     def close(self) -> None:
-        """Give its files up."""
+        """Close its files."""
         self.store.close()
 
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def live(self) -> Bools:
-        """Where a message stands that is not acked."""
-        found: Bools = self.entries["status"] == v2.MESSAGE
-        return found
+        """Positions of messages that are not acked."""
+        live: Bools = self.entries["status"] == v2.MESSAGE
+        return live
 
     @cached_property
     def acked(self) -> Bools:
         """Positions of acked messages whose entries are not all zeros. Messages kept in memory were in no store."""
         written = self.entries.view(np.uint8).reshape(-1, v2.ENTRY_SIZE).any(axis=1)
-        found: Bools = written & (self.entries["status"] == v2.NOTHING)
-        return found
+        acked: Bools = written & (self.entries["status"] == v2.NOTHING)
+        return acked
 
     @cached_property
     def persistent(self) -> Bools:
-        found: Bools = self.entries["flags"] & v2.PERSISTENT != 0
-        return found
+        persistent: Bools = self.entries["flags"] & v2.PERSISTENT != 0
+        return persistent
 
     @cached_property
     def elsewhere(self) -> Bools:
-        """Whose message is in the vhost's store."""
-        found: Bools = self.entries["location"] == v2.IN_VHOST_STORE
-        return found
+        """Entries whose message is in the vhost's store."""
+        elsewhere: Bools = self.entries["location"] == v2.IN_VHOST_STORE
+        return elsewhere
 
     @cached_property
     def here(self) -> Bools:
-        """Whose message is in the queue's own store, by what the entry says."""
-        found: Bools = (self.entries["location"] == v2.IN_QUEUE_STORE) & (self.entries["rest"] == 0)
-        return found
+        """Entries that say that their message is in the queue's own store."""
+        here: Bools = (self.entries["location"] == v2.IN_QUEUE_STORE) & (self.entries["rest"] == 0)
+        return here
 
     @cached_property
     def inside(self) -> Bools:
-        """Whose record lies within the store's file."""
+        """Entries whose record lies within the store's file."""
         size, offsets, lengths = self.store.size, self.entries["offset"], self.entries["length"].astype(np.uint64)
         ends = np.minimum(offsets, np.uint64(v2.MAX_POSITION)).astype(np.uint64) + lengths
         inside: Bools = self.here & (offsets >= v2.HEADER_SIZE) & (ends + np.uint64(v2.RECORD_HEAD_SIZE) <= size)
@@ -164,7 +164,7 @@ class SegmentV2:
 
     @cached_property
     def disputed(self) -> Bools:
-        """Whose record another entry claims, too; acked ones count."""
+        """Entries whose record is claimed by another entry, too, perhaps by an acked one."""
         disputed = np.zeros(len(self.entries), np.bool_)
         rel_seqs = np.flatnonzero(self.inside)
         _, inverse, counts = np.unique(self.entries["offset"][rel_seqs], return_inverse=True, return_counts=True)
@@ -172,11 +172,11 @@ class SegmentV2:
         return disputed
 
     def entry_offset(self, rel_seq: int) -> int:
-        """Where an entry stands in the index file."""
+        """An entry's offset in the index file."""
         return v2.HEADER_SIZE + rel_seq * v2.ENTRY_SIZE
 
     def entry_offsets(self, rel_seqs: Ints) -> Ints:
-        """Where these entries stand there."""
+        """The offsets of these entries in the index file."""
         return v2.HEADER_SIZE + rel_seqs * v2.ENTRY_SIZE
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +192,7 @@ class SegmentV2:
 
 
 def problems_of(segment: SegmentV2) -> Iterator[Finding]:
-    """Why nothing of the segment's index, or of its store, is there."""
+    """Why the segment's index, or its store, cannot be read."""
     if segment.problem is not None:
         yield segment.problem
     if segment.store.problem is not None:
@@ -200,24 +200,24 @@ def problems_of(segment: SegmentV2) -> Iterator[Finding]:
 
 
 def read_message(segment: SegmentV2, rel_seq: int) -> bytes | Finding:
-    """The message that stands in the queue's own store, checked; else why it cannot be had."""
+    """A message in the queue's own store, checked; else why it cannot be read."""
     entry = segment.entries[rel_seq]
     offset, length = int(entry["offset"]), int(entry["length"])
-    kind, why = UNREADABLE_BODY, ""
+    kind, reason = UNREADABLE_BODY, ""
     if not segment.here[rel_seq]:
-        kind, why = MISSING_BODY, _nowhere(int(entry["location"]), int(entry["rest"]))
+        kind, reason = MISSING_BODY, _nowhere(int(entry["location"]), int(entry["rest"]))
     elif not segment.store.exists:
-        kind, why = MISSING_BODY, f"there is no {segment.store.path.rpartition('/')[2]}"
+        kind, reason = MISSING_BODY, f"there is no {segment.store.path.rpartition('/')[2]}"
     elif not segment.inside[rel_seq]:
-        kind, why = MISSING_BODY, f"{length} bytes at {offset} are out of the bounds of {segment.store.path}"
+        kind, reason = MISSING_BODY, f"{length} bytes at {offset} are out of the bounds of {segment.store.path}"
     elif segment.disputed[rel_seq]:
-        why = f"another entry claims the record at {offset} of {segment.store.path}, too"
+        reason = f"another entry claims the record at {offset} of {segment.store.path}, too"
     else:
-        found = v2.message_of(segment.store.read(v2.RECORD_HEAD_SIZE + length, offset), length)
-        if isinstance(found, bytes):
-            return found
-        why = f"at {offset} of {segment.store.path}: {found}"
-    detail = f"message {segment.first_seq_id + rel_seq}: {why}"
+        message = v2.message_of(segment.store.read(v2.RECORD_HEAD_SIZE + length, offset), length)
+        if isinstance(message, bytes):
+            return message
+        reason = f"at {offset} of {segment.store.path}: {message}"
+    detail = f"message {segment.first_seq_id + rel_seq}: {reason}"
     return Finding(kind, "damage", segment.path, segment.entry_offset(rel_seq), detail)
 
 
@@ -230,7 +230,7 @@ def _nowhere(location: int, rest: int) -> str:
 
 
 def _no_index(path: str, size: int, data: bytes, error: DataError) -> Finding:
-    """Why nothing of an index file is taken: an empty file, or one of zeros, is what a crash may leave."""
+    """Why an index file is not used. A crash may leave an empty file, or one of zeros."""
     if not size:
         return Finding("leftover empty file", "leftover", path, None, "made, and not written")
     if not any(data) and len(data) == size:
@@ -239,7 +239,7 @@ def _no_index(path: str, size: int, data: bytes, error: DataError) -> Finding:
 
 
 def _rows(store: RecordFile, at: Ints, length: int) -> Octets | None:
-    """The messages of the records at these offsets; ``None``: one is not sound, or they lie too far apart."""
+    """The messages of the records at these offsets; ``None`` if one is damaged, or if they lie too far apart."""
     size = v2.RECORD_HEAD_SIZE + length
     rows = rows_at(store, at, size)
     if rows is None:

@@ -1,8 +1,8 @@
 """What is damaged or left over in a quorum queue's directories.
 
-The files speak for themselves (:meth:`warren.salvage.quorum.ra.log.QuorumLog.problems`); the replay says what makes
-no sense, and which messages cannot be had. Of several directories of one queue, the one that is read is compared with
-the others: members hold the same entry at the same index and term, as far as both go.
+The log reports the problems of its files (:meth:`warren.salvage.quorum.ra.log.QuorumLog.problems`); the replay reports
+invalid entries, and messages that cannot be read. Of several directories of one queue, the one that is read is compared
+with the others: members hold the same entry at the same index and term, as far as both go.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from warren.salvage.quorum.ra.log import LogEntry, QuorumLog
 from warren.storage.errors import DataError
 
 _FIRST_OWN: Final = 2
-"""Up to this index every entry of a queue bears the time of its making: no two queues have the same."""
+"""Up to this index every entry has the time of its making, which differs between two queues of one name."""
 
 
 def of_members(members: list[Member]) -> Iterator[Finding]:
-    """Everything that is to be said of a queue's directories."""
+    """All findings about a queue's directories."""
     best = best_of(members)
     for member in members:
         yield from (of_problem(problem) for problem in (*member.wal_problems, *member.log_problems))
@@ -35,42 +35,46 @@ def of_members(members: list[Member]) -> Iterator[Finding]:
     yield from (of_problem(problem) for problem in replayed.problems)
     machine = replayed.machine
     for queued in machine.ready():
-        found = best.message(queued)
-        if isinstance(found, Finding):
-            yield found
+        message = best.message(queued)
+        if isinstance(message, Finding):
+            yield message
             continue
-        problem = contents_of(found.encoded).problem
+        problem = contents_of(message.encoded).problem
         if problem is not None:
             detail = f"message {queued.index}: {problem}"
-            yield Finding("unreadable message", "damage", found.path, found.offset, detail)
+            yield Finding("unreadable message", "damage", message.path, message.offset, detail)
         if queued.index in machine.past_limit:
             detail = f"message {queued.index}: came back {queued.delivery_count} times; a start sends or throws it away"
-            yield Finding("leftover past the delivery limit", "leftover", found.path, found.offset, detail)
+            yield Finding("leftover past the delivery limit", "leftover", message.path, message.offset, detail)
         elif queued.index in machine.past_length:
             detail = f"message {queued.index}: a start drops it, as the queue is too long with what comes back"
-            yield Finding("leftover past the length limit", "leftover", found.path, found.offset, detail)
+            yield Finding("leftover past the length limit", "leftover", message.path, message.offset, detail)
     for letter in machine.dead_letters():
         detail = f"message {letter.message.index} ({letter.reason}) has left the queue, and not arrived elsewhere yet"
         yield Finding("leftover dead letter", "leftover", best.path, None, detail)
 
 
 def _other_directory(best: Member, other: Member) -> Iterator[Finding]:
-    """A directory that is not read, against the one that is."""
-    ours, theirs = best.log, other.log
-    if theirs.last_index is None or ours.last_index is None:
+    """Compare a directory that is not read with the one that is."""
+    best_log, other_log = best.log, other.log
+    if other_log.last_index is None or best_log.last_index is None:
         yield Finding("leftover directory", "leftover", other.path, None, "another directory of this queue, empty")
         return
-    first = max(_first(ours), _first(theirs))
-    last = min(ours.last_index, theirs.last_index)
+    first = max(_first(best_log), _first(other_log))
+    last = min(best_log.last_index, other_log.last_index)
     shared = 0
-    for mine, its in zip(_between(best, first, last), _between(other, first, last), strict=False):
-        if (mine.index, mine.term) != (its.index, its.term):
-            yield _apart(best, other, f"index {its.index} is of term {its.term} here, of term {mine.term} there")
+    for best_entry, other_entry in zip(_between(best, first, last), _between(other, first, last), strict=False):
+        if (best_entry.index, best_entry.term) != (other_entry.index, other_entry.term):
+            yield _apart(
+                best,
+                other,
+                f"index {other_entry.index} is of term {other_entry.term} here, of term {best_entry.term} there",
+            )
             return
-        if mine.data != its.data and its.index > _FIRST_OWN:
-            yield _apart(best, other, f"index {its.index} is not the same entry")
+        if best_entry.data != other_entry.data and other_entry.index > _FIRST_OWN:
+            yield _apart(best, other, f"index {other_entry.index} is not the same entry")
             return
-        if mine.data != its.data:
+        if best_entry.data != other_entry.data:
             yield from _another_queue(best, other)
             return
         shared += 1

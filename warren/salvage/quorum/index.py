@@ -1,6 +1,6 @@
 """A quorum queue's log as columns: the messages that were written to it, left in the queue or not.
 
-The log is gone through twice: replayed to know what is left in the queue, then read for its messages. Memory is 16
+The log is read twice: once to replay what is left in the queue, then for its messages. Memory is 16
 bytes for each message that is left, beside what the replay needs.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 4096
 _PATHS: Final = 64
-"""Files that the rows of one batch may stand in."""
+"""Maximum number of files for the rows of one batch."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -55,7 +55,7 @@ class Left:
 
 @attrs.define
 class _PendingEntries:
-    """Entries, until there are enough."""
+    """Entries that are collected for a batch."""
 
     seq_ids: list[int] = attrs.Factory(list)
     msg_ids: list[bytes] = attrs.Factory(list)

@@ -27,7 +27,7 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.errors import DataError, MessageError, StorageError, TermError
 
 _VERSION: Final = b"\x83"
-"""What a term begins with that stands alone."""
+"""The first byte of a term that stands alone."""
 
 
 def encoded_in(entry: LogEntry, command: Enqueue | Requeue) -> bytes:
@@ -48,7 +48,7 @@ class Member:
     wal_problems: tuple[Problem, ...]
     """Problems of the node's write-ahead logs, if they are reported with this queue."""
     applied: int | None
-    """Up to this entry the node had come; ``None``: it does not say."""
+    """The last entry that the node has applied; ``None``: unknown."""
     _decoder: EntryDecoder = attrs.Factory(EntryDecoder)
 
     @classmethod
@@ -71,7 +71,7 @@ class Member:
 
     @cached_property
     def log_problems(self) -> tuple[Problem, ...]:
-        """What is wrong with the log, for which all of it is read."""
+        """The problems of the log; all of it is read."""
         return tuple(self.log.problems())
 
     @property
@@ -80,7 +80,7 @@ class Member:
         return not any(problem.severity == "damage" for problem in self.log_problems)
 
     def damage(self, replayed: Replayed) -> Iterator[Finding]:
-        """What of the queue may be missing, as far as a replay tells it."""
+        """The damage that a replay finds: parts of the queue may be missing."""
         for problem in (*self.wal_problems, *self.log.opening_problems, *replayed.missing, *replayed.problems):
             if problem.severity == "damage":
                 yield of_problem(problem)
@@ -98,7 +98,7 @@ class Member:
             return Finding(UNREADABLE_BODY, "damage", entry.path, entry.offset, f"message {queued.index}: {error}")
 
     def acked(self, live: set[int]) -> Iterator[StoredMessage]:
-        """The messages in the log that are in the queue no longer; once each, however often they were written again."""
+        """The messages in the log that are no longer in the queue; once each, even if they were requeued."""
         written_again = {command.old_index for _, command in self.commands() if isinstance(command, Requeue)}
         for entry, command in self.commands():
             if isinstance(command, Enqueue | Requeue) and entry.index not in live and entry.index not in written_again:
@@ -146,10 +146,10 @@ def best_of(members: list[Member]) -> Member:
 
 
 def of_problem(problem: Problem) -> Finding:
-    """What a file has, as a finding."""
+    """A problem as a finding."""
     return Finding(problem.kind, problem.severity, problem.path, problem.offset, problem.detail)
 
 
 def unreadable(error: DataError) -> Finding:
-    """Nothing comes out of the queue."""
+    """The finding about a queue that cannot be read."""
     return Finding(UNREADABLE_QUEUE, "damage", error.path, error.offset, error.reason)

@@ -27,7 +27,7 @@ _Found = TypeVar("_Found")
 
 @attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for what is cached
 class QuorumNode:
-    """What lies there, each looked at once, when it is asked for."""
+    """The contents of the folder; each is read once, when it is first used."""
 
     files: ReadOnlyFileSystem
     path: str
@@ -45,11 +45,11 @@ class QuorumNode:
         return sum(map(self.files.size, self._wal_paths)) // max(len(self._directories), 1)
 
     def applied(self, directory: str) -> int | None:
-        """Up to which entry it had come with that queue, by what it says; ``None`` where nothing can be read."""
+        """The last entry of that queue that it has applied; ``None`` if its table cannot be read."""
         return None if self._applied is None else self._applied.get(_uid(directory), 0)
 
     def is_anothers(self, directory: str, uid: bytes) -> bool:
-        """Whether a config with that uid, in that directory, belongs into another directory, which is there."""
+        """Whether a config with that uid, in that directory, belongs to another existing directory."""
         return uid != _uid(directory) and uid in map(_uid, self._directories)
 
     def is_left_of_deletion(self, directory: str) -> bool:
@@ -68,9 +68,13 @@ class QuorumNode:
         """
         if directory != self._first_queue:
             return ()
-        known = set(map(_uid, self._directories))
-        gone = [self.wal.of(uid) for uid in self.wal.uids if uid not in known]
-        return (*self._without_wal(), *self.wal.problems, *(_without_directory(entries, self.path) for entries in gone))
+        uids = set(map(_uid, self._directories))
+        orphaned = [self.wal.of(uid) for uid in self.wal.uids if uid not in uids]
+        return (
+            *self._without_wal(),
+            *self.wal.problems,
+            *(_without_directory(entries, self.path) for entries in orphaned),
+        )
 
     def _without_wal(self) -> Iterator[Problem]:
         """A node has a write-ahead log from its first start on; a queue's directory alone need not have one."""
@@ -89,7 +93,7 @@ class QuorumNode:
 
     @cached_property
     def _first_queue(self) -> str | None:
-        return next((one for one in self._directories if not self.is_left_of_deletion(one)), None)
+        return next((directory for directory in self._directories if not self.is_left_of_deletion(directory)), None)
 
     @cached_property
     def _uids(self) -> frozenset[bytes] | None:
@@ -124,7 +128,7 @@ class QuorumNodes:
 
 
 def directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
-    """What lies in ``place`` and is a directory, by name."""
+    """The directories in ``place``, by name."""
     if not files.is_directory(place):
         return []
     return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]

@@ -44,7 +44,7 @@ class QuorumPlace:
     """A quorum queue, and its directories."""
 
     vhost: bytes
-    """Empty where nothing says it."""
+    """Empty if it is unknown."""
     name: bytes
     members: tuple[str, ...]
     """Its directories, one for each member there is."""
@@ -58,7 +58,7 @@ class QuorumPlace:
 
 def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPlace], list[Finding]]:
     """The quorum queues of a node's data directory, of its ``quorum`` folder, of a node's folder in that, or of one
-    queue's directory; in order of vhost and name. None: it is nothing of this. And what is left of deleted ones."""
+    queue's directory; in order of vhost and name; empty for anything else. And what is left of deleted ones."""
     named: dict[tuple[bytes, bytes], list[str]] = {}
     problems: dict[tuple[bytes, bytes], list[Finding]] = {}
     deleted: list[Finding] = []
@@ -69,24 +69,24 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
             continue
         path = below(directory, CONFIG_NAME)
         key = b"", posixpath.basename(directory).encode()
-        found: list[Finding] = []
+        findings: list[Finding] = []
         try:
             config = read_config(files, directory)
             if nodes.of(directory).is_anothers(directory, config.uid):
                 detail = f"of the queue with the uid {printable(to_text(config.uid))}; this directory is another one's"
-                found.append(Finding("another queue's config", "damage", path, None, detail))
+                findings.append(Finding("another queue's config", "damage", path, None, detail))
             else:
                 key = config.vhost, config.name
         except DataError as error:
-            found.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
+            findings.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
         except StorageError as error:
-            found.append(
+            findings.append(
                 unreadable_file(path, error)
                 if files.exists(path)
                 else Finding("missing config", "damage", path, None, "no file says which queue this is")
             )
         named.setdefault(key, []).append(directory)
-        problems.setdefault(key, []).extend(found)
+        problems.setdefault(key, []).extend(findings)
     return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], deleted
 
 
@@ -128,7 +128,7 @@ def _is_member(files: ReadOnlyFileSystem, place: str) -> bool:
 
 
 def _begins_as_map(files: ReadOnlyFileSystem, path: str) -> bool:
-    """Many things are called config; some are directories."""
+    """Whether a ``config`` begins as a queue's does; other things have the same name, and some are directories."""
     if files.is_directory(path):
         return False
     try:

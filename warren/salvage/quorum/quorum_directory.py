@@ -1,7 +1,7 @@
 """A quorum queue's directories, read as a restarting broker reads them: the log is replayed.
 
-A restarted broker finds every process of the run before gone. What was out at a consumer returns first, in the order in
-which it returned; then comes the rest, by index. A message was delivered before where its delivery count is above 0.
+A restarted broker finds every process of the previous run gone. What was out at a consumer comes first, in the order in
+which it returned; then the rest, by index. A message was delivered before if its delivery count is above 0.
 Messages that this return takes past the queue's delivery limit would be dead-lettered or dropped by the restart itself:
 here they stay at their places, and a finding says so.
 
@@ -46,7 +46,7 @@ KIND: Final = "rabbitmq-quorum"
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
 class QuorumDirectory(QueueDirectory):
-    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`. It has no segments: it is read as a whole."""
+    """Implements :class:`warren.salvage.queue_reader.QueueDirectory`. It has no segments: it is read as a whole."""
 
     files: ReadOnlyFileSystem
     path: str
@@ -54,9 +54,9 @@ class QuorumDirectory(QueueDirectory):
     members: tuple[str, ...]
     """Its directories."""
     bodies: BodySource
-    """Nothing of it lies there."""
+    """Not used: the bodies are in the log."""
     nodes: QuorumNodes | None = None
-    """``None``: looked at for this queue alone."""
+    """``None``: they are read for this queue alone."""
 
     @property
     def kind(self) -> str:
@@ -153,7 +153,7 @@ class QuorumDirectory(QueueDirectory):
 
     def _byte_count(self, member: str, nodes: QuorumNodes) -> int:
         """Of a directory, with its share of the node's write-ahead logs."""
-        own = (below(member, name) for name in self.files.list(member))
+        paths = (below(member, name) for name in self.files.list(member))
         return nodes.of(member).wal_share + sum(
-            self.files.size(path) for path in own if not self.files.is_directory(path)
+            self.files.size(path) for path in paths if not self.files.is_directory(path)
         )

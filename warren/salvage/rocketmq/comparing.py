@@ -1,12 +1,12 @@
-"""Rebuilt files beside those that are there: the same bytes, as far as they matter?
+"""Compares rebuilt files with the existing ones, as far as their bytes matter.
 
 What matters of a ConsumeQueue file are its entries of messages that the CommitLog has: older ones are expired, and
 after the queue's end there may be anything. What matters of an index file are header, slots and the items that it
 counts. Files are compared as they lie on the disk, not as recovery would leave them.
 
-Where the CommitLog's first files have expired, the index that is there began earlier than one that can be built: its
-files then hold other items each. So what is compared then is the row of items (hash and physical offset) of messages
-that the CommitLog has, over all files.
+If the CommitLog's first files have expired, the existing index began earlier than one that can be built, so its files
+hold other items each. Then the sequences of items (hash and physical offset) of messages that the CommitLog has are
+compared, over all files.
 
 ================  =====================================================================================
 ``equal``         nothing that matters differs
@@ -64,7 +64,7 @@ class Compared:
 
 
 def compare(opened: RocketmqStore, rebuilt: Rebuilt) -> Iterator[Compared]:
-    """Every file that is there or was built, ConsumeQueues first."""
+    """Every file that exists or was built, ConsumeQueues first."""
     yield from _queues(opened, rebuilt)
     index = _Index(opened, rebuilt)
     yield from index.by_items() if index.began_earlier else index.by_bytes()
@@ -75,8 +75,8 @@ def compare(opened: RocketmqStore, rebuilt: Rebuilt) -> Iterator[Compared]:
 
 def _queues(opened: RocketmqStore, rebuilt: Rebuilt) -> Iterator[Compared]:
     place = f"{opened.directory}/{CONSUME_QUEUES}"
-    there = dict.fromkeys(queue_directories(opened.below, place))
-    for key in sorted({*there, *rebuilt.store.queues}):
+    existing = dict.fromkeys(queue_directories(opened.below, place))
+    for key in sorted({*existing, *rebuilt.store.queues}):
         topic, queue_id = key
         name = f"{CONSUME_QUEUES}/{topic}/{queue_id}"
         yield from _queue(opened, name, opened.store.queues.get(key), rebuilt.store.queues.get(key))
@@ -86,28 +86,31 @@ def _queue(
     opened: RocketmqStore, name: str, recovered: ConsumeQueue | None, built: ConsumeQueue | None
 ) -> Iterator[Compared]:
     directory = f"{opened.directory}/{name}"
-    there = {base for file in opened.below.list(directory) if (base := parse_file_name(file)) is not None}
+    existing_bases = {base for file in opened.below.list(directory) if (base := parse_file_name(file)) is not None}
     built_bases = set(built.mapped.bases) if built is not None else set()
     start, stop = (built.min_offset * ENTRY_BYTES, built.end_byte) if built is not None else (0, 0)
-    end_there = recovered.end_byte if recovered is not None else 0
+    existing_end = recovered.end_byte if recovered is not None else 0
     size = opened.settings.mapped_file_size_consume_queue
-    for base in sorted(there | built_bases):
+    for base in sorted(existing_bases | built_bases):
         path = f"{name}/{file_name(base)}"
-        if built is not None and base in there and base in built_bases:
+        if built is not None and base in existing_bases and base in built_bases:
             begin, end = max(start, base), min(stop, base + size)
-            ours, theirs = (opened.below, f"{opened.directory}/{path}"), (built.mapped.files, built.mapped.path(base))
-            at = _first_difference(ours, theirs, range(begin - base, end - base))
-            if at is None and end < base + size and end_there > end:
+            existing_file, built_file = (
+                (opened.below, f"{opened.directory}/{path}"),
+                (built.mapped.files, built.mapped.path(base)),
+            )
+            at = _first_difference(existing_file, built_file, range(begin - base, end - base))
+            if at is None and end < base + size and existing_end > end:
                 at = end - base  # entries after those that were built
             yield Compared(path, "equal" if at is None else "different", at)
         elif base in built_bases:
             yield Compared(path, "missing")
         elif built is not None and base + size <= start:
             yield Compared(path, "expired")
-        elif base < end_there and not _is_expired(opened, recovered):
+        elif base < existing_end and not _is_expired(opened, recovered):
             yield Compared(path, "superfluous")
         else:
-            yield Compared(path, "expired" if base < end_there else "equal")
+            yield Compared(path, "expired" if base < existing_end else "equal")
 
 
 def _is_expired(opened: RocketmqStore, queue: ConsumeQueue | None) -> bool:
@@ -118,15 +121,15 @@ def _is_expired(opened: RocketmqStore, queue: ConsumeQueue | None) -> bool:
 _Named = tuple[FileSystem, str]
 
 
-def _first_difference(one: _Named, another: _Named, span: range) -> int | None:
+def _first_difference(first: _Named, second: _Named, span: range) -> int | None:
     """The first byte of ``span`` in which two files differ; a shorter one goes on in zeros."""
-    handle, other = (files.open_read(path) for files, path in (one, another))
+    handle, other = (files.open_read(path) for files, path in (first, second))
     try:
         for at in span[::_WINDOW_BYTES]:
             size = min(_WINDOW_BYTES, span.stop - at)
-            ours, theirs = (file.pread(size, at).ljust(size, b"\0") for file in (handle, other))
-            if ours != theirs:
-                return at + int(np.flatnonzero(np.frombuffer(ours, "u1") != np.frombuffer(theirs, "u1"))[0])
+            left, right = (file.pread(size, at).ljust(size, b"\0") for file in (handle, other))
+            if left != right:
+                return at + int(np.flatnonzero(np.frombuffer(left, "u1") != np.frombuffer(right, "u1"))[0])
     finally:
         handle.close()
         other.close()
@@ -137,7 +140,7 @@ def _first_difference(one: _Named, another: _Named, span: range) -> int | None:
 
 
 class _Index:
-    """The index that is there, beside the one that was built."""
+    """The existing index, and the one that was built."""
 
     def __init__(self, opened: RocketmqStore, rebuilt: Rebuilt) -> None:
         below, directory = opened.below, f"{opened.directory}/{INDEX}"
@@ -149,9 +152,9 @@ class _Index:
 
     @property
     def began_earlier(self) -> bool:
-        """Whether it has items of messages that the CommitLog has no more."""
+        """Whether it has items of messages that the CommitLog no longer has."""
         headers = (file.header for file in self.there)
-        return any(one.index_count > 1 and one.begin_physical_offset < self.first_there for one in headers)
+        return any(header.index_count > 1 and header.begin_physical_offset < self.first_there for header in headers)
 
     def by_bytes(self) -> Iterator[Compared]:
         """File by file, in the order of their names."""
@@ -159,14 +162,14 @@ class _Index:
             if number >= len(self.there):
                 yield Compared(f"{INDEX}/{self.built[number].name}", "missing")
                 continue
-            there = self.there[number]
-            name = f"{INDEX}/{there.name}"
+            existing = self.there[number]
+            name = f"{INDEX}/{existing.name}"
             if number >= len(self.built):
                 yield Compared(name, "superfluous")
                 continue
             built = self.built[number]
-            stop = there.layout.item_offset(max(there.header.index_count, built.header.index_count))
-            at = _first_difference((there.files, there.path), (built.files, built.path), range(stop))
+            stop = existing.layout.item_offset(max(existing.header.index_count, built.header.index_count))
+            at = _first_difference((existing.files, existing.path), (built.files, built.path), range(stop))
             yield Compared(name, "equal" if at is None else "different", at)
 
     def by_items(self) -> Iterator[Compared]:
@@ -182,18 +185,18 @@ class _Index:
     def _items_of(self, file: IndexFile, ahead: _Row) -> tuple[Outcome, int | None]:
         seen = 0
         for first, items in _items(file):
-            kept = np.flatnonzero(items["physical_offset"] >= self.first_there)
-            ours, theirs = items[kept], ahead.take(len(kept))
-            seen += len(kept)
-            same = _same(ours[: len(theirs)], theirs)
-            if len(theirs) < len(ours) or not same.all():
-                wrong = int(np.flatnonzero(~same)[0]) if not same.all() else len(theirs)
-                return "different", file.layout.item_offset(first + int(kept[wrong]))
+            rows = np.flatnonzero(items["physical_offset"] >= self.first_there)
+            existing_items, built_items = items[rows], ahead.take(len(rows))
+            seen += len(rows)
+            same = _same(existing_items[: len(built_items)], built_items)
+            if len(built_items) < len(existing_items) or not same.all():
+                mismatch = int(np.flatnonzero(~same)[0]) if not same.all() else len(built_items)
+                return "different", file.layout.item_offset(first + int(rows[mismatch]))
         return ("equal" if seen or file.header.index_count <= 1 else "expired"), None
 
 
 class _Row:
-    """The items of several files in sequence, limited to messages that are there."""
+    """The items of several files in sequence, limited to messages that the CommitLog has."""
 
     def __init__(self, files: list[IndexFile], first_there: int) -> None:
         self._windows = (items[items["physical_offset"] >= first_there] for file in files for _, items in _items(file))
@@ -221,10 +224,10 @@ def _items(file: IndexFile) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         yield first, file.items(first, min(first + _ITEMS_AT_ONCE, stop))
 
 
-def _same(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    if not len(theirs):
+def _same(existing: npt.NDArray[Any], built: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    if not len(built):
         return np.ones(0, np.bool_)
-    same: npt.NDArray[np.bool_] = (ours["key_hash"] == theirs["key_hash"]) & (
-        ours["physical_offset"] == theirs["physical_offset"]
+    same: npt.NDArray[np.bool_] = (existing["key_hash"] == built["key_hash"]) & (
+        existing["physical_offset"] == built["physical_offset"]
     )
     return same

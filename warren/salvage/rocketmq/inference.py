@@ -1,7 +1,7 @@
-"""The settings of a store that its files tell: how long each kind of file is, and how an index file is divided.
+"""Infers settings of a store from its files: how long each kind of file is, and how an index file is divided.
 
-A mapped file's size is the step from one name to the next and the length of the files; most of them decide, for one
-may be cut short and another missing. An index file of ``slots`` and ``items`` is ``40 + 4 * slots + 20 * items`` bytes
+A mapped file's size is the step from one name to the next and the length of the files; the majority decides, because
+files may be cut short or missing. An index file of ``slots`` and ``items`` is ``40 + 4 * slots + 20 * items`` bytes
 long, which leaves many divisions open. Three things close them:
 
 * the usual size is that of the usual numbers;
@@ -9,7 +9,7 @@ long, which leaves many divisions open. Three things close them:
 * the last byte that is not zero lies in the last item, whose number the header says; so the items begin within five
   slots of where that says, and of five neighbours only one adds up to the file's size.
 
-What is found so is tried: each slot must lead to an item whose hash belongs into that slot.
+The result is checked: each slot must lead to an item whose hash belongs to that slot.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SLOTS_A_STEP = ITEM_BYTES // SLOT_BYTES
 _WINDOW_BYTES = 64 << 10
 _ZEROS = bytes(_WINDOW_BYTES)
 _MAX_FILE_BYTES = 1 << 31
-"""RocketMQ maps its files into memory, which Java does up to here."""
+"""RocketMQ maps its files into memory; this is Java's limit for that."""
 _TRIED_SLOTS = 1000
 _UNCOUNTED_ITEMS = 100
 _GOOD_FOR_ONE_BAD = 10
@@ -75,25 +75,27 @@ def infer(files: FileSystem, store: str, changes: Mapping[str, str]) -> tuple[To
     Also what was inferred, and sentences for people about what was only guessed.
     """
     settings = ROCKETMQ_4_9.with_changes(changes)
-    said = {name for name in _INFERABLE if _is_said(name, changes)}
-    found: dict[str, tuple[int | None, Origin]] = {
+    given = {name for name in _INFERABLE if _is_said(name, changes)}
+    inferred: dict[str, tuple[int | None, Origin]] = {
         COMMIT_LOG_SIZE: (mapped_file_size(_mapped(files, [commit_log_directory(store, settings)])), "files"),
         CONSUME_QUEUE_SIZE: (mapped_file_size(_mapped(files, _queues(files, below(store, CONSUME_QUEUES)))), "files"),
     }
     notes = []
-    if not {SLOTS, ITEMS} <= said:
-        known = {SLOTS: settings.max_hash_slot_num, ITEMS: settings.max_index_num}
-        division, origin = index_division(files, below(store, INDEX), {name: known[name] for name in said & {*known}})
+    if not {SLOTS, ITEMS} <= given:
+        numbers = {SLOTS: settings.max_hash_slot_num, ITEMS: settings.max_index_num}
+        division, origin = index_division(
+            files, below(store, INDEX), {name: numbers[name] for name in given & {*numbers}}
+        )
         if division is not None:
-            found |= {SLOTS: (division.slot_count, origin), ITEMS: (division.item_count, origin)}
+            inferred |= {SLOTS: (division.slot_count, origin), ITEMS: (division.item_count, origin)}
             if origin == "guess":
                 notes.append(
                     f"{below(store, INDEX)}: its files do not tell how they are divided; taken for "
                     f"--set {SLOTS}={division.slot_count} --set {ITEMS}={division.item_count}"
                 )
-    values = {name: str(value) for name, (value, _) in found.items() if value is not None and name not in said}
+    values = {name: str(value) for name, (value, _) in inferred.items() if value is not None and name not in given}
     settings = settings.with_changes(values)
-    return settings, [_inferred(name, settings, found.get(name), said) for name in _INFERABLE], notes
+    return settings, [_inferred(name, settings, inferred.get(name), given) for name in _INFERABLE], notes
 
 
 _INFERABLE: Final = {
@@ -102,19 +104,21 @@ _INFERABLE: Final = {
     SLOTS: "max_hash_slot_num",
     ITEMS: "max_index_num",
 }
-"""What files may tell, and its name among ours."""
+"""The settings that files may tell, and their names in :class:`TopicSettings`."""
 
 
 def _is_said(name: str, changes: Mapping[str, str]) -> bool:
     return name in changes or _INFERABLE[name] in changes
 
 
-def _inferred(name: str, settings: TopicSettings, found: tuple[int | None, Origin] | None, said: set[str]) -> Inferred:
+def _inferred(
+    name: str, settings: TopicSettings, inferred: tuple[int | None, Origin] | None, given: set[str]
+) -> Inferred:
     origin: Origin = "default"
-    if name in said:
+    if name in given:
         origin = "set"
-    elif found is not None and found[0] is not None:
-        origin = found[1]
+    elif inferred is not None and inferred[0] is not None:
+        origin = inferred[1]
     return Inferred(name, getattr(settings, _INFERABLE[name]), origin)
 
 
@@ -122,7 +126,7 @@ def _inferred(name: str, settings: TopicSettings, found: tuple[int | None, Origi
 
 
 def mapped_file_size(directories: Iterable[Mapping[int, int]]) -> int | None:
-    """The size that most files, and most steps from one to the next, say; of each directory: base → bytes."""
+    """The size that most files, and most steps from one to the next, have; for each directory: base → bytes."""
     votes: Counter[int] = Counter()
     bases: set[int] = set()
     for sizes in directories:
@@ -158,7 +162,7 @@ def _directories(files: FileSystem, place: str) -> list[str]:
 
 
 def index_division(files: FileSystem, directory: str, known: Mapping[str, int]) -> tuple[Layout | None, Origin]:
-    """How the index files in ``directory`` are divided; ``known``: one of the two numbers, if it is. Nothing: no files.
+    """How the index files in ``directory`` are divided; ``known``: one of the two numbers, if any.
 
     A file that is shorter than the others is one that lost its end; most decide.
     """
@@ -185,13 +189,13 @@ def _is_possible(division: Layout) -> bool:
     return division.slot_count >= 1 and division.item_count >= 2
 
 
-def _rest(size: int, known: Mapping[str, int]) -> Layout | None:
+def _rest(size: int, numbers: Mapping[str, int]) -> Layout | None:
     """The division if one number is known."""
     room = size - HEADER_BYTES
-    if SLOTS in known:
-        division = Layout(known[SLOTS], (room - SLOT_BYTES * known[SLOTS]) // ITEM_BYTES)
+    if SLOTS in numbers:
+        division = Layout(numbers[SLOTS], (room - SLOT_BYTES * numbers[SLOTS]) // ITEM_BYTES)
     else:
-        division = Layout((room - ITEM_BYTES * known[ITEMS]) // SLOT_BYTES, known[ITEMS])
+        division = Layout((room - ITEM_BYTES * numbers[ITEMS]) // SLOT_BYTES, numbers[ITEMS])
     return division if _is_possible(division) else None
 
 
@@ -204,13 +208,13 @@ def _of_size(size: int, slots: int) -> Layout | None:
 
 def _usual_ratio(size: int) -> Layout | None:
     """Four items a slot, as nearly as the size allows."""
-    about = (size - HEADER_BYTES) // (SLOT_BYTES + 4 * ITEM_BYTES)
-    near = (about + step for distance in range(_SLOTS_A_STEP) for step in (distance, -distance))
-    return next((division for slots in near if (division := _of_size(size, slots)) is not None), None)
+    estimate = (size - HEADER_BYTES) // (SLOT_BYTES + 4 * ITEM_BYTES)
+    candidates = (estimate + step for distance in range(_SLOTS_A_STEP) for step in (distance, -distance))
+    return next((division for slots in candidates if (division := _of_size(size, slots)) is not None), None)
 
 
 def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layout | None:
-    """What one file tells, and does not contradict."""
+    """The division that one file tells and does not contradict."""
     handle = files.open_read(path)
     try:
         header = Header.decode(handle.pread(HEADER_BYTES, 0))

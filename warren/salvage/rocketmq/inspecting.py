@@ -68,7 +68,7 @@ def inspect_store(
         "groups": [] if offsets is None else group_rows(opened, offsets),
         "checkpoint": attrs.asdict(store.checkpoint) if opened.has_checkpoint else None,
         "clean": store.was_clean,
-        "settings": {one.name: {"value": one.value, "from": one.origin} for one in opened.inferred},
+        "settings": {setting.name: {"value": setting.value, "from": setting.origin} for setting in opened.inferred},
     }
 
 
@@ -111,7 +111,7 @@ def store_tables(report: Report) -> Iterator[RenderableType]:
         if table.row_count:
             yield ""
             yield table
-    guessed = [name for name, one in report["settings"].items() if one["from"] == "guess"]
+    guessed = [name for name, setting in report["settings"].items() if setting["from"] == "guess"]
     if guessed:
         yield Text(f"guessed: {', '.join(guessed)}", "yellow")
     yield ""

@@ -56,8 +56,8 @@ def record_line(record: Record, *, with_text: bool = False) -> bytes:
     """A record's line; ``with_text``: a body that is UTF-8 as text, and the body's encoding after it."""
     fields = record_fields(record)
     if with_text:
-        said, encoding = body_text(record.body)
-        fields = {**fields, "body": said, "body_encoding": encoding}
+        text, encoding = body_text(record.body)
+        fields = {**fields, "body": text, "body_encoding": encoding}
     else:
         fields["body"] = b64encode(record.body).decode("ascii")
     return to_json(fields) + b"\n"

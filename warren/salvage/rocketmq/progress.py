@@ -63,7 +63,7 @@ def unpacking_bar(size: int | None) -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def share_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """What is to be told how much of something is done; the bar says which share that is."""
+    """Yield a function to call with the amount that is done, of ``total``; the bar shows the share."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -73,7 +73,7 @@ def share_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def _late_bar(what: str, total: int | None, *columns: ProgressColumn) -> Iterator[Callable[[int], object]]:
-    """What is to be told how much is done; the bar is shown when it has taken a while."""
+    """Yield a function to call with the amount that is done; the bar is shown after a while."""
     bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total)
     begun, shown = time.monotonic(), False

@@ -1,6 +1,6 @@
-"""Messages out of a topic store: one queue's in their order, all of them as they lie, and those with a key.
+"""Reads messages from a topic store: one queue's in their order, all in physical order, and those with a key.
 
-Whatever cannot be read is a finding in its place, and the rest is there.
+A message that cannot be read is a finding in its place; the others are returned.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ def queue_entries(
 ) -> Iterator[tuple[int, int, int, int] | Finding]:
     """Queue offset, physical offset, size and tags code of the entries from ``queue_offset`` on, or the queue's first.
 
-    Where a file is missing a finding says so, and the next one's entries follow, as they would for a consumer. Raises
+    If a file is missing, a finding says so, and the next one's entries follow, as they would for a consumer. Raises
     :class:`QueueRangeError` if the queue ends before ``queue_offset``.
     """
     if queue_offset is not None and queue_offset > queue.max_offset:
         raise QueueRangeError(f"{queue.mapped.directory} ends at {queue.max_offset}, before {queue_offset}")
     at = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
-    left = queue.max_offset if limit is None else limit
-    while at < queue.max_offset and left > 0:
-        entries = queue.entries(at, min(left, _MANY))
+    remaining = queue.max_offset if limit is None else limit
+    while at < queue.max_offset and remaining > 0:
+        entries = queue.entries(at, min(remaining, _MANY))
         if not len(entries):
             following = queue.mapped.after(at * ENTRY_BYTES)
             stop = queue.max_offset if following is None else following // ENTRY_BYTES
             expired = at * ENTRY_BYTES < queue.mapped.min_offset
-            why = "expired with their file" if expired else "the file with the entries is missing"
-            what = f"queue offset {at} to {stop - 1}: {why}"
-            yield Finding("no entries", "leftover" if expired else "damage", queue.mapped.directory, None, what)
+            reason = "expired with their file" if expired else "the file with the entries is missing"
+            detail = f"queue offset {at} to {stop - 1}: {reason}"
+            yield Finding("no entries", "leftover" if expired else "damage", queue.mapped.directory, None, detail)
             at = stop
             continue
         yield from zip(range(at, at + len(entries)), *(entries[name].tolist() for name in _FIELDS), strict=True)
-        at, left = at + len(entries), left - len(entries)
+        at, remaining = at + len(entries), remaining - len(entries)
 
 
 def queue_messages(
@@ -74,15 +74,15 @@ def queue_messages(
             yield entry
             continue
         number, physical_offset, size, _ = entry
-        found = _message(opened.store.commit_log, physical_offset, size)
-        if isinstance(found, Record):
+        record = _message(opened.store.commit_log, physical_offset, size)
+        if isinstance(record, Record):
             yield from lost.end()
-            yield found
+            yield record
         else:
-            yield from lost.add(number, *found)
+            yield from lost.add(number, *record)
     yield from lost.end()
-    yield from (found for found in _missing(opened, "entries") if found.path == queue.mapped.directory)
-    yield from (found for found in _missing(opened, "messages") if found.path == queue.mapped.directory)
+    yield from (finding for finding in _missing(opened, "entries") if finding.path == queue.mapped.directory)
+    yield from (finding for finding in _missing(opened, "messages") if finding.path == queue.mapped.directory)
 
 
 def _missing_head(opened: RocketmqStore, queue: ConsumeQueue) -> Iterator[Finding]:
@@ -92,30 +92,30 @@ def _missing_head(opened: RocketmqStore, queue: ConsumeQueue) -> Iterator[Findin
     stop = int(entries["physical_offset"][0]) if number and len(entries) else log.min_offset
     if stop <= log.min_offset:
         return
-    before: list[int] = []
+    queue_offsets: list[int] = []
     for item in log.columns(log.min_offset, min(stop, log.end), with_keys=False, with_codes=False):
         if isinstance(item, RecordColumns):
-            before += (
+            queue_offsets += (
                 int(item.queue_offsets[row])
                 for key, rows in rows_of_queues(item)
                 if key == (queue.topic, queue.queue_id)
                 for row in np.arange(len(item))[rows]
                 if item.queue_offsets[row] < number
             )
-    if before:
-        what = f"queue offset {min(before)} to {number - 1}: the file with the entries is missing"
-        yield Finding("no entries", "damage", queue.mapped.directory, None, what)
+    if queue_offsets:
+        detail = f"queue offset {min(queue_offsets)} to {number - 1}: the file with the entries is missing"
+        yield Finding("no entries", "damage", queue.mapped.directory, None, detail)
 
 
-def _missing(opened: RocketmqStore, what: Literal["messages", "entries"]) -> Iterator[Finding]:
+def _missing(opened: RocketmqStore, kind: Literal["messages", "entries"]) -> Iterator[Finding]:
     """What is missing although the store was closed."""
     for cut in opened.store.cuts:
-        if cut.missing == what:
-            yield Finding(f"missing {what}", "damage", cut.path, cut.file_offset, cut.what)
+        if cut.missing == kind:
+            yield Finding(f"missing {kind}", "damage", cut.path, cut.file_offset, cut.what)
 
 
 def _message(log: CommitLog, physical_offset: int, size: int) -> Record | tuple[Severity, str]:
-    """A message, or why it is not to be had."""
+    """A message, or why it cannot be read."""
     if physical_offset < log.min_offset:
         return "leftover", f"expired: the CommitLog begins at {log.min_offset}"
     try:
@@ -125,7 +125,7 @@ def _message(log: CommitLog, physical_offset: int, size: int) -> Record | tuple[
 
 
 class _Lost:
-    """Messages in a row that are not to be had for one reason."""
+    """Consecutive messages that cannot be read for one reason."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -176,7 +176,7 @@ def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicS
 
 
 def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[int]) -> Iterator[Record | Finding]:
-    """Of what the index answered the messages that do have the key, each once."""
+    """The messages among the index's answers that do have the key, each once."""
     log = opened.store.commit_log
     for physical_offset in dict.fromkeys(physical_offsets):
         try:

@@ -1,8 +1,8 @@
 """Rebuilds ConsumeQueues and index files from the CommitLog alone.
 
-They are built as a broker builds them that has lost both: every message from the CommitLog's first file on is
-dispatched. So they are byte for byte what a broker wrote that has lost nothing, index files' names aside; leftovers of
-a crash (old bytes after a queue's end, keys that were put twice) do not come again.
+They are built as by a broker that has lost both: every message from the CommitLog's first file on is dispatched. So
+they are byte for byte the files of a broker that has lost nothing, except for the names of index files; leftovers of a
+crash (old bytes after a queue's end, keys that were put twice) do not come again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from warren.storage.topic_settings import TopicSettings
 
 @attrs.define
 class Rebuilt:
-    """What was made."""
+    """The result of a rebuild."""
 
     store: TopicStore
-    """Its queues and its index lie in the new directory, its CommitLog where it always lay."""
+    """Its queues and its index are in the new directory, its CommitLog is where it was."""
     records: int = 0
     damage: list[Finding] = attrs.Factory(list)
     """What of the CommitLog could not be read."""
@@ -100,7 +100,7 @@ def _check_out(path: str, out: str) -> None:
 
 
 def empty_store(files: FileSystem, out: str, settings: TopicSettings, commit_log: CommitLog) -> TopicStore:
-    """A store in ``out`` without queues and index, to build those of a CommitLog that lies elsewhere."""
+    """A store in ``out`` without queues and index, to build those of a CommitLog that is elsewhere."""
     files.make_directories(f"{out}/{CONSUME_QUEUES}")
     index = KeyIndex.load(
         files,

@@ -1,4 +1,4 @@
-"""Which records of a CommitLog are wanted: a condition (:mod:`warren.where`) on them, and how many at most."""
+"""Selects records of a CommitLog by a condition (:mod:`warren.where`) and a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warren.where import RECORD_FIELDS, Where, compile_where
 
 
 class SavedRecord:
-    """A record, as a condition asks for it."""
+    """A record, as a condition sees it."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -35,7 +35,7 @@ class SavedRecord:
 
 @attrs.define
 class WantedRecords:
-    """Tells which records are wanted, and counts them."""
+    """Selects records, and counts them."""
 
     where: Where[SavedRecord] | None
     limit: int | None
@@ -53,7 +53,7 @@ class WantedRecords:
         return self.limit is not None and self.records >= self.limit
 
     def takes(self, record: Record) -> bool:
-        """Whether this one is wanted; then it is counted."""
+        """Whether to take this record; if so, it is counted."""
         if self.is_done or (self.where is not None and not self.where(SavedRecord(record))):
             return False
         self.records += 1

@@ -1,9 +1,8 @@
 """A topic store opened without changing it, as the original would find it after its recovery.
 
 Recovery cuts, deletes and writes; here it does so in memory, over the directory (:mod:`warren.storage.overlay`). So
-what is asked gets the answer that a restarted broker would give. ``start`` goes one step further: what the broker
-builds when it begins to run, after it has loaded. Settings that no file tells are RocketMQ's, unless the user says
-otherwise.
+reads return what a restarted broker would return. ``start`` goes one step further, and builds what the broker builds
+after it has loaded. Settings that no file tells are RocketMQ's, unless the user sets them.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class RocketmqStore:
     has_checkpoint: bool
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue that is there; raises :class:`WarrenError`."""
+        """An existing queue; raises :class:`WarrenError` if there is none."""
         queue = self.store.queues.get((topic, queue_id))
         if queue is None:
-            ids = [str(other) for name, other in self.store.queues if name == topic]
-            there = f"its queues are {', '.join(ids)}" if ids else "warren inspect names the topics"
-            raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}; {there}")
+            ids = [str(other_id) for name, other_id in self.store.queues if name == topic]
+            hint = f"its queues are {', '.join(ids)}" if ids else "warren inspect names the topics"
+            raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}; {hint}")
         return queue
 
     def consumer_offsets(self) -> ConsumerOffsets:
@@ -119,7 +118,7 @@ def opened_store(
 
 
 def index_names() -> Callable[[], str]:
-    """Names for index files that are made now: local time to the millisecond, each later than the last."""
+    """Names for new index files: local time to the millisecond, each later than the last."""
     last = datetime.min
 
     def name() -> str:

@@ -1,8 +1,7 @@
-"""The files of a topic store as they lie, with its settings and its checkpoint, and how a finding about them is made.
+"""The files of a topic store as they are, its settings and its checkpoint, and how findings about them are made.
 
-All checks read through this. *Behind the end* is what recovery would no longer count. After a crash whatever is wrong
-with that is left over; so is an index file that recovery deletes. Findings of that kind begin with "leftover", as
-everywhere.
+All checks read through this. *Behind the end* is what recovery would no longer count. After a crash, problems there are
+leftovers; so is an index file that recovery deletes. Findings of that kind begin with "leftover", as everywhere.
 
 Damage comes in runs. Neighbouring findings of one kind become one finding (:class:`FindingRuns`).
 """
@@ -42,9 +41,9 @@ class StoreFiles:
 
     @classmethod
     def of(cls, files: FileSystem, place: str, settings: TopicSettings) -> StoreFiles:
-        checkpoint = below(place, CHECKPOINT)
-        known = read_checkpoint(files, checkpoint) if not files.is_directory(checkpoint) else Checkpoint()
-        return cls(files, place, settings, files.exists(below(place, ABORT)), known)
+        path = below(place, CHECKPOINT)
+        checkpoint = read_checkpoint(files, path) if not files.is_directory(path) else Checkpoint()
+        return cls(files, place, settings, files.exists(below(place, ABORT)), checkpoint)
 
     def path(self, *names: str) -> str:
         """A path in the store."""
@@ -60,7 +59,7 @@ class StoreFiles:
         return self.open(path).pread(size, offset)
 
     def open(self, path: str) -> File:
-        """The file, open; to be used before another one is asked for."""
+        """The file, open; to be used before another one is opened."""
         handle = self._open.get(path)
         if handle is None:
             if len(self._open) >= _OPEN_FILES:
@@ -87,16 +86,16 @@ class FindingRuns:
     """Findings that are made one after the other: those of one ``key`` at numbers without a gap become one."""
 
     _open: dict[Hashable, tuple[int, int, Finding]] = attrs.Factory(dict)
-    """The number that would go on with it, how many there are, and the first."""
+    """The number that would continue it, its length, and its first finding."""
 
     def add(self, key: Hashable, number: int, found: Finding, count: int = 1) -> Iterator[Finding]:
         """Add ``count`` findings from ``number`` on, the first being ``found``; yield a run that they do not extend."""
         key = (key, found.kind)
-        following, before, first = self._open.get(key, (number, 0, found))
+        following, previous_count, first = self._open.get(key, (number, 0, found))
         if following != number:
-            yield _told(first, before)
-            before, first = 0, found
-        self._open[key] = (number + count, before + count, first)
+            yield _told(first, previous_count)
+            previous_count, first = 0, found
+        self._open[key] = (number + count, previous_count + count, first)
 
     def finish(self) -> Iterator[Finding]:
         """Those that are still open."""
@@ -122,7 +121,7 @@ class MappedFile:
     size: int
     """Bytes that are there, up to what the settings say."""
     is_cut_short: bool = False
-    """A crash may have done it, for it is the last file; see :func:`cut_short`."""
+    """A crash may be the cause, because it is the last file; see :func:`cut_short`."""
 
     @property
     def end(self) -> int:
@@ -134,7 +133,7 @@ def mapped_files(store_files: StoreFiles, directory: str, file_size: int) -> tup
 
     RocketMQ refuses the whole store for one strange name or length among them.
     """
-    found: list[MappedFile] = []
+    files: list[MappedFile] = []
     findings: list[Finding] = []
     for name in store_files.files.list(directory):
         path, base = below(directory, name), parse_file_name(name)
@@ -146,25 +145,25 @@ def mapped_files(store_files: StoreFiles, directory: str, file_size: int) -> tup
         if base % file_size:
             detail = f"begins at {base}, which is no multiple of the file size {file_size}"
             findings.append(Finding("wrong file name", "damage", path, None, detail))
-        found.append(MappedFile(base, path, size))
-    found.sort(key=lambda file: file.base)
-    for index, file in enumerate(found):
-        is_last = index + 1 == len(found)
+        files.append(MappedFile(base, path, size))
+    files.sort(key=lambda file: file.base)
+    for index, file in enumerate(files):
+        is_last = index + 1 == len(files)
         is_short = store_files.is_crashed and is_last and file.size < file_size
         if file.size != file_size and not is_short:
             findings.append(_wrong_length(file, "damage", file_size))
-        found[index] = attrs.evolve(file, size=min(file.size, file_size), is_cut_short=is_short)
-    for index, file in enumerate(found[1:], start=1):
-        before = found[index - 1]
-        expected = before.base + file_size
+        files[index] = attrs.evolve(file, size=min(file.size, file_size), is_cut_short=is_short)
+    for index, file in enumerate(files[1:], start=1):
+        previous = files[index - 1]
+        expected = previous.base + file_size
         if file.base > expected:
             findings.append(Finding(MISSING_FILE, "damage", file.path, None, missing_file(expected, file.base)))
         elif file.base < expected:
             findings.append(
-                Finding("overlapping files", "damage", file.path, None, f"{before.path} ends at {expected}")
+                Finding("overlapping files", "damage", file.path, None, f"{previous.path} ends at {expected}")
             )
-            found[index - 1] = attrs.evolve(before, size=min(before.size, file.base - before.base))
-    return found, findings
+            files[index - 1] = attrs.evolve(previous, size=min(previous.size, file.base - previous.base))
+    return files, findings
 
 
 def cut_short(files: list[MappedFile], file_size: int, *, ends_with_data: bool) -> Iterator[Finding]:

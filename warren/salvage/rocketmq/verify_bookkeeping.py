@@ -22,7 +22,7 @@ _STAMPS: Final = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp
 _STAMP_BYTES: Final = 8
 
 Position = tuple[str, str, int, int]
-"""Topic, whose position it is, queue, offset."""
+"""Topic, owner of the position, queue, offset."""
 
 
 # ── checkpoint ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -42,8 +42,8 @@ def checkpoint_findings(store_files: StoreFiles, log: VerifiedCommitLog) -> Iter
         yield Finding("wrong file length", "damage", path, None, f"{size} bytes, and not {FILE_BYTES}")
     elif size != FILE_BYTES:
         yield Finding("leftover file length", "leftover", path, None, f"{size} bytes, and not {FILE_BYTES}")
-    known = store_files.checkpoint
-    stamps = (known.physic_msg_timestamp, known.logics_msg_timestamp, known.index_msg_timestamp)
+    checkpoint = store_files.checkpoint
+    stamps = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
     for number, (name, stamp) in enumerate(zip(_STAMPS, stamps, strict=True)):
         offset = number * _STAMP_BYTES
         if stamp < 0:
@@ -101,12 +101,12 @@ def _positions(
 
 
 def _beyond(queues: ConsumeQueues, path: str, positions: list[Position]) -> Iterator[Finding]:
-    for topic, whose, queue_id, offset in positions:
+    for topic, owner, queue_id, offset in positions:
         queue = queues.queues.get((topic, queue_id))
         end = 0 if queue is None else queue.end
         if offset < 0:
-            detail = f"{whose} in {topic}/{queue_id}: {offset}"
+            detail = f"{owner} in {topic}/{queue_id}: {offset}"
             yield Finding("negative position", "damage", path, None, detail)
         elif offset > end:
-            detail = f"{whose} in {topic}/{queue_id}: {offset}, and the queue ends at {end}"
+            detail = f"{owner} in {topic}/{queue_id}: {offset}, and the queue ends at {end}"
             yield Finding("leftover position", "leftover", path, None, detail)

@@ -45,10 +45,10 @@ from warren.storage.filesystem import data_windows
 
 _SEARCH_BYTES: Final = 1 << 20
 _SMALL_WINDOW_BYTES: Final = 64 << 10
-"""Read at once at damage: after the next bad record all is read again."""
+"""Read at once after damage: at the next bad record all of it is read again."""
 
 _MOST_LOOKS: Final = 200_000
-"""At single places; a store in which more is wrong is not worth the hours."""
+"""Maximum number of single places that are read; more would take hours."""
 
 
 @attrs.frozen
@@ -131,13 +131,13 @@ class VerifiedCommitLog:
         file = self.holding(physical_offset)
         if file is None:
             return "the CommitLog has no such place"
-        found = check(self.read, physical_offset, file.end)
-        if isinstance(found, RecordHeader):
+        checked = check(self.read, physical_offset, file.end)
+        if isinstance(checked, RecordHeader):
             try:
-                return decode(self.read(physical_offset, found.size))
+                return decode(self.read(physical_offset, checked.size))
             except RecordError as error:
                 return str(error)
-        return "a blank record lies there" if isinstance(found, Blank) else found.reason
+        return "a blank record lies there" if isinstance(checked, Blank) else checked.reason
 
     def severity(self, physical_offset: int) -> Severity:
         """The severity of a problem at a message: after a crash nothing past the log's end is damage."""
@@ -177,7 +177,7 @@ class VerifiedCommitLog:
     # ── the walk ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def walk(self) -> Iterator[Walked]:
-        """Every good record by columns, those too that only have a wrong sum; between them what is wrong."""
+        """Every good record by columns, also those with only a wrong checksum; and findings between them."""
         yield from self.name_findings
         at: int | None = self.min_offset
         window_bytes = WINDOW_BYTES
@@ -190,7 +190,7 @@ class VerifiedCommitLog:
             self.end = End(self.good_end, "zeros")
 
     def _file_part(self, index: int, start: int, window_bytes: int) -> Generator[Walked, None, int | None]:
-        """Walk in one file; where to go on, or nothing at the log's end."""
+        """Walk in one file; return where to continue, or ``None`` at the log's end."""
         file, settings = self.files[index], self.store_files.settings
         for item in read_columns(
             self.read,
@@ -222,15 +222,17 @@ class VerifiedCommitLog:
             self._last_queued_ms = int(columns.store_timestamps[queued[-1]])
         self.good_end = columns.stop
         for row in np.flatnonzero(columns.physical_offsets != columns.positions).tolist():
-            position, said = int(columns.positions[row]), int(columns.physical_offsets[row])
-            found = self.finding("wrong physical offset", position, f"the record lies at {position}, and says {said}")
-            yield from self._runs.add((found.path, said - position), self._walked + row, found)
+            position, stated_offset = int(columns.positions[row]), int(columns.physical_offsets[row])
+            problem = self.finding(
+                "wrong physical offset", position, f"the record lies at {position}, and says {stated_offset}"
+            )
+            yield from self._runs.add((problem.path, stated_offset - position), self._walked + row, problem)
         for number, topic in enumerate(columns.topics):
             if not has_topic_characters(topic):
                 for row in np.flatnonzero(columns.topic_of == number).tolist():
                     detail = f"the record names the topic {topic!r}, which RocketMQ does not allow"
-                    found = self.finding("impossible topic", int(columns.positions[row]), detail)
-                    yield from self._runs.add((found.path, topic), self._walked + row, found)
+                    problem = self.finding("impossible topic", int(columns.positions[row]), detail)
+                    yield from self._runs.add((problem.path, topic), self._walked + row, problem)
         self._walked += len(columns.positions)
         yield columns
 
@@ -252,8 +254,8 @@ class VerifiedCommitLog:
         is_over = is_sum and failure.resume_at is not None and not self.store_files.settings.check_crc_on_recover
         following = failure.resume_at if is_over else self._whole_behind(failure, index)
         if following is None:
-            what = self._what_lies_at(at, index, is_sum=is_sum)
-            self.end = End(at, what, failure.reason)
+            end_kind = self._what_lies_at(at, index, is_sum=is_sum)
+            self.end = End(at, end_kind, failure.reason)
             return None
         kind = failure.kind
         if not is_sum and following >= file.end and self._is_zero(at, file):
@@ -294,8 +296,8 @@ class VerifiedCommitLog:
         finder = RecordFinder(
             read=self.read, end=file.end, next_data=lambda at: file.base + handle.next_data(at - file.base)
         )
-        found = finder.positions(max(start, file.base), file.end)
-        place = next((place for place in found if self._is_recent(place)), None)
+        positions = finder.positions(max(start, file.base), file.end)
+        place = next((place for place in positions if self._is_recent(place)), None)
         is_misplaced = place is None and start <= file.base and self._is_of_another_place(file)
         return file.base if is_misplaced else place
 

@@ -92,9 +92,9 @@ class VerifiedQueue:
                     self.max_physical_offset = int(entry["physical_offset"]) + int(entry["size"])
                 break
         for low, high in self._windows(self.first, self.end):
-            others = np.flatnonzero(~_are_filler(self.entries(low, high)))
-            self._filler_end = low + int(others[0]) if len(others) else high
-            if len(others):
+            non_filler = np.flatnonzero(~_are_filler(self.entries(low, high)))
+            self._filler_end = low + int(non_filler[0]) if len(non_filler) else high
+            if len(non_filler):
                 break
 
     def _last_good(self, file: MappedFile) -> int | None:
@@ -104,9 +104,9 @@ class VerifiedQueue:
             entries = self.entries(start, stop)
             good = np.flatnonzero(are_good(entries))
             last = int(good[-1]) if len(good) else -1
-            others = np.flatnonzero(np.frombuffer(entries.tobytes(), f"V{ENTRY_BYTES}")[last + 1 :] != _NOTHING)
-            if len(others):
-                self._bytes_behind = start + last + 1 + int(others[0])
+            nonzero = np.flatnonzero(np.frombuffer(entries.tobytes(), f"V{ENTRY_BYTES}")[last + 1 :] != _NOTHING)
+            if len(nonzero):
+                self._bytes_behind = start + last + 1 + int(nonzero[0])
             if len(good):
                 return start + last
             stop = start
@@ -150,12 +150,12 @@ class VerifiedQueue:
         inside = np.flatnonzero((numbers >= self.first) & (numbers < self.end))
         entries = np.zeros(len(numbers), ENTRY)
         entries[inside] = self._gather(numbers[inside])
-        is_there = np.zeros(len(numbers), bool)
-        is_there[inside] = True
+        is_in_file = np.zeros(len(numbers), bool)
+        is_in_file[inside] = True
         points = entries["physical_offset"].astype(np.int64)
-        matches = is_there & ((points == messages.positions) | (points == messages.physical_offsets))
+        matches = is_in_file & ((points == messages.positions) | (points == messages.physical_offsets))
         for row in np.flatnonzero(~matches).tolist():
-            yield from self._without_entry(messages, row, entries[row] if is_there[row] else None)
+            yield from self._without_entry(messages, row, entries[row] if is_in_file[row] else None)
         matched = np.flatnonzero(matches)
         yield from self._fields(messages, entries, matched)
         ahead = np.unique(numbers[matched])
@@ -177,14 +177,18 @@ class VerifiedQueue:
         return np.concatenate([self.entries(number, number + 1) for number in numbers.tolist()])
 
     def _fields(self, messages: Messages, entries: Entries, matched: Rows) -> Iterator[Finding]:
-        said, codes = entries["physical_offset"].astype(np.int64), entries["tags_code"].astype(np.int64)
+        physical_offsets, codes = entries["physical_offset"].astype(np.int64), entries["tags_code"].astype(np.int64)
         codes = np.where(are_extension_addresses(codes), messages.tags_codes, codes)
-        wrong = (said != messages.positions) | (entries["size"] != messages.sizes) | (codes != messages.tags_codes)
+        wrong = (
+            (physical_offsets != messages.positions)
+            | (entries["size"] != messages.sizes)
+            | (codes != messages.tags_codes)
+        )
         for row in matched[wrong[matched]].tolist():
             position, entry = int(messages.positions[row]), entries[row]
             number = int(messages.queue_offsets[row])
-            if int(said[row]) != position:
-                detail = f"it points at {int(said[row])}, as the record says; that lies at {position}"
+            if int(physical_offsets[row]) != position:
+                detail = f"it points at {int(physical_offsets[row])}, as the record says; that lies at {position}"
                 yield from self._entry("wrong physical offset", number, detail)
             if int(entry["size"]) != int(messages.sizes[row]):
                 detail = f"it says {int(entry['size'])} bytes, the message has {int(messages.sizes[row])}"
@@ -212,12 +216,12 @@ class VerifiedQueue:
                 fate = "RocketMQ makes it when it starts"
             else:
                 fate = "RocketMQ does not make it anew, and nobody who reads the queue sees the message"
-            found = self.log.finding("message without entry", position, f"{name}: {fate}", severity)
+            problem = self.log.finding("message without entry", position, f"{name}: {fate}", severity)
         else:
             detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
             torn: Severity | None = "leftover" if self._may_be_torn(number) else None
-            found = self.log.finding("message without entry", position, detail, torn)
-        yield from self._runs.add("message", number, found)
+            problem = self.log.finding("message without entry", position, detail, torn)
+        yield from self._runs.add("message", number, problem)
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -271,9 +275,9 @@ class VerifiedQueue:
                 detail = f"it points at {offset}, where no message is: {record}"
                 yield from self._entry("entry that points nowhere", number, detail, self.log.severity(offset))
             else:
-                there = f"message {record.queue_offset} of {record.topic}/{record.queue_id}"
+                message = f"message {record.queue_offset} of {record.topic}/{record.queue_id}"
                 is_its = (record.queue_offset, record.size) == (number, size)  # but for the record's topic or queue
-                detail = f"it points at {offset}, where {there} is"
+                detail = f"it points at {offset}, where {message} is"
                 yield from self._entry("wrong entry", number, detail, may_be_torn=not is_its)
 
     def _entry(
@@ -291,8 +295,8 @@ class VerifiedQueue:
         file = self.files[index]
         if may_be_torn and self._may_be_torn(number):
             severity = "leftover"
-        found = finding(kind, severity, file.path, at - file.base, f"entry {number}: {detail}")
-        yield from self._runs.add("entry", number, found, count)
+        problem = finding(kind, severity, file.path, at - file.base, f"entry {number}: {detail}")
+        yield from self._runs.add("entry", number, problem, count)
 
     def points_at(self, physical_offset: int) -> bool:
         """Whether an entry that is not judged yet points there."""
@@ -300,7 +304,7 @@ class VerifiedQueue:
         return any((self.entries(low, high)["physical_offset"] == physical_offset).any() for low, high in windows)
 
     def finish(self, end: int) -> Iterator[Finding]:
-        """What is left when all messages were taken; ``end``: the CommitLog's."""
+        """The findings that are left after all messages; ``end``: the CommitLog's."""
         last = self.files[-1].end if self.files else 0
         yield from cut_short(
             self.files,
@@ -344,7 +348,7 @@ class ConsumeQueues:
 
     @classmethod
     def of(cls, store_files: StoreFiles, log: VerifiedCommitLog) -> ConsumeQueues:
-        found = cls(store_files, log)
+        queues = cls(store_files, log)
         for topic in store_files.files.list(store_files.path(CONSUME_QUEUES)):
             path = store_files.path(CONSUME_QUEUES, topic)
             names = store_files.files.list(path) if store_files.files.is_directory(path) else None
@@ -352,11 +356,11 @@ class ConsumeQueues:
                 inner = f"{path}/{name}" if name else path
                 if not (name.isascii() and name.isdigit() and int(name) <= _MOST_QUEUE_ID):
                     detail = "no directory of a topic, or of a queue"
-                    found.name_findings.append(Finding("misplaced file", "damage", inner, None, detail))
+                    queues.name_findings.append(Finding("misplaced file", "damage", inner, None, detail))
                     continue
-                found._add(topic, int(name), inner)
-        log.dispatched_until = max((queue.max_physical_offset for queue in found.queues.values()), default=-1)
-        return found
+                queues._add(topic, int(name), inner)
+        log.dispatched_until = max((queue.max_physical_offset for queue in queues.queues.values()), default=-1)
+        return queues
 
     def _add(self, topic: str, queue_id: int, path: str) -> None:
         size = self.store_files.settings.mapped_file_size_consume_queue
@@ -396,7 +400,7 @@ class ConsumeQueues:
         return any(queue.points_at(physical_offset) for queue in self.queues.values())
 
     def finish(self, end: int) -> Iterator[Finding]:
-        """What is left when all messages were taken."""
+        """The findings that are left after all messages."""
         for queue in self.queues.values():
             yield from queue.finish(end)
 

@@ -67,8 +67,8 @@ class VerifiedIndexFile:
     @property
     def end(self) -> int:
         """The number after the last item that can be read."""
-        there = (self.size - self.layout.item_offset(0)) // ITEM_BYTES
-        return max(1, min(self.header.index_count, self.layout.item_count, there))
+        stored_count = (self.size - self.layout.item_offset(0)) // ITEM_BYTES
+        return max(1, min(self.header.index_count, self.layout.item_count, stored_count))
 
     @property
     def severity(self) -> Severity:
@@ -81,8 +81,8 @@ class VerifiedIndexFile:
         self, kind: str, number: int, detail: str, severity: Severity | None = None, count: int = 1
     ) -> Iterator[Finding]:
         """A finding at an item; neighbouring ones become one, which :meth:`finish` yields at the latest."""
-        found = self.finding(kind, self.layout.item_offset(number), f"item {number}: {detail}", severity)
-        yield from self._runs.add("item", number, found, count)
+        problem = self.finding(kind, self.layout.item_offset(number), f"item {number}: {detail}", severity)
+        yield from self._runs.add("item", number, problem, count)
 
     def finish(self) -> Iterator[Finding]:
         """Findings that are still held back."""
@@ -142,21 +142,21 @@ class VerifiedIndexFile:
         for index in np.flatnonzero(hashes < 0).tolist():
             yield from self.item("wrong key hash", int(numbers[index]), f"it is negative: {hashes[index]}")
         for index in np.flatnonzero(previous != expected).tolist():
-            number, said, right = int(numbers[index]), int(previous[index]), int(expected[index])
-            yield from self.item(*self._link(number, said, right, int(slots[index])))
+            number, link, actual = int(numbers[index]), int(previous[index]), int(expected[index])
+            yield from self.item(*self._link(number, link, actual, int(slots[index])))
 
-    def _link(self, number: int, said: int, right: int, slot: int) -> tuple[str, int, str]:
-        if said >= number:
-            kind, what = "loop in a chain", "is itself" if said == number else "comes after it"
-        elif said < 0 or self._slot_of(said) != slot:
-            kind, what = "wrong chain", f"is not of its slot {slot}"
+    def _link(self, number: int, link: int, actual: int, slot: int) -> tuple[str, int, str]:
+        if link >= number:
+            kind, reason = "loop in a chain", "is itself" if link == number else "comes after it"
+        elif link < 0 or self._slot_of(link) != slot:
+            kind, reason = "wrong chain", f"is not of its slot {slot}"
         else:
-            kind, what = "broken chain", "leaves items out" if said < right else "is not the newest before it"
-        after = right if right else "none"
+            kind, reason = "broken chain", "leaves items out" if link < actual else "is not the newest before it"
+        after = actual if actual else "none"
         return (
             kind,
             number,
-            f"the item before it in its chain is said to be {said if said else 'none'}, which {what}; it is {after}",
+            f"the item before it in its chain is said to be {link if link else 'none'}, which {reason}; it is {after}",
         )
 
     def _slot_of(self, number: int) -> int | None:
@@ -169,14 +169,14 @@ class VerifiedIndexFile:
         for start in range(0, len(newest), _WINDOW_SLOTS):
             expected = newest[start : start + _WINDOW_SLOTS]
             data = self.store_files.read(self.path, len(expected) * SLOT_BYTES, self.layout.slot_offset(start))
-            there = np.zeros(len(expected), np.int32)
-            found = np.frombuffer(data[: len(data) // SLOT_BYTES * SLOT_BYTES], SLOT)
-            there[: len(found)] = found
-            for index in np.flatnonzero(there != expected).tolist():
-                slot, said, right = start + index, int(there[index]), int(expected[index])
-                detail = f"slot {slot}: it names item {said}, the newest of its chain is {right}"
-                found_slot = self.finding("wrong slot", self.layout.slot_offset(slot), detail)
-                yield from self._runs.add("slot", slot, found_slot)
+            slots = np.zeros(len(expected), np.int32)
+            parsed = np.frombuffer(data[: len(data) // SLOT_BYTES * SLOT_BYTES], SLOT)
+            slots[: len(parsed)] = parsed
+            for index in np.flatnonzero(slots != expected).tolist():
+                slot, stored, actual = start + index, int(slots[index]), int(expected[index])
+                detail = f"slot {slot}: it names item {stored}, the newest of its chain is {actual}"
+                problem = self.finding("wrong slot", self.layout.slot_offset(slot), detail)
+                yield from self._runs.add("slot", slot, problem)
         yield from self._runs.finish()
         chains = int(np.count_nonzero(newest))
         if self.header.hash_slot_count != chains:

@@ -36,7 +36,7 @@ Items = npt.NDArray[np.void]
 
 @attrs.define(eq=False, repr=False)
 class _Gap:
-    """Keys without an item, so far."""
+    """Consecutive keys without an item."""
 
     first: int
     """The physical offset of the first one's message."""
@@ -76,7 +76,7 @@ class IndexKeys:
     # ── items ahead ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _fill(self, stop: int) -> Iterator[Finding]:
-        """Read items until those of messages before ``stop`` are surely there."""
+        """Read items until those of messages before ``stop`` are certainly pending."""
         parts = [self._pending]
         count = len(self._pending)
         tail = self._pending["offset"][-_AHEAD_ITEMS:]
@@ -132,10 +132,10 @@ class IndexKeys:
         places = items["offset"].astype(np.int64)
         for row in np.flatnonzero(~np.isin(columns.physical_offsets, columns.positions)).tolist():
             places[places == columns.physical_offsets[row]] = columns.positions[row]
-        has, wants = _ranked(places - start, items["key_hash"]), _ranked(offsets - start, hashes)
-        found = {key: index for index, key in enumerate(has)}
-        matches = np.array([found.pop(key, -1) for key in wants], np.int64)
-        rest = np.sort(np.fromiter(found.values(), np.int64, len(found)))
+        item_keys, message_keys = _ranked(places - start, items["key_hash"]), _ranked(offsets - start, hashes)
+        rows_by_key = {key: index for index, key in enumerate(item_keys)}
+        matches = np.array([rows_by_key.pop(key, -1) for key in message_keys], np.int64)
+        rest = np.sort(np.fromiter(rows_by_key.values(), np.int64, len(rows_by_key)))
         is_repeated = np.isin(_joined(places[rest] - start, items["key_hash"][rest]), _joined(offsets - start, hashes))
         yield from self._repeated(items[rest[is_repeated]])
         yield from self._strays(items[rest[~is_repeated]])
@@ -153,8 +153,8 @@ class IndexKeys:
         """Items with the store times of their messages."""
         numbers = items["file"]
         for file_number in np.unique(numbers).tolist():
-            file, mine = self.files[file_number], numbers == file_number
-            yield from self._times(file, items[mine], times[mine])
+            file, is_in_file = self.files[file_number], numbers == file_number
+            yield from self._times(file, items[is_in_file], times[is_in_file])
         self._last = (int(numbers[-1]), int(items["number"][-1]))
 
     def _times(self, file: VerifiedIndexFile, items: Items, times: Longs) -> Iterator[Finding]:
@@ -178,15 +178,15 @@ class IndexKeys:
         """The header against the first and the last item, as far as they are among these."""
         header = file.header
         begin, end = header.begin_physical_offset, header.end_physical_offset
-        for number, stored_ms, offset, does in (
+        for number, stored_ms, offset, verb in (
             (1, header.begin_timestamp, begin, "begins"),
             (header.index_count - 1, header.end_timestamp, end, "ends"),
         ):
             for index in np.flatnonzero(items["number"] == number).tolist():
-                there = (int(items["offset"][index]), int(times[index]))
-                if there != (offset, stored_ms):
+                place = (int(items["offset"][index]), int(times[index]))
+                if place != (offset, stored_ms):
                     detail = (
-                        f"it {does} at {offset}, time {stored_ms}; its item {number} is at {there[0]}, time {there[1]}"
+                        f"it {verb} at {offset}, time {stored_ms}; its item {number} is at {place[0]}, time {place[1]}"
                     )
                     yield file.finding("wrong index header", 0, detail)
 
@@ -200,7 +200,7 @@ class IndexKeys:
             )
 
     def _strays(self, items: Items, end: int | None = None) -> Iterator[Finding]:
-        """Items that are of no message that was passed."""
+        """Items that belong to no message so far."""
         for item in items:
             offset, number, file = int(item["offset"]), int(item["number"]), self.files[int(item["file"])]
             if 0 <= offset < self.log.min_offset:
@@ -243,21 +243,21 @@ class IndexKeys:
         self._gap.last = last
 
     def _close_gap(self, item: np.void | None) -> Iterator[Finding]:
-        """The next item that has its message, or none: the index is over."""
+        """Report the gap before ``item``, the next one with a message; ``None``: at the end of the index."""
         gap, self._gap = self._gap, None
         if gap is None:
             return
         if item is not None:
             self._after_gap = (int(item["file"]), int(item["number"]))
-        what = f"{gap.count} keys of the messages from {gap.first} to {gap.last} have no item"
+        summary = f"{gap.count} keys of the messages from {gap.first} to {gap.last} have no item"
         if gap.is_at_border or item is None or int(item["number"]) == 1:
-            detail = f"{what}: a crash costs RocketMQ such keys, nobody finds these messages by them"
+            detail = f"{summary}: a crash costs RocketMQ such keys, nobody finds these messages by them"
             yield self.log.finding("leftover gap in the index", gap.first, detail, "leftover")
         else:
-            yield self.log.finding("keys without item", gap.first, what)
+            yield self.log.finding("keys without item", gap.first, summary)
 
     def finish(self, end: int) -> Iterator[Finding]:
-        """What is left when all messages were taken; ``end``: the CommitLog's."""
+        """The findings that are left after all messages; ``end``: the CommitLog's."""
         yield from self._close_gap(None)
         while len(self._pending) or not self._is_read:
             yield from self._strays(self._pending, end)

@@ -1,6 +1,6 @@
 """``warren verify`` of a topic store: what in RocketMQ's files, or warren's own, is damaged, and what only left over.
 
-The files are looked at as they lie, before any recovery. The CommitLog is what everything else is compared with: it is
+The files are read as they are, before any recovery. The CommitLog is what everything else is compared with: it is
 read once (:mod:`~warren.salvage.rocketmq.verify_commit_log`), and while that goes on, ConsumeQueues
 (:mod:`~warren.salvage.rocketmq.verify_consume_queue`) and the key index
 (:mod:`~warren.salvage.rocketmq.verify_index_keys`) go along. Memory: a window of each.
@@ -69,7 +69,7 @@ def _verify(store_files: StoreFiles) -> Iterator[Finding]:
 
 
 def _end_of_log(log: VerifiedCommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
-    """What lies at the end of the CommitLog, if it is not zeros alone."""
+    """What is at the end of the CommitLog, if it is not only zeros."""
     end = log.end
     if not log.files:
         if queues.has_entries or log.known_until > 0:
@@ -103,8 +103,8 @@ def _crash(store_files: StoreFiles, log: VerifiedCommitLog, index: list[Verified
     for file in index:
         header = file.header
         if file.is_doomed:
-            known = f"newer than the checkpoint's indexMsgTimestamp {store_files.checkpoint.index_msg_timestamp}"
-            detail = f"{header.index_count - 1} items, {known}: RocketMQ's recovery deletes the file"
+            reason = f"newer than the checkpoint's indexMsgTimestamp {store_files.checkpoint.index_msg_timestamp}"
+            detail = f"{header.index_count - 1} items, {reason}: RocketMQ's recovery deletes the file"
             if header.begin_physical_offset < log.recovery_start and header.index_count > 1:
                 stop = min(header.end_physical_offset, log.recovery_start)
                 detail += f"; the keys of the messages from {header.begin_physical_offset} to {stop} are lost by it"

@@ -1,4 +1,4 @@
-"""Reads the CommitLog from one end to the other, past damage: after bad bytes it goes on where dispatch would."""
+"""Reads the CommitLog from one end to the other, past damage: after bad bytes it continues where dispatch would."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def gapless_ranges(log: CommitLog) -> Iterator[tuple[int, int]]:
     """Physical offsets between which no file is missing."""
     start = log.min_offset
     for before, after in pairwise(log.mapped.bases):
-        behind = before + log.mapped.file_size
-        if after > behind and behind < log.end:
-            yield start, behind
+        end = before + log.mapped.file_size
+        if after > end and end < log.end:
+            yield start, end
             start = after
     if start < log.end:
         yield start, log.end
 
 
 def gap(log: CommitLog, physical_offset: int) -> Finding:
-    """A file is missing there, before another one."""
+    """The finding about a file that is missing there, before another one."""
     following = log.mapped.after(physical_offset)
     if following is None:
         raise RuntimeError(f"no file follows physical offset {physical_offset}")

@@ -1,12 +1,12 @@
-"""What a quorum queue looks at in a message: its size, its time to live, its priority.
+"""What a quorum queue reads of a message: its size, its time to live, its priority.
 
-Two forms, told by the tuple's first element (inside they are :mod:`warren.queue_index.message.message_format`'s
-business)::
+A message has one of two forms, which differ in the tuple's first element (their contents are described in
+:mod:`warren.queue_index.message.message_format`)::
 
     {basic_message, Exchange, RoutingKeys, Content, MsgId, IsPersistent}
     {mc, Protocol, Data, Annotations}                                       from 3.13 on: a container
 
-and what a container holds depends on the protocol that the message came in by.
+and the contents of a container depend on the protocol by which the message was published.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warren.storage.errors import TermError
 def measure(message: Term, start: int, end: int) -> Body:
     """The message that lies in ``start`` … ``end`` of its entry.
 
-    Raises :class:`TermError` for what is no message, or one of a protocol that is not known.
+    Raises :class:`TermError` if it is not a message, or one of an unknown protocol.
     """
     match message:
         case ("basic_message", _, _, ("content", _, properties, *_) as content, _, _):
@@ -46,8 +46,8 @@ def measure(message: Term, start: int, end: int) -> Body:
 
 
 def _expiration(properties: Term) -> int | None:
-    """A message's own time to live, where it stands decoded; ``None`` too for what is no number, which no broker lets
-    pass."""
+    """A message's own time to live, if its properties are decoded; ``None`` also for a text that is not a number, which
+    brokers reject."""
     match properties:
         case ("P_basic", _, _, _, _, _, _, _, bytes(digits), *_) if digits.isdigit() and len(digits) <= MAX_DIGITS:
             return int(digits)
@@ -55,7 +55,7 @@ def _expiration(properties: Term) -> int | None:
 
 
 MAX_DIGITS = 19
-"""Of an expiration; a broker takes ten."""
+"""Of an expiration; a broker accepts ten."""
 
 
 def _priority(properties: Term) -> int | None:

@@ -1,8 +1,8 @@
-"""What ``rabbit_fifo``'s commands are in the log: tuples of a name and its arguments, of 3.10 to 4.3.
+"""The terms of ``rabbit_fifo``'s commands in the log, from 3.10 to 4.3: tuples of a name and its arguments.
 
-A command whose name is not known is :class:`~warren.salvage.quorum.fifo.commands.Unknown`; one whose arguments are not
-what its name asks for raises :class:`TermError`. Names that were given another shape in a later version have both here;
-which rules apply to it is the machine's business.
+A command with an unknown name is :class:`~warren.salvage.quorum.fifo.commands.Unknown`; one with invalid arguments
+raises :class:`TermError`. If a later version changed the shape of a command, both are accepted here; the machine
+decides which rules apply.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NAMES: Final = frozenset((
     "purge", "down", "nodeup", "nodedown", "purge_nodes", "update_config", "machine_version", "timeout", "dlx",
     "delayed_cmd", "garbage_collection",
 ))  # fmt: skip
-"""Of the commands that are known; in all versions a name means the same command."""
+"""Of the known commands; a name means the same command in all versions."""
 
 
 def command_of(command: Term, reply_mode: Term, body_at: BodyAt) -> Command:
     """The command in ``command``, the third element of an entry, and ``reply_mode``, the fourth.
 
-    Raises :class:`TermError` if a known command has another shape, and if it is no command at all.
+    Raises :class:`TermError` if a known command has another shape, and if it is not a command.
     """
     match command:
         case (Atom() as name, *_):
@@ -39,14 +39,14 @@ def command_of(command: Term, reply_mode: Term, body_at: BodyAt) -> Command:
             return commands.Unknown(command)
         case _:
             raise TermError("a command without a name")
-    found = _of_messages(command, reply_mode, body_at) or _of_consumers(command) or _of_the_queue(command)
-    if found is None:
+    parsed = _of_messages(command, reply_mode, body_at) or _of_consumers(command) or _of_the_queue(command)
+    if parsed is None:
         raise TermError(f"a {name} command of another shape")
-    return found
+    return parsed
 
 
 def _of_messages(command: Term, reply_mode: Term, body_at: BodyAt) -> Command | None:
-    """One that names messages: brings them, or says what became of them."""
+    """A command about messages: it publishes, settles or returns them."""
     match command:
         case ("enqueue", pid, seq, _):
             return commands.Enqueue(_pid_or_none(pid), _natural_or_none(seq), body_at(3))
@@ -72,13 +72,13 @@ def _of_messages(command: Term, reply_mode: Term, body_at: BodyAt) -> Command | 
             return commands.DeadLetterCheckout(_pid(pid), natural(prefetch))
         case ("dlx", ("settle", msg_ids)):
             return commands.DeadLetterSettle(_msg_ids(msg_ids))
-        case ("dlx", (Atom() as what, *_)):
-            return commands.Unknown(f"dlx {what}")
+        case ("dlx", (Atom() as kind, *_)):
+            return commands.Unknown(f"dlx {kind}")
     return None
 
 
 def _of_consumers(command: Term) -> Command | None:
-    """One that says who is there, and how much he may get."""
+    """A command about publishers, consumers and their credit."""
     match command:
         case ("register_enqueuer", pid):
             return commands.RegisterEnqueuer(_pid(pid))
@@ -112,8 +112,8 @@ def _of_the_queue(command: Term) -> Command | None:
             return commands.MachineVersion(natural(version))
         case ("timeout", "expire_msgs" | ("expire_msgs", _)):
             return commands.Nothing("timeout", True)
-        case ("timeout", Atom() as what) | ("timeout", (Atom() as what, *_)):
-            return commands.Unknown(f"timeout {what}")
+        case ("timeout", Atom() as kind) | ("timeout", (Atom() as kind, *_)):
+            return commands.Unknown(f"timeout {kind}")
         case ("garbage_collection", *_):
             return commands.Nothing("garbage_collection", True)
     return None
@@ -171,7 +171,7 @@ def _natural_or_none(term: Term) -> int | None:
 
 
 def _publisher(reply_mode: Term) -> Pid | None:
-    """Of an enqueue ``{e, Seq, Message, {MetadataSize, Size}}``: the reply mode says it."""
+    """The publisher of ``{e, Seq, Message, {MetadataSize, Size}}``, which is in the reply mode."""
     match reply_mode:
         case ("notify", _, publisher):
             return _pid(publisher)
@@ -186,19 +186,23 @@ def _checkout(consumer: ConsumerId, spec: Term, meta: Mapping[Term, Term]) -> Co
         case "remove":
             return commands.Cancel(consumer, removes=True)
         case ("dequeue", ("settled" | "unsettled") as settlement):
-            found = commands.Checkout(consumer, "get", settlement == "settled", 1, "simple_prefetch", 0)
+            checkout = commands.Checkout(consumer, "get", settlement == "settled", 1, "simple_prefetch", 0)
         case ("auto" | "once" as lifetime, credit, Atom() as mode):
-            found = commands.Checkout(consumer, _lifetime(lifetime), False, natural(credit), str(mode), _priority(meta))
+            checkout = commands.Checkout(
+                consumer, _lifetime(lifetime), False, natural(credit), str(mode), _priority(meta)
+            )
         case ("auto" | "once" as lifetime, ("simple_prefetch", credit)):
-            found = commands.Checkout(
+            checkout = commands.Checkout(
                 consumer, _lifetime(lifetime), False, natural(credit), "simple_prefetch", _priority(meta), True
             )
         case ("auto" | "once" as lifetime, ("credited", count)):
             begin = count if type(count) is int else 0
-            found = commands.Checkout(consumer, _lifetime(lifetime), False, 0, "credited", _priority(meta), True, begin)
+            checkout = commands.Checkout(
+                consumer, _lifetime(lifetime), False, 0, "credited", _priority(meta), True, begin
+            )
         case _:
             return None
-    return found._replace(timeout_ms=_setting(meta, "timeout"), prefetch=_setting(meta, "prefetch"))
+    return checkout._replace(timeout_ms=_setting(meta, "timeout"), prefetch=_setting(meta, "prefetch"))
 
 
 def _lifetime(name: str) -> Literal["auto", "once"]:
@@ -211,7 +215,7 @@ def _setting(meta: Mapping[Term, Term], name: str) -> int | None:
 
 
 def _priority(meta: Mapping[Term, Term]) -> int:
-    """4.0 says it; before that it is among the arguments, as the consumer gave it."""
+    """From 4.0 on it has a key of its own; before that it is among the consumer's arguments."""
     priority = meta.get(Atom("priority"))
     if type(priority) is int:
         return priority

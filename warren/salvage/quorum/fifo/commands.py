@@ -17,7 +17,7 @@ ConsumerKey: TypeAlias = "ConsumerId | int"
 
 
 class Body(NamedTuple):
-    """A message in an entry, as far as the queue looks at it."""
+    """A message in an entry, as far as the queue reads it."""
 
     start: int
     """Where its term begins in the entry's bytes; it has no version byte there."""
@@ -25,10 +25,10 @@ class Body(NamedTuple):
     size: int
     """Bytes of the payload, as the queue counts them."""
     ttl_ms: int | None
-    """Its own; only where the properties are decoded, for only there the queue looks."""
+    """Its own; only if the properties are decoded, as the queue reads it only there."""
     priority: int | None
     delivery_count: int = 0
-    """From 4.0 on a dead-lettered message brings it along, as an annotation of its container."""
+    """From 4.0 on a dead-lettered message has it as an annotation of its container."""
     metadata_size: int = 0
     """What 4.x adds to the payload's size, an estimate: encoded properties, or 100 for each header."""
 
@@ -51,20 +51,20 @@ class Checkout(NamedTuple):
     consumer: ConsumerId
     lifetime: Literal["auto", "once", "get"]
     settled: bool
-    """Of ``get``: the message is gone at once."""
+    """Of ``get``: the message is acked at once."""
     credit: int
     """How many messages it may hold; of ``get`` 1."""
     credit_mode: str
-    """``simple_prefetch``, ``credited``: as the command says it."""
+    """``simple_prefetch``, ``credited``: as in the command."""
     priority: int
     keyed: bool = False
-    """4.0's form, ``{auto, {simple_prefetch, N}}``: from here on its number names the consumer."""
+    """4.0's form, ``{auto, {simple_prefetch, N}}``: later commands name the consumer by its number."""
     delivery_count: int = 0
     """4.0's ``{credited, N}``: where its count begins."""
     timeout_ms: int | None = None
     """4.3's: how long it may hold a message; of its meta."""
     prefetch: int | None = None
-    """Of its meta: 0 where the consumer did not limit it."""
+    """Of its meta: 0 if the consumer did not limit it."""
 
 
 class Cancel(NamedTuple):
@@ -72,7 +72,7 @@ class Cancel(NamedTuple):
 
     consumer: ConsumerId
     removes: bool = False
-    """4.0's ``remove``: what it holds returns, too."""
+    """4.0's ``remove``: the messages that it holds return, too."""
 
 
 class Settle(NamedTuple):
@@ -121,7 +121,7 @@ class Purge(NamedTuple):
 
 
 class DeadLetterCheckout(NamedTuple):
-    """``{dlx, {checkout, Pid, Prefetch}}``: the worker that carries dead letters away at least once."""
+    """``{dlx, {checkout, Pid, Prefetch}}``: the worker that forwards dead letters at least once."""
 
     pid: Pid
     prefetch: int
@@ -187,7 +187,7 @@ class NewCluster(NamedTuple):
 
 
 class Nothing(NamedTuple):
-    """Known, and nothing that a reader must do; expiry and limits are looked at as after each command."""
+    """A known command without an effect for a reader; expiry and limits are checked as after each command."""
 
     name: str
     touches_queue: bool
@@ -195,7 +195,7 @@ class Nothing(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Never guessed: reported."""
+    """An unknown command; it is reported, not guessed."""
 
     name: str
 
@@ -208,7 +208,7 @@ Command: TypeAlias = (
 
 
 class Decoded(NamedTuple):
-    """An entry's command, and the only clock there is: milliseconds since 1970."""
+    """An entry's command, and its time, the only clock: milliseconds since 1970."""
 
     ts_ms: int
     command: Command

@@ -1,15 +1,15 @@
 """A queue's consumers: what each holds, and how much more it may get.
 
 A consumer has *credit*, a number of messages. A delivery takes one; with ``simple_prefetch`` it comes back with each
-message that is settled or returned, with ``credited`` only by the command ``credit``. One that lives *once* (a
-basic.get, a cancelled one) gets none back, and goes when it holds nothing and has no credit left.
+message that is settled or returned, with ``credited`` only by the command ``credit``. A consumer that lives *once* (a
+basic.get, a cancelled one) gets no credit back, and is removed when it holds nothing and has no credit left.
 
-The broker numbers the deliveries to a consumer from 0: its *msg_ids*. What a consumer holds lies in this order, which
-is that of its deliveries.
+The broker numbers the deliveries to a consumer from 0: its *msg_ids*. The messages that a consumer holds are in this
+order.
 
-From 4.3 on it holds each message until a *deadline*. When that has passed, the message returns, and the consumer is
-*timed out*: it gets nothing until it has answered for all that was taken from it (by settling it, for one). What it was
-before a time-out, or before its node was away (up, cancelled, quiescing), is its *inner* status.
+From 4.3 on it holds each message until a *deadline*. Then the message returns, and the consumer is *timed out*: it gets
+nothing until it has settled or returned all messages that were taken from it. The status before a time-out, or before
+its node was away (up, cancelled, quiescing), is its *inner* status.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUSPECTED: Final = "suspected_down"
 """Its node is away; it may come back."""
 CANCELLED: Final = "cancelled"
 QUIESCING: Final = "quiescing"
-"""From 4.0 on: the single active one, which goes when it has finished, for one of a higher priority waits."""
+"""From 4.0 on: the single active one, to be replaced when it has finished; one of a higher priority waits."""
 
 TIMED_OUT: Final = "timeout"
 """From 4.3 on: it held a message for too long; until it has answered for what was taken from it, it gets nothing."""
@@ -37,7 +37,7 @@ _SERIALS: Final = 1 << 32
 
 @attrs.define(eq=False, repr=False)
 class Consumer:
-    """One of them, or one basic.get."""
+    """A consumer, or a basic.get."""
 
     key: ConsumerKey
     tag: bytes
@@ -45,7 +45,7 @@ class Consumer:
     once: bool
     credited: bool
     cap: int | None
-    """Its credit does not rise above it; ``None`` or 0: no such limit."""
+    """Its credit does not rise above it; ``None`` or 0: no limit."""
     priority: int
     credit: int
     delivery_count: int = 0
@@ -53,7 +53,7 @@ class Consumer:
     serial: bool = False
     """Whether the count is the consumer's own (4.0's ``{credited, N}``); from 4.3 on all count so."""
     prefetch: int | None = None
-    """What it asked for, 0 being no limit; ``None``: not told."""
+    """As requested, 0: no limit; ``None``: unknown."""
     status: str = UP
     next_msg_id: int = 0
     held: dict[int, QueuedMessage] = attrs.field(factory=dict)
@@ -62,21 +62,21 @@ class Consumer:
     timeout_ms: int = 0
     """From 4.3 on: how long it may hold a message."""
     deadlines: dict[int, int] = attrs.field(factory=dict)
-    """From 4.3 on: until when, in milliseconds since 1970, by number."""
+    """From 4.3 on: in milliseconds since 1970, by msg_id."""
     timed_out: list[int] = attrs.field(factory=list)
-    """From 4.3 on: numbers that were taken from it, and that it has not answered for."""
+    """From 4.3 on: msg_ids that were taken from it, and that it has not settled or returned yet."""
 
     @property
     def consumer_id(self) -> ConsumerId:
         return self.tag, self.pid
 
     def take_on(self, other: Consumer) -> None:
-        """What another, attached under the same key, asks for."""
+        """Take over the settings of another consumer, attached under the same key."""
         self.once, self.credited, self.cap, self.serial = other.once, other.credited, other.cap, other.serial
         self.priority, self.prefetch = other.priority, other.prefetch
 
     def give_back(self, count: int) -> None:
-        """``count`` messages are done with."""
+        """Give back the credit of ``count`` finished messages."""
         if self.once or self.credited:
             return
         self.credit += count
@@ -84,21 +84,21 @@ class Consumer:
             self.credit = self.cap
 
     def grant(self, credit: int, delivery_count: int) -> None:
-        """What the command ``credit`` says, seen from what was delivered after the consumer sent it."""
+        """Apply the command ``credit``, less the deliveries since the consumer sent it."""
         more = delivery_count + credit - self.delivery_count
         if self.serial:
             more = (more + _SERIALS // 2) % _SERIALS - _SERIALS // 2
         self.credit = max(0, more)
 
     def drain(self) -> None:
-        """Credit that no message was there for counts as used."""
+        """Count the remaining credit as used."""
         self.delivery_count += self.credit
         if self.serial:
             self.delivery_count %= _SERIALS
         self.credit = 0
 
     def suspect(self) -> None:
-        """Its node is away, in 4.3. The broker forgets what it was when it hears so twice."""
+        """Its node is away, in 4.3. The broker forgets the inner status if this happens twice."""
         if self.status == SUSPECTED:
             self.inner = None
         else:
@@ -106,14 +106,14 @@ class Consumer:
             self.status = SUSPECTED
 
     def clear(self) -> None:
-        """Its node is there, in 4.3."""
+        """Its node is back, in 4.3."""
         if self.inner is not None and self.timed_out:
             self.status = TIMED_OUT
         else:
             self.status, self.inner = self.inner or UP, None
 
     def answer_for(self, msg_ids: Sequence[int]) -> None:
-        """One that is timed out answers for what was taken from it; after the last of it, it is what it was."""
+        """Count messages that were taken from it as answered; after the last one the inner status is restored."""
         if self.status != TIMED_OUT:
             return
         for msg_id in msg_ids:
@@ -137,7 +137,7 @@ def key_order(key: ConsumerKey) -> tuple[int, ConsumerKey]:
 
 
 class Consumers:
-    """By key and by process."""
+    """Consumers by key and by process."""
 
     __slots__ = ("_by_pid", "by_key")
 
@@ -156,33 +156,35 @@ class Consumers:
         return iter(self._by_pid)
 
     def add(self, consumer: Consumer) -> None:
-        """It may be there already."""
+        """Add a consumer, or replace the one with its key."""
         self.by_key[consumer.key] = consumer
         self._by_pid.setdefault(consumer.pid, {})[consumer.key] = consumer
 
     def remove(self, consumer: Consumer) -> None:
-        """It may be gone already."""
+        """Remove a consumer if it is present."""
         if self.by_key.pop(consumer.key, None) is None:
             return
-        of_pid = self._by_pid[consumer.pid]
-        del of_pid[consumer.key]
-        if not of_pid:
+        consumers = self._by_pid[consumer.pid]
+        del consumers[consumer.key]
+        if not consumers:
             del self._by_pid[consumer.pid]
 
     def of_pid(self, pid: Pid) -> list[Consumer]:
         """In the order of keys."""
-        of_pid = self._by_pid.get(pid, {})
-        return [of_pid[key] for key in sorted(of_pid, key=key_order)]
+        consumers = self._by_pid.get(pid, {})
+        return [consumers[key] for key in sorted(consumers, key=key_order)]
 
     def find(self, key: ConsumerKey) -> Consumer | None:
-        """By its key; one that has a number also by its tag and pid."""
-        found = self.by_key.get(key)
-        if found is None and isinstance(key, tuple):
-            return next((one for one in self._by_pid.get(key[1], {}).values() if one.tag == key[0]), None)
-        return found
+        """The consumer with this key; one that has a number is also found by its tag and pid."""
+        consumer = self.by_key.get(key)
+        if consumer is None and isinstance(key, tuple):
+            return next(
+                (candidate for candidate in self._by_pid.get(key[1], {}).values() if candidate.tag == key[0]), None
+            )
+        return consumer
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
         if sum(map(len, self._by_pid.values())) != len(self.by_key) or not all(self._by_pid.values()):
             raise RuntimeError("consumers by key and by process are not the same")
         for key, consumer in self.by_key.items():
@@ -192,7 +194,7 @@ class Consumers:
 
 
 def check_consumer(consumer: Consumer) -> None:
-    """Raises :class:`RuntimeError` where a consumer is not sound."""
+    """Raises :class:`RuntimeError` if a consumer is not consistent."""
     if consumer.credit < 0:
         raise RuntimeError(f"consumer {consumer.key!r} has a credit of {consumer.credit}")
     msg_ids = list(consumer.held)

@@ -6,9 +6,9 @@ cannot be read; a consumer gets what it got; a settle gives credit back. A damag
 settles is doubtful (:mod:`warren.salvage.quorum.fifo.damaged_settles`), no settings and no version are taken from it,
 and the time is that of the entry before.
 
-An entry that cannot be decoded is known by its command's name (one byte of it may be wrong), else by the sound ones
-that are most like it. One that is like none of them, all zeros for one, is taken for a message: a message too many
-leaves some over that were settled, one too few takes some that were not. So it is reported as unknown.
+An entry that cannot be decoded is recognised by its command's name (one byte of it may be wrong), else by the sound
+entries that are most similar. If none is similar (all zeros, for example), it is taken for a message: one message too
+many keeps messages that were settled, one too few loses messages that were not. Then it is reported as unknown.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from warren.storage.errors import TermError
 from warren.storage.term_walk import term_end
 
 MAX_BYTES: Final = 64 << 20
-"""Of damaged entries that are looked at, of one log."""
+"""Of one log's damaged entries that are examined."""
 _LEAST_COST = 4096
 MIN_BYTES: Final = 16
-"""Shorter ones are not."""
+"""Shorter entries are not examined."""
 MAX_LOOKS: Final = 64
 """Maximum number of a log's damaged entries for which the later commands are read."""
 MAX_NAMED: Final = 10
 """Messages that are named one by one."""
 
 _COMPARED = 96
-"""Bytes at an entry's begin: the name of its command is among them."""
+"""Bytes at an entry's start that are compared; the name of its command is among them."""
 _LEAST_LIKENESS = 0.6
-"""Of those that are compared."""
+"""The share of these bytes that has to be equal."""
 _REQUEUE_ELEMENTS = 3
-"""Behind its name, before the message's header and the message itself."""
+"""After its name, before the message's header and the message itself."""
 _VERSION, _TUPLE = b"\x83", b"h"
 _NAME_WITHIN = 128
 _NAMING = (Settle, Discard, Requeue, Return, Modify, Down)
@@ -91,7 +91,7 @@ UNKNOWN: Final = f"taken for a message, though nothing in it says what it was; {
 
 
 class DamagedEntries:
-    """Those of one log, while it is replayed."""
+    """The damaged entries of one log, while it is replayed."""
 
     def __init__(self, log: QuorumLog, machine: QuorumMachine) -> None:
         self._log = log
@@ -103,12 +103,12 @@ class DamagedEntries:
         self._ahead = CommandsAhead(log)
 
     def learn(self, entry: LogEntry, command: Command) -> None:
-        """A sound entry."""
+        """Remember a sound entry as a sample."""
         kind = command.lifetime if isinstance(command, Checkout) else type(command)
         self._samples[kind] = entry, command
 
     def apply(self, bad: BadEntry) -> str:
-        """Do what the entry did, as far as it is known; says what that was, and what is not sure."""
+        """Apply what the entry did, as far as it is known; return a text about that and about what is uncertain."""
         self._budget -= max(bad.length, _LEAST_COST)
         data = self._log.bytes_of(bad) if self._budget >= 0 else b""
         if len(data) < MIN_BYTES:
@@ -122,8 +122,8 @@ class DamagedEntries:
                 machine.apply(bad.index, machine.last_ts_ms, Enqueue(None, None, body))
                 return "a message, as it seems" if guessed is not None else UNKNOWN
             case Settle(key, msg_ids) | Discard(key, msg_ids):
-                consumer, meant = machine.meant_by(key, msg_ids, later)
-                return _said_of([] if consumer is None else machine.doubt(consumer, meant))
+                consumer, actual_ids = machine.meant_by(key, msg_ids, later)
+                return _said_of([] if consumer is None else machine.doubt(consumer, actual_ids))
             case Requeue():
                 index = self._requeue(command, later)
                 return NOT_SURE if index is None else f"message {index} was given back"
@@ -151,45 +151,45 @@ class DamagedEntries:
         return self._ahead.after(bad.index)
 
     def _give_back(self, command: Return | Modify, index: int, later: LaterCommands) -> None:
-        """What this would send away, past the delivery limit, is doubtful instead: nothing is lost on its word."""
+        """Messages that this would take past the delivery limit become doubtful instead, so that none is lost."""
         machine = self._machine
-        consumer, meant = machine.meant_by(command.consumer, command.msg_ids, later)
+        consumer, actual_ids = machine.meant_by(command.consumer, command.msg_ids, later)
         if consumer is not None:
-            last = [msg_id for msg_id in meant if machine.goes_with_a_return(consumer, msg_id)]
-            given_back = [msg_id for msg_id in meant if msg_id not in last]
+            doubtful = [msg_id for msg_id in actual_ids if machine.goes_with_a_return(consumer, msg_id)]
+            given_back = [msg_id for msg_id in actual_ids if msg_id not in doubtful]
             machine.apply(index, machine.last_ts_ms, command._replace(consumer=consumer.key, msg_ids=given_back))
-            if last:
-                machine.doubt(consumer, last)
+            if doubtful:
+                machine.doubt(consumer, doubtful)
 
     def _requeue(self, command: Requeue, later: LaterCommands) -> int | None:
         """The message that was given back; its body is read from its former place."""
         machine = self._machine
-        found = self._delivery_of(command.old_index, later)
-        if found is None:
-            consumer, meant = machine.meant_by(command.consumer, [command.msg_id], later)
-            found = None if consumer is None else (consumer.key, meant[0])
-        message = None if found is None else machine.held(*found)
-        if found is None or message is None:
+        delivery = self._delivery_of(command.old_index, later)
+        if delivery is None:
+            consumer, actual_ids = machine.meant_by(command.consumer, [command.msg_id], later)
+            delivery = None if consumer is None else (consumer.key, actual_ids[0])
+        message = None if delivery is None else machine.held(*delivery)
+        if delivery is None or message is None:
             return None
-        again = command._replace(consumer=found[0], msg_id=found[1])
-        machine.apply(message.index, machine.last_ts_ms, again)
+        resolved = command._replace(consumer=delivery[0], msg_id=delivery[1])
+        machine.apply(message.index, machine.last_ts_ms, resolved)
         return message.index
 
     def _delivery_of(self, index: int, later: LaterCommands) -> tuple[ConsumerKey, int] | None:
-        """Under which consumer and number the message ``index`` is out."""
-        found = ((key, msg_id) for key, msg_id, message in self._machine.outstanding() if message.index == index)
-        delivery = next(found, None)
+        """The consumer and the msg_id under which the message ``index`` is out."""
+        deliveries = ((key, msg_id) for key, msg_id, message in self._machine.outstanding() if message.index == index)
+        delivery = next(deliveries, None)
         return None if delivery in later.deliveries else delivery
 
     def _gone(self, pid: Pid, later: LaterCommands) -> Pid:
         """The process that is meant: one that does nothing later."""
-        known = set(self._machine.pids()) - later.pids
-        return pid if pid in known else nearest(pid, known) or pid
+        pids = set(self._machine.pids()) - later.pids
+        return pid if pid in pids else nearest(pid, pids) or pid
 
     def _known(self, pid: Pid) -> Pid:
-        """``pid`` if it is known, else the known one most like it, if there is one."""
-        known = self._machine.pids()
-        return pid if pid in known else nearest(pid, known) or pid
+        """``pid`` if it is known, else the most similar known one, if any."""
+        pids = self._machine.pids()
+        return pid if pid in pids else nearest(pid, pids) or pid
 
     def _likest(self, bad: BadEntry) -> Command:
         """The command that an entry unlike all sound ones is taken for."""
@@ -199,17 +199,19 @@ class DamagedEntries:
     def _guessed(self, data: bytes, bad: BadEntry) -> Command | None:
         """What the entry was, by its bytes; ``None``: nothing in them says that."""
         try:
-            found = decode_entry(data).command
+            decoded = decode_entry(data).command
         except TermError:
             pass
         else:
-            if not isinstance(found, Unknown):
-                return found
+            if not isinstance(decoded, Unknown):
+                return decoded
         name = _name_in(data)
-        likest = [(_likeness(data, one.data), one.data, command) for one, command in self._samples.values()]
-        best, sample, command = max(likest, key=lambda one: one[0], default=(0.0, b"", None))
+        candidates = [(_likeness(data, entry.data), entry.data, command) for entry, command in self._samples.values()]
+        best, sample, command = max(candidates, key=lambda candidate: candidate[0], default=(0.0, b"", None))
         if name:
-            _, sample, command = next((one for one in likest if _name_in(one[1]) == name), (0.0, b"", None))
+            _, sample, command = next(
+                (candidate for candidate in candidates if _name_in(candidate[1]) == name), (0.0, b"", None)
+            )
         elif best < _LEAST_LIKENESS or Enqueue not in self._samples:
             return None
         inner = _inner_command(data, name or _name_in(sample))
@@ -234,19 +236,19 @@ def _message(bad: BadEntry) -> Enqueue:
 
 
 def _likeness(data: bytes, sample: bytes) -> float:
-    """Which part of both begins is the same, byte for byte."""
+    """The share of equal bytes at the start of both."""
     size = min(len(data), len(sample), _COMPARED)
     return sum(map(int.__eq__, data[:size], sample[:size])) / size if size else 0.0
 
 
 def _name_in(data: bytes) -> bytes:
     """The name of the command, in which one byte, or its length, may be wrong; empty if not found."""
-    found = _NAMES.search(data, 0, _NAME_WITHIN) or _NEARLY.search(data, 0, _NAME_WITHIN)
-    return b"" if found is None or found.lastgroup is None else found.lastgroup.encode()
+    match = _NAMES.search(data, 0, _NAME_WITHIN) or _NEARLY.search(data, 0, _NAME_WITHIN)
+    return b"" if match is None or match.lastgroup is None else match.lastgroup.encode()
 
 
 def _inner_command(data: bytes, name: bytes) -> Command | None:
-    """The command alone, which begins before its name: the rest of the entry may be what is damaged."""
+    """The command alone, which begins before its name: the damage may be in the rest of the entry."""
     name_at = data.find(name, 0, _NAME_WITHIN) if name else -1
     if name_at < 0:
         return None
@@ -259,7 +261,7 @@ def _inner_command(data: bytes, name: bytes) -> Command | None:
 
 
 def _begun_command(data: bytes, name: bytes, name_at: int) -> Command | None:
-    """A command whose last element is what is damaged: the message that it brings, or the numbers that it names."""
+    """A command whose last element is damaged: its message, or its msg_ids."""
     elements: list[Term] = []
     at = name_at + len(name)
     with suppress(TermError, IndexError):

@@ -1,8 +1,8 @@
-"""Messages that a command named which cannot be trusted: a settle, or a discard, whose checksum is wrong.
+"""Messages that were named by a command that cannot be trusted: a settle, or a discard, whose checksum is wrong.
 
-Its numbers may be other ones. So what it names is out no longer, and its consumer gets the credit back, as the broker's
-did: what was delivered later stays right. But it is not gone: it comes back at the restart, unless a later command of
-that consumer names it.
+Its msg_ids may be wrong. So the messages that it names are no longer out, and their consumer gets the credit back, as
+in the broker; this keeps later deliveries right. But they are not removed: they come back at the restart, unless a
+later command of that consumer names them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warren.salvage.quorum.ra.similar_names import MAX_CHANGED, changes_of
 
 
 class Doubtful:
-    """Those messages, by consumer and number."""
+    """Doubtful messages, by consumer and msg_id."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[Consumer, int], QueuedMessage] = {}
@@ -28,14 +28,14 @@ class Doubtful:
         return bool(self._messages)
 
     def finish(self, consumer: Consumer, msg_ids: Sequence[int], deliveries: Deliveries) -> list[int]:
-        """What the command takes from the consumer; returns the messages' indexes."""
+        """Take the command's messages from the consumer; return their indexes."""
         messages = [consumer.held[msg_id] for msg_id in msg_ids]
         self._messages.update(((consumer, msg_id), message) for msg_id, message in zip(msg_ids, messages, strict=True))
         deliveries.finish(consumer, msg_ids)
         return [message.index for message in messages]
 
     def recall(self, consumer: Consumer, msg_ids: Sequence[int], messages: Messages) -> None:
-        """A sound command names these: those that are doubtful are out as before."""
+        """A sound command names these: the doubtful ones among them are out again."""
         for msg_id in msg_ids:
             message = self._messages.pop((consumer, msg_id), None)
             if message is not None:
@@ -48,22 +48,22 @@ class Doubtful:
     def come_back(self, messages: Messages) -> None:
         """Put them back at the restart, after all other returns."""
         for message in self._messages.values():
-            again = message._replace(
+            returned = message._replace(
                 delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1
             )
-            messages.returns.append(again)
-            messages.ready_bytes += again.size
+            messages.returns.append(returned)
+            messages.ready_bytes += returned.size
         self._messages.clear()
 
 
 def meant_by(
     consumers: Consumers, said: Consumer | None, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
 ) -> tuple[Consumer | None, list[int]]:
-    """Whose deliveries a damaged command named, and their numbers, where it says ``key`` and ``msg_ids``.
+    """The consumer and the deliveries that a damaged command named, which says ``key`` and ``msg_ids``.
 
-    ``said``: the consumer that is called so. Of the deliveries that no later command names these are, in this order:
-    what the command says; others of that consumer, the nearest numbers first; those numbers of the consumer whose
-    name is nearest; the only consumer's that has any.
+    ``said``: the consumer with that key. Only deliveries that no later command names are possible; these are tried, in
+    this order: those in the command; others of that consumer, the nearest numbers first; the same numbers of the
+    consumer with the nearest name; those of the only consumer that has any.
     """
     free = {
         consumer: [msg_id for msg_id in consumer.held if (consumer.key, msg_id) not in later.deliveries]
@@ -79,7 +79,7 @@ def meant_by(
         named = [(changes_of(name, b"\0".join(consumer.consumer_id)), consumer) for consumer in fitting]
         near = [(changes, consumer) for changes, consumer in named if changes[0] <= MAX_CHANGED]
         if near:
-            return min(near, key=lambda one: one[0])[1], list(msg_ids)
+            return min(near, key=lambda pair: pair[0])[1], list(msg_ids)
     for candidates in (fitting, list(free)):
         if len(candidates) == 1:
             return candidates[0], _nearest_numbers(free[candidates[0]], msg_ids)
@@ -88,10 +88,10 @@ def meant_by(
 
 def _nearest_numbers(free: Sequence[int], msg_ids: Sequence[int]) -> list[int]:
     """As many of ``free`` as were named, at least one: the same, else those that differ in the fewest bits."""
-    found = [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id in set(free)]
-    others = [msg_id for msg_id in free if msg_id not in set(found)]
-    for missing in [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id not in set(found)] or [0] * (not msg_ids):
+    chosen = [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id in set(free)]
+    others = [msg_id for msg_id in free if msg_id not in set(chosen)]
+    for missing in [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id not in set(chosen)] or [0] * (not msg_ids):
         if others:
-            found.append(min(others, key=lambda msg_id: (msg_id ^ missing).bit_count()) if msg_ids else others[0])
-            others.remove(found[-1])
-    return found
+            chosen.append(min(others, key=lambda msg_id: (msg_id ^ missing).bit_count()) if msg_ids else others[0])
+            others.remove(chosen[-1])
+    return chosen

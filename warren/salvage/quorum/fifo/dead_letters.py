@@ -1,4 +1,4 @@
-"""Dead letters of a queue that sends them on *at least once*: they stay in the queue's state until they have arrived.
+"""Dead letters of a queue that forwards them *at least once*: they stay in the queue's state until they have arrived.
 
 A worker of the broker forwards them. It is a consumer of its own: it holds a limited number at a time, under numbers of
 its own, and settles what has arrived. A new worker first gets what the old one held.
@@ -23,7 +23,7 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters:
-    """Those that wait, and those that the worker holds."""
+    """Dead letters that wait, and those that the worker holds."""
 
     __slots__ = ("held", "next_msg_id", "payload_bytes", "prefetch", "waiting", "worker")
 
@@ -45,12 +45,12 @@ class DeadLetters:
         yield from self.waiting
 
     def add(self, reason: str, message: QueuedMessage) -> None:
-        plain = QueuedMessage(message.index, message.size)  # how often it was out, and until when, counts no longer
+        plain = QueuedMessage(message.index, message.size)  # its counts and its expiry no longer matter
         self.waiting.append(DeadLetter(reason, plain))
         self.payload_bytes += message.size
 
     def hand_out(self) -> None:
-        """To the worker, as many as it may hold."""
+        """Deliver to the worker as many as it may hold."""
         if self.worker is None:
             return
         while self.waiting and len(self.held) < self.prefetch:
@@ -69,13 +69,13 @@ class DeadLetters:
         self.worker, self.prefetch, self.next_msg_id = worker, prefetch, 0
 
     def purge(self) -> None:
-        """All are gone; the worker stays."""
+        """Remove all of them; the worker stays."""
         self.waiting.clear()
         self.held.clear()
         self.payload_bytes = 0
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
         if self.payload_bytes != sum(letter.message.size for letter in self):
             raise RuntimeError("the dead letters' bytes do not add up")
         if any(msg_id >= self.next_msg_id for msg_id in self.held):

@@ -1,4 +1,4 @@
-"""From an entry of a quorum queue's log to its command. Ra, the library that keeps the log, knows these entries::
+"""Decodes the entries of a quorum queue's log. Ra, the library that keeps the log, has these entries::
 
 {'$usr', #{ts => Milliseconds, …}, Command, ReplyMode}            a command to the queue (command_terms)
 {noop, #{ts => …}, MachineVersion}                                the first of a new leader
@@ -24,17 +24,17 @@ MAX_DEPTH: Final = 168
 """Levels of an entry: those of a message, and the five around it."""
 
 MAX_WIDE: Final = 8
-"""Shapes that are remembered and tried, for each letter."""
+"""The number of shapes that are remembered and tried for each letter."""
 MAX_NARROW: Final = 4
 """The same for each process."""
 MAX_PROCESSES: Final = 1024
-"""That have narrow shapes."""
+"""With narrow shapes."""
 
 _WITHOUT_EFFECT = frozenset({"$ra_join", "$ra_leave", "$ra_cluster"})
 
 
 def decode_entry(data: bytes) -> Decoded:
-    """The command in the entry ``data``. Raises :class:`TermError` if it is no term, or no entry's."""
+    """The command in the entry ``data``. Raises :class:`TermError` if it is not the term of an entry."""
     match decode(data, max_depth=MAX_DEPTH):
         case ("$usr", dict(meta), command, reply_mode):
 
@@ -68,7 +68,7 @@ def _ts_ms(meta: Mapping[Term, Term]) -> int:
 
 
 def _new_cluster(cluster: Term) -> Command:
-    """Its members are the keys of a map; of a list, as older versions had it, the elements."""
+    """Its members are the keys of a map, or the elements of a list in older versions."""
     members = []
     for member in cluster if isinstance(cluster, dict | list) else ():
         match member:
@@ -84,9 +84,9 @@ def _new_cluster(cluster: Term) -> Command:
 class EntryDecoder:
     """Decodes the entries of a log, one after the other; remembers their shapes.
 
-    What it says is what :func:`decode_entry` says. The shapes that are tried first are *narrow*, of one process: its
-    pid ends the entry. Then come those that any process's entries may have. Both are kept apart by the letter that
-    stands where the first command had the first of its name (settles and enqueues differ in it).
+    The result is that of :func:`decode_entry`. The shapes that are tried first are *narrow*, of the process whose pid
+    ends the entry. Then follow those that entries of any process may have. Both are grouped by the byte at the offset
+    where the first command had the first letter of its name (settles and enqueues differ in it).
     """
 
     def __init__(self) -> None:
@@ -94,66 +94,66 @@ class EntryDecoder:
         self._by_letter: dict[int, _Shapes] = {}
 
     def decode(self, data: bytes) -> Decoded:
-        """The command in an entry. Raises :class:`TermError` if it is no term, or no entry's."""
+        """The command in an entry. Raises :class:`TermError` if it is not the term of an entry."""
         try:
             shapes = self._by_letter[data[self._letter_at]]
         except (IndexError, KeyError):
             return self._decode_in_full(data)
         narrow = shapes.narrow.get(data[-PID_BYTES:])
-        found = None
+        decoded = None
         if narrow:
-            found = narrow[0].read(data) or _read(narrow, data)
-        if found is None:
-            found = _read(shapes.wide, data)
-            if found is None:
+            decoded = narrow[0].read(data) or _read(narrow, data)
+        if decoded is None:
+            decoded = _read(shapes.wide, data)
+            if decoded is None:
                 return self._decode_in_full(data)
-            shapes.learn_narrow(data, found.command)
-        return found
+            shapes.learn_narrow(data, decoded.command)
+        return decoded
 
     def _decode_in_full(self, data: bytes) -> Decoded:
-        found = decode_entry(data)
-        learned = learn(data, found.command, narrow=False)
+        decoded = decode_entry(data)
+        learned = learn(data, decoded.command, narrow=False)
         if learned is not None:
             if not self._by_letter:
                 self._letter_at = _letter_at(data)
             wide = self._by_letter.setdefault(data[self._letter_at], _Shapes()).wide
             wide.insert(0, learned)
             del wide[MAX_WIDE:]
-        return found
+        return decoded
 
 
 def _read(shapes: list[LearnedEntry], data: bytes) -> Decoded | None:
-    """What the first shape that fits says; that one is tried first the next time."""
+    """Read an entry with the first shape that fits, which is tried first the next time."""
     for position, shape in enumerate(shapes):
-        found = shape.read(data)
-        if found is not None:
+        decoded = shape.read(data)
+        if decoded is not None:
             if position:
                 shapes.insert(0, shapes.pop(position))
-            return found
+            return decoded
     return None
 
 
 class _Shapes:
-    """Those of commands that begin with the same letter."""
+    """The shapes of commands that begin with the same letter."""
 
     def __init__(self) -> None:
         self.wide: list[LearnedEntry] = []
-        """The one that was met last first."""
+        """The most recently used first."""
         self.narrow: dict[bytes, list[LearnedEntry]] = {}
         """By the last bytes of their entries."""
 
     def learn_narrow(self, data: bytes, command: Command) -> None:
-        """Learn the shape of an entry, unless there are enough: what comes later is read by the wide ones."""
+        """Learn the shape of an entry, unless there are enough: then the wide ones read it."""
         process = data[-PID_BYTES:]
-        known = self.narrow.get(process)
-        if known is None:
+        shapes = self.narrow.get(process)
+        if shapes is None:
             if len(self.narrow) == MAX_PROCESSES:
                 return
-            known = self.narrow[process] = []
-        if len(known) < MAX_NARROW:
+            shapes = self.narrow[process] = []
+        if len(shapes) < MAX_NARROW:
             learned = learn(data, command, narrow=True)
             if learned is not None:
-                known.append(learned)
+                shapes.append(learned)
 
 
 def _letter_at(data: bytes) -> int:

@@ -1,7 +1,7 @@
 """Returned messages that wait for a time before they come back (4.3's delayed retry, and an AMQP 1.0 annotation).
 
 They come back in the order of their times, then of the log. A consumer may have put one aside under a token of its own,
-and ask for it by that before its time.
+and ask for it by that token before its time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Waiting(NamedTuple):
 
 
 class Delayed:
-    """In the order in which they come back."""
+    """Delayed messages, in the order in which they come back."""
 
     __slots__ = ("_messages", "_tokens")
 
@@ -51,38 +51,43 @@ class Delayed:
 
     def add(self, ready_ms: int, message: QueuedMessage, token: bytes | None) -> None:
         waiting = _Waiting(ready_ms, message)
-        insort(self._messages, waiting, key=lambda one: (one.ready_ms, one.message.index))
+        insort(self._messages, waiting, key=lambda entry: (entry.ready_ms, entry.message.index))
         if token is not None:
             self._tokens[token] = waiting
 
     def take_due(self, ts_ms: int) -> list[QueuedMessage]:
-        """Those whose time has come."""
-        count = next((at for at, one in enumerate(self._messages) if one.ready_ms > ts_ms), len(self._messages))
+        """Remove and return the messages whose time has come."""
+        count = next(
+            (position for position, waiting in enumerate(self._messages) if waiting.ready_ms > ts_ms),
+            len(self._messages),
+        )
         return self.take_first(count)
 
     def take_first(self, limit: int | None) -> list[QueuedMessage]:
-        """The first ``limit`` messages, or (``None``) all."""
+        """Remove and return the first ``limit`` messages, or (``None``) all."""
         taken = self._messages[:limit]
         del self._messages[:limit]
         if self._tokens:
-            gone = {one.message.index for one in taken}
-            self._tokens = {token: one for token, one in self._tokens.items() if one.message.index not in gone}
-        return [one.message for one in taken]
+            indexes = {waiting.message.index for waiting in taken}
+            self._tokens = {
+                token: waiting for token, waiting in self._tokens.items() if waiting.message.index not in indexes
+            }
+        return [waiting.message for waiting in taken]
 
     def known(self, tokens: Sequence[bytes]) -> int:
-        """How many of them stand for a message."""
+        """How many of the tokens stand for a message."""
         return sum(token in self._tokens for token in dict.fromkeys(tokens))
 
     def take_tokens(self, tokens: Sequence[bytes]) -> list[QueuedMessage]:
-        """The messages that stand under them, in their order."""
+        """Remove and return the messages of these tokens, in their order."""
         taken = [self._tokens.pop(token) for token in dict.fromkeys(tokens) if token in self._tokens]
         for waiting in taken:
             self._messages.remove(waiting)
         return [waiting.message for waiting in taken]
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
-        if self._messages != sorted(self._messages, key=lambda one: (one.ready_ms, one.message.index)):
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
+        if self._messages != sorted(self._messages, key=lambda waiting: (waiting.ready_ms, waiting.message.index)):
             raise RuntimeError("delayed messages are out of order")
         if not all(waiting in self._messages for waiting in self._tokens.values()):
             raise RuntimeError("a token stands for a message that does not wait")

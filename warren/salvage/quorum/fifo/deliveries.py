@@ -1,9 +1,9 @@
 """Messages on their way between the queue and its consumers: handed out, settled, returned, sent away.
 
-What every command ends with is the *checkout*: what has expired goes at the head, ready messages go to consumers whose
-turn it is as long as there are both, then what is over the queue's limits goes at the head.
+Every command ends with the *checkout*: expired messages are removed at the head, ready messages are delivered to
+consumers in turn as long as there are both, then messages over the queue's limits are removed at the head.
 
-In 4.3 a return may wait: as the queue's settings say, or until the time that the consumer writes into the message's
+In 4.3 a returned message may be delayed: by the queue's settings, or until the time that the consumer writes into its
 annotations.
 """
 
@@ -45,7 +45,7 @@ class Deliveries:
             messages.apply_limits()
 
     def serve_one(self) -> int | None:
-        """The head goes to the consumer whose turn it is; the number under which it is out, ``None``: nothing goes."""
+        """Deliver the head to the consumer whose turn it is; return its msg_id, or ``None`` without a delivery."""
         message = self.messages.head()
         service = self.service
         queue, by_key = service.queue, service.consumers.by_key
@@ -64,19 +64,19 @@ class Deliveries:
         return None
 
     def finish(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
-        """Settled, or discarded."""
+        """Finish messages that were settled or discarded."""
         consumer.answer_for(msg_ids)
         self.complete(consumer, msg_ids)
         self.activate_if(self.rules.has_keys)
         self.checkout()
 
     def complete(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
-        """They are gone."""
-        done, finish = 0, self.messages.finish
+        """Remove messages that a consumer has finished, and give their credit back."""
+        finished, finish = 0, self.messages.finish
         for msg_id in msg_ids:
-            done += finish(consumer, msg_id)
-        if done or len(msg_ids) != 1 or self.rules.has_timeouts:
-            consumer.give_back(done)
+            finished += finish(consumer, msg_id)
+        if finished or len(msg_ids) != 1 or self.rules.has_timeouts:
+            consumer.give_back(finished)
             self.service.refresh(consumer)
 
     def discard(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
@@ -94,7 +94,7 @@ class Deliveries:
         failed: bool,
         annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
     ) -> None:
-        """Returned by the consumer; ``failed``: which counts as a failed delivery. Annotations are 4.3's business."""
+        """Return messages; ``failed``: whether that is a failed delivery. Annotations have an effect only in 4.3."""
         rules = self.rules
         consumer.answer_for(msg_ids)
         ordered = msg_ids if rules.has_keys else sorted(set(msg_ids))
@@ -114,7 +114,7 @@ class Deliveries:
         failed: bool,
         annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
     ) -> int:
-        """Those that it holds, in this order; how many."""
+        """Return those that the consumer holds, in this order; return their number."""
         returned = 0
         for msg_id in msg_ids:
             if msg_id in consumer.held:
@@ -126,65 +126,65 @@ class Deliveries:
         self.return_several(consumer, list(consumer.held), failed=failed)
 
     def _return(self, consumer: Consumer, msg_id: int, failed: bool, annotations: Mapping[Term, Term]) -> None:
-        """To the end of the returns, or, past the limit, away; without credit for the former in version 2."""
-        again = self.take_back(consumer, msg_id, failed=failed)
-        if again is None:
+        """Append it to the returns, or send it away past the limit; version 2 gives no credit for the former."""
+        returned = self.take_back(consumer, msg_id, failed=failed)
+        if returned is None:
             return
         if self.rules.credits_each_return:
             consumer.give_back(1)
-        ready_ms = self._ready_ms(again, failed, annotations) if self.rules.has_timeouts else None
+        ready_ms = self._ready_ms(returned, failed, annotations) if self.rules.has_timeouts else None
         if ready_ms is None:
-            self.messages.give_back(again)
+            self.messages.give_back(returned)
         else:
             token = annotations.get(_DEFERRAL_TOKEN)
-            self.messages.give_back_later(again, ready_ms, token if isinstance(token, bytes) else None)
+            self.messages.give_back_later(returned, ready_ms, token if isinstance(token, bytes) else None)
         if self.rules.has_timeouts:
             self.service.refresh(consumer)
 
     def _ready_ms(self, message: QueuedMessage, failed: bool, annotations: Mapping[Term, Term]) -> int | None:
         """When it comes back; ``None``: at once."""
         now_ms, retry = self.messages.now_ms, self.messages.settings.delayed_retry
-        asked = annotations.get(_DELIVERY_TIME)
-        if type(asked) is int and asked > now_ms:
-            return asked
+        delivery_time = annotations.get(_DELIVERY_TIME)
+        if type(delivery_time) is int and delivery_time > now_ms:
+            return delivery_time
         return None if retry is None else retry.ready_ms(now_ms, message.delivery_count, failed=failed)
 
     def take_back(self, consumer: Consumer, msg_id: int, *, failed: bool) -> QueuedMessage | None:
-        """What a consumer holds, counted once more, from it; ``None``: it went away, past the limit."""
+        """Take a message from a consumer and count its delivery; ``None`` if it is past the limit and sent away."""
         messages = self.messages
         index, size, expiry_ms, delivery_count, acquired_count = consumer.held[msg_id]
-        again = QueuedMessage(index, size, expiry_ms, delivery_count + failed, acquired_count + 1)
-        if messages.is_past_limit(again):
-            messages.send_away(again)
+        returned = QueuedMessage(index, size, expiry_ms, delivery_count + failed, acquired_count + 1)
+        if messages.is_past_limit(returned):
+            messages.send_away(returned)
             self.complete(consumer, [msg_id])
             return None
         del consumer.held[msg_id]
         consumer.deadlines.pop(msg_id, None)
-        return again
+        return returned
 
     def requeue(self, consumer: Consumer, msg_id: int, index: int) -> None:
-        """The message is in the log again, and comes last, under its new index."""
+        """Append a message that was written to the log again, under its new index."""
         message = consumer.held.pop(msg_id, None)
         if message is None:
             return
         consumer.deadlines.pop(msg_id, None)
         failed = not self.rules.has_keys
-        again = QueuedMessage(
+        requeued = QueuedMessage(
             index, message.size, message.expiry_ms, message.delivery_count + failed, message.acquired_count + 1
         )
-        self.messages.requeue(again)
+        self.messages.requeue(requeued)
         consumer.give_back(1)
         self.service.refresh(consumer)
         self.activate_if(self.rules.activates_after_return)
         self.checkout()
 
     def retry(self, limit: int | None) -> None:
-        """Delayed messages come back before their time."""
+        """Return delayed messages before their time."""
         self.messages.come_back(self.messages.delayed.take_first(limit))
         self.checkout()
 
     def assign(self, consumer: Consumer | None, tokens: Sequence[bytes]) -> None:
-        """Messages that it put aside, to a consumer; all of them or none. Without a checkout."""
+        """Deliver messages that a consumer put aside to it, all of them or none. Without a checkout."""
         messages = self.messages
         if consumer is None or consumer.status != UP or messages.delayed.known(tokens) > consumer.credit:
             return
@@ -194,6 +194,6 @@ class Deliveries:
             self.service.refresh(consumer)
 
     def activate_if(self, does: bool) -> None:
-        """With a single active consumer, the next one."""
+        """If ``does``, activate the next single active consumer."""
         if does and self.service.single_active:
             self.service.activate_next()

@@ -33,14 +33,13 @@ NUMBERS: Final = -2
 """In place of a fixed hole's size."""
 
 MAX_HOLES: Final = 32
-"""An entry with more of them (headers that stand there decoded) is decoded about as soon as read."""
+"""An entry with more of them (decoded headers) is decoded about as fast as it is read."""
 
 MAX_INTEGER_BYTES: Final = 7
 """As many as a map's key may have."""
 
 LAYOUT_TIMES: Final = 8
-"""So often a length is met before what has it is expected to have one layout: making that costs as much as 100 entries.
-"""
+"""How often a length is met before a layout is made for it, which costs as much as 100 entries."""
 MAX_LAYOUTS: Final = 16
 MAX_SIZES: Final = 64
 """Of each shape."""
@@ -55,7 +54,7 @@ _NEW_PID, _REFERENCE, _NIL, _STRING, _LIST, _BINARY_TAG = 88, 90, 106, 107, 108,
 _HEADERS = {104: 2, 105: 5, _LIST: 5, 116: 5}
 """Bytes before the first element of a tuple, a list, a map."""
 _ONE_INTEGER = b"l\0\0\0\1b"
-"""What begins a list of one integer that is no byte: most settles have one."""
+"""The start of a list of one integer above 255; most settles have one."""
 _INTEGERS = {_SMALL_INTEGER: 1, _INTEGER: 1, _SMALL_BIG: 3}
 """Bytes before the value."""
 
@@ -116,7 +115,7 @@ class Natural(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A shape with binaries of certain sizes: then all is in the same places, and compared at once."""
+    """A shape with binaries of certain sizes: all constants have fixed places, and are compared at once."""
 
     is_of: Callable[[bytes], object]
     """Whether an entry has it, apart from the numbers, which have to be read."""
@@ -188,7 +187,7 @@ class Pattern:
         return ends
 
     def _layout(self, data: bytes, ends: list[int]) -> Layout:
-        """That of an entry which fits, and whose holes end there."""
+        """The layout of an entry that fits, and whose holes end there."""
         parts = []
         numbers_at = numbers_end = 0
         for (_, size, kind), before, end in zip(self._steps, ends, ends[1:], strict=False):

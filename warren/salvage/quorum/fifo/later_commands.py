@@ -38,7 +38,7 @@ MAX_ENTRIES: Final = 8192
 
 @attrs.frozen(eq=False, repr=False)
 class LaterCommands:
-    """What they name."""
+    """The deliveries and the processes that later commands name."""
 
     deliveries: frozenset[tuple[ConsumerKey, int]] = frozenset()
     """Consumers, and the numbers of their deliveries; not of consumers that begin later."""
@@ -81,7 +81,7 @@ class CommandsAhead:
 
 @attrs.define
 class _Names:
-    """What commands name, one after the other."""
+    """Collects what commands name."""
 
     deliveries: set[tuple[ConsumerKey, int]] = attrs.field(factory=set)
     pids: set[Pid] = attrs.field(factory=set)

@@ -1,27 +1,27 @@
-"""A quorum queue, as the commands of its log make it: which messages wait, which are out, at whom, under which number.
+"""A quorum queue, rebuilt from the commands of its log: which messages are ready, which are out at which consumer.
 
-Commands carry no messages around, only numbers: a settle says "consumer C, its delivery 7". So a reader must know what
-the broker handed out, to whom, in which order; everything that decides this is here, and nothing else is. The machine
-has no clock, no randomness and no files: the same commands make the same queue.
+Commands name messages only by number: a settle says "consumer C, its delivery 7". So a reader must know what the broker
+delivered, to which consumer, in which order; everything that decides this is here, and nothing else. The machine has no
+clock, no randomness and no files: the same commands make the same queue.
 
 A message lies in one place: it is *ready* (first what was *returned*, in the order in which it came back, then the
 others, :mod:`warren.salvage.quorum.fifo.ready_queues`), *out* at a consumer
 (:mod:`warren.salvage.quorum.fifo.consumers`), or a *dead letter* on its way to another queue
 (:mod:`warren.salvage.quorum.fifo.dead_letters`; only if the queue sends them on at least once).
 
-Nearly every command ends with a *checkout*: expired messages go at the head, ready messages go to consumers whose turn
-it is (:mod:`warren.salvage.quorum.fifo.service`) as long as there are both, then messages over the queue's limits go at
-the head. The docstrings of the other commands say so. A command that does not fit (a number that is not out, a consumer
-that is gone) changes nothing, as in the broker.
+Nearly every command ends with a *checkout*: expired messages are removed at the head, ready messages are delivered to
+consumers in turn (:mod:`warren.salvage.quorum.fifo.service`) as long as there are both, then messages over the queue's
+limits are removed at the head. The docstrings of the other commands say "without a checkout". A command that does not
+fit (a number that is not out, a consumer that is gone) changes nothing, as in the broker.
 
-Choices, where no file tells what the broker did: several consumers of one process return what they hold in the order of
+Choices, if no file tells what the broker did: several consumers of one process return what they hold in the order of
 their keys, and one return of several messages up to 3.13 in the order of their numbers. Above 32 of them Erlang's own
 order is that of a hash.
 
-The restart. Every process of the run before is found gone, one after the other; what they held returns, and what
-returned may for a moment be out again at those that are still to be found gone. A broker loses messages by this: those
-past the delivery limit, and what does not fit into the queue's limits any longer. :meth:`QuorumMachine.restart` keeps
-them, tells them (``past_limit``, ``past_length``), and drops nothing that expires.
+The restart. Every process of the previous run is found gone, one after the other; the messages that it held return, and
+may for a moment be out again at processes that are found gone later. A broker loses messages by this: those past the
+delivery limit, and those over the queue's limits. :meth:`QuorumMachine.restart` keeps them, reports them
+(``past_limit``, ``past_length``), and drops no expired message.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ UNKNOWN_PID: Final = b""
 """The pid of a consumer whose process is unknown."""
 
 _HIGH_PRIORITY: Final = 9
-"""In 4.3, of what waited among the high ones of two queues."""
+"""In 4.3, of messages that waited in the high one of two queues."""
 
 _NO_CHECKOUT: Final = frozenset({"garbage_collection", "nodedown"})
-"""Commands that a reader need not know, and that do not end with a checkout."""
+"""Commands that a reader can ignore, and that do not end with a checkout."""
 
 
 class QuorumMachine:
@@ -70,7 +70,7 @@ class QuorumMachine:
         self._appliers = self._appliers_by_version()
         self._doubtful = Doubtful()
         self._unsure_key: ConsumerKey | None = None
-        """Of a consumer whose tag or pid may be another one."""
+        """Of a consumer whose tag or pid may be wrong."""
         self._members: tuple[tuple[str, str], ...] = ()
 
     def _appliers_by_version(self) -> _Appliers:
@@ -123,7 +123,7 @@ class QuorumMachine:
 
     @property
     def parts(self) -> Parts:
-        """What it is made of; to be looked at only."""
+        """Its parts, for reading only."""
         return Parts(self._version, self._messages, self._publishers, self._service)
 
     @property
@@ -137,12 +137,12 @@ class QuorumMachine:
 
     @property
     def members(self) -> tuple[tuple[str, str], ...]:
-        """(Server's name, node), as the log told last; empty where it did not."""
+        """(Server's name, node), as the log had them last; empty if it has none."""
         return self._members
 
     @property
     def ready_count(self) -> int:
-        """Delayed ones among them."""
+        """Includes delayed messages."""
         return len(self._messages) + len(self._messages.delayed)
 
     @property
@@ -161,12 +161,12 @@ class QuorumMachine:
 
     @property
     def past_limit(self) -> Mapping[int, int]:
-        """Messages that a restart sends away for their many deliveries, by index: their delivery count."""
+        """The delivery counts, by index, of messages that a restart sends away: they are past the delivery limit."""
         return self._messages.past_limit
 
     @property
     def past_length(self) -> AbstractSet[int]:
-        """Indexes of messages that a restart drops at the head, for the queue is too long with what returns."""
+        """Indexes of messages that a restart drops at the head, because returned ones make the queue too long."""
         return self._messages.past_length
 
     def ready(self) -> Iterator[QueuedMessage]:
@@ -185,13 +185,13 @@ class QuorumMachine:
         return iter(self._messages.dead_letters)
 
     def after_hole(self) -> None:
-        """Entries are missing: from here on the sequence number of a publisher may jump forward, once for each."""
+        """Entries are missing: from here on the sequence number of each publisher may jump forward once."""
         self._publishers.after_hole()
 
     def apply(self, index: int, ts_ms: int, command: Command) -> None:
-        """What the log's entry ``index``, written at ``ts_ms`` (milliseconds since 1970), does.
+        """Apply the log's entry ``index``, written at ``ts_ms`` (milliseconds since 1970).
 
-        Raises :class:`ValueError` for a command that is not known, or a machine's version.
+        Raises :class:`ValueError` for an unknown command or an unknown version of the machine.
         """
         applier = self._appliers.get(type(command))
         if applier is None:
@@ -200,28 +200,30 @@ class QuorumMachine:
         applier(index, command)
 
     def held(self, key: ConsumerKey, msg_id: int) -> QueuedMessage | None:
-        """What is out under a number."""
+        """The message that is out under a number."""
         consumer = self._find(key)
         return None if consumer is None else consumer.held.get(msg_id)
 
     def meant_by(
         self, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
     ) -> tuple[Consumer | None, list[int]]:
-        """Whose deliveries a command named that cannot be trusted, and their numbers."""
+        """The consumer and the deliveries that an untrusted command named."""
         return meant_by(self._service.consumers, self._find(key), key, msg_ids, later)
 
     def goes_with_a_return(self, consumer: Consumer, msg_id: int) -> bool:
         """Whether the message is sent away if it comes back once more: it has reached the delivery limit."""
         message = consumer.held[msg_id]
-        again = message._replace(delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1)
-        return self._messages.is_past_limit(again)
+        returned = message._replace(
+            delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1
+        )
+        return self._messages.is_past_limit(returned)
 
     def doubt_key(self, key: ConsumerKey) -> None:
-        """A consumer's name that cannot be trusted: a tag or a pid in common says it is meant."""
+        """Note a consumer's name that may be wrong: commands with the same tag or the same pid may mean it."""
         self._unsure_key = key
 
     def doubt(self, consumer: Consumer, msg_ids: Sequence[int]) -> list[int]:
-        """A settle that cannot be trusted; returns the indexes of what it may have settled, which comes back."""
+        """Apply an untrusted settle; return the indexes of what it may have settled, which comes back."""
         return self._doubtful.finish(consumer, msg_ids, self._deliveries)
 
     # What each command does.
@@ -244,7 +246,7 @@ class QuorumMachine:
         self._publishers.register(command.pid)
 
     def _pass_over(self, index: int, command: Command) -> None:
-        """Without a checkout: what a node that is away means comes with ``down``, and what is 4.3's only that knows."""
+        """Without a checkout. A node that is away takes effect by ``down``; 4.3's commands have no effect before it."""
 
     def _settle(self, index: int, command: commands.Settle) -> None:
         consumer = self._named(command.consumer, command.msg_ids)
@@ -268,7 +270,7 @@ class QuorumMachine:
             self._membership.answer_waiting(command.consumer, command.msg_ids)
 
     def _modify(self, index: int, command: commands.Modify) -> None:
-        """Its annotations go with the message, to the next consumer; a reader has no other use for them."""
+        """Its annotations go with the message to the next consumer; a reader ignores them otherwise."""
         consumer = self._named(command.consumer, command.msg_ids) if self._rules.has_keys else None
         if consumer is None:
             self._membership.answer_waiting(command.consumer, command.msg_ids)
@@ -310,9 +312,9 @@ class QuorumMachine:
         if handler is None and not self._rules.has_keys:
             return
         messages = self._messages
-        before, settings = messages.settings, QueueSettings.of(command.settings, self._rules)
-        changes = handler is not None and before.dead_lettering != settings.dead_lettering
-        if changes and "at_least_once" in (before.dead_lettering, settings.dead_lettering):
+        previous, settings = messages.settings, QueueSettings.of(command.settings, self._rules)
+        changes = handler is not None and previous.dead_lettering != settings.dead_lettering
+        if changes and "at_least_once" in (previous.dead_lettering, settings.dead_lettering):
             messages.dead_letters = DeadLetters()
         messages.settings = settings
         self._service.single_active = settings.single_active
@@ -337,7 +339,7 @@ class QuorumMachine:
         self._appliers = self._appliers_by_version()
 
     def _to_version_4(self) -> None:
-        """Acquisitions are counted from here on; what is out or returned brings along what was counted before."""
+        """Acquisitions are counted from here on; messages that are out or returned keep their counts."""
         ready = rules_of(4).ready_queue()
         for message in self._messages.ready:
             ready.append(message._replace(acquired_count=0), None)
@@ -345,7 +347,7 @@ class QuorumMachine:
         self._service.ranked = True
 
     def _to_version_8(self) -> None:
-        """From here on messages are held for a time."""
+        """From here on held messages have deadlines."""
         ready, queues = self._messages.ready, ManyQueues()
         for message in ready.high if isinstance(ready, TwoQueues) else ():
             queues.append(message, _HIGH_PRIORITY)
@@ -383,10 +385,10 @@ class QuorumMachine:
         return sorted({*self._publishers.following, *self._service.pids()})
 
     def restart(self, missed: Iterable[Pid] = ()) -> None:
-        """A new leader finds every process gone, these first, then by their pids; then nothing is out any longer."""
+        """A new leader finds every process gone, these first, then by their pids; after that nothing is out."""
         self._messages.keep()
         self._miss(missed)
-        # In 4.3 a consumer may remain: it waits again when it gave back the last that it held.
+        # In 4.3 a consumer may remain: it waits again when its last message has returned.
         while pids := self.pids():
             self._miss(pids)
         self._messages.put_back()
@@ -422,7 +424,7 @@ class QuorumMachine:
 
 
 def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
-    """Whether both can be one consumer's, of whose tag and pid one is wrong."""
+    """Whether both can name one consumer, with an error in the tag or in the pid."""
     if isinstance(key, int) or isinstance(unsure, int):
         return False
     return key[0] == unsure[0] or unsure[1] in (key[1], UNKNOWN_PID)

@@ -1,4 +1,4 @@
-"""A queue's state as a term, as snapshots have it: what it means.
+"""Reads a queue's state from the term in a snapshot.
 
 ::
 
@@ -85,7 +85,7 @@ _STATUSES: Final = frozenset({UP, SUSPECTED, CANCELLED, QUIESCING})
 
 @attrs.frozen
 class Parts:
-    """What a machine is made of."""
+    """The parts of a machine."""
 
     machine_version: int
     messages: Messages
@@ -210,7 +210,10 @@ def _nodes(node: Term) -> Iterator[tuple[int, QueuedMessage]]:
 
 
 def _enqueuers(term: Term) -> dict[Pid, int]:
-    return {pid_of(pid): natural(record(one, "enqueuer", _ENQUEUER_FIELDS)[1]) for pid, one in as_map(term).items()}
+    return {
+        pid_of(pid): natural(record(enqueuer, "enqueuer", _ENQUEUER_FIELDS)[1])
+        for pid, enqueuer in as_map(term).items()
+    }
 
 
 def _waiting(term: Term, read: _Reader) -> Consumer:

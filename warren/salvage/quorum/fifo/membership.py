@@ -4,8 +4,8 @@ A cancelled consumer keeps what it holds; it goes when it has finished. A proces
 consumers held returns, consumer by consumer in the order of their keys. A node that is away may come back: until then
 nothing is handed out to its consumers, and what they held returns. Both count as failed deliveries.
 
-In 4.3 suspicion and time-out are passing states of what a consumer was. A process whose node is away keeps what its
-consumers hold, for a time (a timer's command ends it).
+In 4.3 suspicion and time-out are temporary, and the status before is kept. If a process's node is away, its consumers
+keep their messages for a time (a timer's command ends it).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from warren.storage.erlang_terms import node_of_pid
 
 
 class Membership:
-    """Consumer membership: who is there.
+    """The consumers that join and leave.
 
-    Most methods do what a command does (``index``: of its entry). They end with a checkout unless they say something
-    else.
+    Most methods apply a command (``index``: of its entry). They end with a checkout unless their docstrings say
+    otherwise.
     """
 
     def __init__(self, deliveries: Deliveries, publishers: Publishers) -> None:
@@ -44,15 +44,15 @@ class Membership:
         self.publishers = publishers
 
     def checkout(self, index: int, command: Checkout) -> None:
-        """A consumer joins, or is there already and takes on what it asks for now; or a basic.get."""
+        """Add a consumer, or change the settings of an existing one; or do a basic.get."""
         if command.lifetime == "get":
             self._get(command)
             return
         service, rules = self.deliveries.service, self.deliveries.rules
         key: ConsumerKey = command.consumer
         if rules.has_keys:
-            known = service.key_of(command.consumer)
-            key = known if known is not None else index if command.keyed else command.consumer
+            consumer_key = service.key_of(command.consumer)
+            key = consumer_key if consumer_key is not None else index if command.keyed else command.consumer
         self._join(self._consumer(key, command))
         service.activate_next()
         self.deliveries.checkout()
@@ -114,10 +114,10 @@ class Membership:
         service, has_keys = self.deliveries.service, self.deliveries.rules.has_keys
         key: ConsumerKey = command.consumer
         if has_keys:
-            known = service.key_of(command.consumer)
-            if known is None:
+            consumer_key = service.key_of(command.consumer)
+            if consumer_key is None:
                 return
-            key = known
+            key = consumer_key
         consumer = service.consumers.by_key.get(key)
         if consumer is None:
             service.take_waiting(key)
@@ -149,19 +149,19 @@ class Membership:
             deliveries.activate_if(not deliveries.rules.has_keys)
 
     def _remove(self, consumer: Consumer, *, failed: bool) -> None:
-        """What it holds returns, and it goes."""
+        """Return its messages, and remove it."""
         self.deliveries.return_all(consumer, failed=failed)
         self.deliveries.service.consumers.remove(consumer)
 
     def _lose(self, pid: Pid) -> None:
-        """Mark a process as away, with all of its node; from 4.3 on it alone, and it keeps what it holds."""
+        """Mark all processes of its node as away; from 4.3 on this one alone, and it keeps its messages."""
         service, node = self.deliveries.service, node_of_pid(pid)
         if self.deliveries.rules.has_timeouts:
             for consumer in service.consumers.of_pid(pid):
                 consumer.suspect()
             service.mark_waiting(lambda consumer: consumer.pid == pid, Consumer.suspect)
             return
-        away = [one for one in service.consumers if node_of_pid(one.pid) == node]
+        away = [consumer for consumer in service.consumers if node_of_pid(consumer.pid) == node]
         if not service.single_active:
             for consumer in away:
                 if consumer.status == UP:
@@ -211,7 +211,7 @@ class Membership:
                     self._forget(pid)
 
     def credit(self, index: int, command: Credit) -> None:
-        """To one that waits without a checkout, and up to 3.13 to the front."""
+        """Without a checkout for a waiting consumer, which up to 3.13 moves to the front."""
         service = self.deliveries.service
         consumer = service.consumers.by_key.get(command.consumer)
         if consumer is not None:
@@ -276,11 +276,13 @@ class Membership:
         self.deliveries.assign(self.deliveries.service.consumers.by_key.get(command.consumer), command.tokens)
 
     def answer_waiting(self, key: ConsumerKey, msg_ids: Sequence[int]) -> None:
-        """One that waits answers for what was taken from it. Without a checkout unless it was the last of it."""
+        """A waiting consumer settles what was taken from it. Without a checkout unless that was the last of it."""
         service = self.deliveries.service
         if not service.single_active:
             return
-        consumer = next((one for one in service.waiting if key in (one.key, one.consumer_id)), None)
+        consumer = next(
+            (candidate for candidate in service.waiting if key in (candidate.key, candidate.consumer_id)), None
+        )
         if consumer is None or consumer.status != TIMED_OUT:
             return
         consumer.answer_for(msg_ids)

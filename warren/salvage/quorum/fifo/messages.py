@@ -1,4 +1,4 @@
-"""A queue's messages that are at no consumer, and how many bytes there are where.
+"""A queue's messages that are not at a consumer, and the counts of their bytes.
 
 What was *returned* is delivered first, in the order in which it came back; then the others
 (:mod:`warren.salvage.quorum.fifo.ready_queues`). What is *delayed* (:mod:`warren.salvage.quorum.fifo.delayed`) is not
@@ -56,7 +56,7 @@ class Messages:
         self.delayed = Delayed()
         """Only from 4.3 on."""
         self.ready_bytes = 0
-        """Of the returned and the delayed ones, too."""
+        """Including returned and delayed messages."""
         self.out_bytes = 0
         self.out_count = 0
         self.kept: Kept | None = None
@@ -76,7 +76,7 @@ class Messages:
         self.ready_bytes += message.size
 
     def head(self) -> QueuedMessage | None:
-        """What is next, when what has expired there is gone."""
+        """The next message, after expired messages at the head are removed."""
         returns, ready = self.returns, self.ready
         while (head := returns[0] if returns else ready.head()) is not None:
             if head.expiry_ms is None or self.now_ms < head.expiry_ms or self.kept is not None:
@@ -89,7 +89,7 @@ class Messages:
         return None
 
     def _expire_heads(self) -> None:
-        """4.3's: what has expired at the head of the returns and of each priority."""
+        """4.3's: remove what has expired at the head of the returns and of each priority."""
         expired: list[QueuedMessage] = []
         while self.returns and has_expired(self.returns[0], self.now_ms):
             expired.append(self.returns.popleft())
@@ -100,13 +100,13 @@ class Messages:
             self.to_dead_letters("expired", message)
 
     def time_passes(self) -> None:
-        """The timer's command: nothing up to 4.2, for what has expired goes when it is the head."""
+        """The timer's command; it does nothing up to 4.2, where messages expire only at the head."""
         if self.rules.has_timeouts:
             self.come_back(self.delayed.take_due(self.now_ms))
             self._expire_heads()
 
     def hand_out(self, message: QueuedMessage, consumer: Consumer) -> None:
-        """The head, to a consumer."""
+        """Deliver the head to a consumer."""
         if self.returns:
             self.returns.popleft()
         else:
@@ -139,7 +139,7 @@ class Messages:
         return (message.delivery_count if self.rules.has_timeouts else message.acquired_count) > limit
 
     def send_away(self, message: QueuedMessage) -> None:
-        """It came back once too often."""
+        """Send away a message that is past the delivery limit."""
         if self.kept is None:
             self.to_dead_letters("delivery_limit", message)
         else:
@@ -147,26 +147,26 @@ class Messages:
             self.kept.keep_in_place(message, self.returns)
 
     def give_back(self, message: QueuedMessage) -> None:
-        """To the end of the returns."""
+        """Append a message to the returns."""
         self._come_back(message)
         self.returns.append(message)
 
     def give_back_later(self, message: QueuedMessage, ready_ms: int, token: bytes | None) -> None:
-        """4.3's: not at once."""
+        """4.3's: delay a returned message."""
         self._come_back(message)
         self.delayed.add(ready_ms, message, token)
 
     def come_back(self, messages: list[QueuedMessage]) -> None:
-        """They are delayed no longer."""
+        """Append messages to the returns that are no longer delayed."""
         self.returns.extend(messages)
 
     def assign(self, messages: list[QueuedMessage], consumer: Consumer) -> None:
-        """Delayed ones, to a consumer that asked for them."""
+        """Deliver delayed messages to the consumer that asked for them."""
         for message in messages:
             self._go_out(message, consumer)
 
     def requeue(self, message: QueuedMessage) -> None:
-        """To the end of the queue."""
+        """Append a message to the queue."""
         self._come_back(message)
         self.ready.append(message, None)
 
@@ -176,19 +176,19 @@ class Messages:
         self.ready_bytes += message.size
 
     def to_dead_letters(self, reason: str, message: QueuedMessage) -> None:
-        """At most once: the broker publishes it elsewhere, and the queue knows nothing of it any longer."""
+        """Keep it if dead letters are sent at least once; else the broker has published it elsewhere."""
         if self.settings.dead_lettering == "at_least_once":
             self.dead_letters.add(reason, message)
 
     def apply_limits(self) -> None:
-        """Heads go, without dead letters that stay, as long as the queue is over its limits."""
+        """Drop heads as long as the queue is over its limits; they are not kept as dead letters."""
         settings, letters = self.settings, self.dead_letters
         if not settings.drops_head or not settings.has_limits:
             return
         max_length, max_bytes = settings.max_length, settings.max_bytes
-        beside = len(letters) + len(self.delayed)
+        other_count = len(letters) + len(self.delayed)
         while len(self) and (
-            (max_length is not None and len(self) + beside > max_length)
+            (max_length is not None and len(self) + other_count > max_length)
             or (max_bytes is not None and self.ready_bytes + letters.payload_bytes > max_bytes)
         ):
             message = self._drop_head()
@@ -210,18 +210,18 @@ class Messages:
         self.ready_bytes = sum(message.size for message in self.delayed)
 
     def keep(self) -> None:
-        """From here on nothing is lost."""
+        """From here on keep what a broker would lose."""
         self.kept = Kept()
 
     def put_back(self) -> None:
-        """What was kept, into its places."""
+        """Put what was kept back in its place."""
         if self.kept is not None:
             self.returns = self.kept.merged(self.returns)
             self.ready_bytes += self.kept.payload_bytes
             self.kept = None
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
         self.dead_letters.check_invariants()
         messages = list(self)
         if len(messages) != len(self):
@@ -232,7 +232,7 @@ class Messages:
 
 
 class Kept:
-    """What a broker would lose by a restart, with its place."""
+    """Messages that a broker would lose by a restart, with their places."""
 
     def __init__(self) -> None:
         self._placed: list[tuple[QueuedMessage, int | None]] = []
@@ -247,14 +247,14 @@ class Kept:
         self._placed.append((message, returns[-1].index if returns else None))
 
     def merged(self, returns: deque[QueuedMessage]) -> deque[QueuedMessage]:
-        """Heads first, then the returns with the others in their places; in front where a place is gone."""
-        there = {message.index for message in returns}
-        behind: dict[int | None, list[QueuedMessage]] = {}
+        """Heads first, then the returns with the others in their places; in front if a place is gone."""
+        indexes = {message.index for message in returns}
+        placed: dict[int | None, list[QueuedMessage]] = {}
         for message, place in self._placed:
-            behind.setdefault(place if place in there else None, []).append(message)
+            placed.setdefault(place if place in indexes else None, []).append(message)
         merged = deque(self.heads)
-        merged.extend(behind.get(None, ()))
+        merged.extend(placed.get(None, ()))
         for message in returns:
             merged.append(message)
-            merged.extend(behind.get(message.index, ()))
+            merged.extend(placed.get(message.index, ()))
         return merged

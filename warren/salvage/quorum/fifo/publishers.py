@@ -1,7 +1,7 @@
-"""Who publishes to a queue, and what each is to send next.
+"""The publishers of a queue, and the next number of each.
 
 A publisher numbers its messages from 1. A message that it sends again, because no confirm came, has an old number. One
-that overtook a lost message has a number that is too high, and comes again after that message. Neither is taken.
+that overtook a lost message has a number that is too high, and comes again after that message. Neither is accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Publishers:
         """How many holes there were when a number of this process was seen; it may jump if there are more now."""
 
     def takes(self, pid: Pid, seq: int | None) -> bool:
-        """Whether this is what it was to send; then the next number is."""
+        """Whether the number is the expected one; if so, expect the next one."""
         following = self.following.get(pid)
         if following is None:
             self.following[pid] = following = 1
@@ -36,7 +36,7 @@ class Publishers:
         return self._checked.get(pid, 0) < self._holes
 
     def register(self, pid: Pid) -> None:
-        """Unless it is known."""
+        """Add a publisher, unless it is known."""
         if pid not in self.following:
             self.following[pid] = 1
             self._checked[pid] = self._holes
@@ -46,10 +46,10 @@ class Publishers:
         self._checked.pop(pid, None)
 
     def after_hole(self) -> None:
-        """Of each of them, known or not, the next number may be any that is not too low."""
+        """The next number of each publisher, known or not, may be any that is not too low."""
         self._holes += 1
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
         if any(seq < 1 for seq in self.following.values()) or not self._checked.keys() <= self.following.keys():
             raise RuntimeError("a publisher's sequence number is not sound")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 NORMAL_PRIORITY: Final = 4
-"""Of a message without one; up to here two queues call a message normal."""
+"""Of a message without one; with two queues, a message up to this priority is normal."""
 
 HIGHEST_PRIORITY: Final = 31
 """Of 32 queues; what is higher counts as this."""
@@ -46,11 +46,11 @@ class ReadyQueue(Protocol):
     def append(self, message: QueuedMessage, priority: int | None) -> None: ...
     def head(self) -> QueuedMessage | None: ...
     def take(self) -> QueuedMessage:
-        """The head, which there must be."""
+        """Remove and return the head; the queue must not be empty."""
 
 
 class OneQueue:
-    """As they came."""
+    """Messages in the order in which they were published."""
 
     __slots__ = ("_messages",)
 
@@ -128,7 +128,7 @@ def _high_first(high: QueuedMessage, normal: QueuedMessage, turn: int) -> bool:
 
 
 class ManyQueues:
-    """32 of them; the highest that is not empty is next."""
+    """32 queues; the highest that is not empty is next."""
 
     __slots__ = ("_length", "queues")
 
@@ -162,7 +162,7 @@ class ManyQueues:
         return message
 
     def take_expired(self, ts_ms: int) -> list[QueuedMessage]:
-        """What has expired at the head of each of them; the highest's first."""
+        """Remove and return what has expired at the head of each queue; the highest first."""
         taken: list[QueuedMessage] = []
         for priority in sorted(self.queues, reverse=True):
             queue = self.queues[priority]

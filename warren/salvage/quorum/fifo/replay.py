@@ -23,7 +23,7 @@ from warren.salvage.quorum.ra.wal_index import UNREADABLE_RECORD
 from warren.storage.errors import DataError, TermError
 
 FIRST_VERSION: Final = 2
-"""Of the machine, as long as the log does not say it: 3.10's."""
+"""Of the machine, until the log has one: 3.10's."""
 
 UNREADABLE_ENTRY: Final = "unreadable entry"
 UNKNOWN_COMMAND: Final = "unknown command"
@@ -39,17 +39,16 @@ class Replayed:
     missing: tuple[Problem, ...]
     """Holes, and entries that cannot be read."""
     outstanding: int
-    """Messages that were out at a consumer where the log ends; all are back now."""
+    """Messages that were out at a consumer at the end of the log; all are back now."""
     members: tuple[tuple[str, str], ...]
     """Server's name and node, as the log has them last."""
 
 
 def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = None) -> Replayed:
-    """The queue as a restart finds it, every process of the run before being gone.
+    """The queue as a restart finds it, with every process of the previous run gone.
 
-    The new leader misses them in the order in which it meets them: first, by their pids, all that are there after the
-    entry ``applied``, up to which it did not look; then those of later entries as they come. ``None``: it met all at
-    once.
+    The new leader finds them gone in this order: first, by their pids, all that exist after the entry ``applied``; then
+    those of later entries, in the order of the log. ``None``: all by their pids.
 
     Raises :class:`DataError` for a machine, or a snapshot's state, of a version that is not known.
     """
@@ -64,8 +63,8 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
     for entry in log.entries():
         if not isinstance(entry, LogEntry):
             machine.after_hole()
-            did = damaged.apply(entry) if isinstance(entry, BadEntry) else ""
-            missing.append(_missing(log, entry, did))
+            effect = damaged.apply(entry) if isinstance(entry, BadEntry) else ""
+            missing.append(_missing(log, entry, effect))
             continue
         if missed is None and applied is not None and entry.index > applied:
             missed = dict.fromkeys(machine.pids())
@@ -113,10 +112,12 @@ def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
         raise DataError(snapshot.path, None, f"the snapshot's state: {error}") from error
 
 
-def _missing(log: QuorumLog, what: Hole | BadEntry, did: str) -> Problem:
-    if isinstance(what, BadEntry):
-        return Problem(UNREADABLE_RECORD, "damage", what.path, what.offset, f"entry {what.index}: {what.reason}; {did}")
-    detail = f"no file has the entries {what.first} to {what.last}; what was acked behind them is not sure"
+def _missing(log: QuorumLog, entry: Hole | BadEntry, effect: str) -> Problem:
+    if isinstance(entry, BadEntry):
+        return Problem(
+            UNREADABLE_RECORD, "damage", entry.path, entry.offset, f"entry {entry.index}: {entry.reason}; {effect}"
+        )
+    detail = f"no file has the entries {entry.first} to {entry.last}; what was acked behind them is not sure"
     return Problem(HOLE, "damage", log.directory, None, detail)
 
 

@@ -1,7 +1,7 @@
 """What a quorum queue's settings say, and what its machine's version changes.
 
-The machine is one; where versions differ it asks its :class:`Rules`. The version is the log's: the entry of a new
-leader that knows more raises it, and from there on the other rules hold.
+There is one machine; it asks its :class:`Rules` where versions differ. The log has the version: the entry of a newer
+leader raises it, and from there on the new rules apply.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Rules:
     finds_by_id: bool
     """5: a discard may name a consumer that has a key by its tag and pid."""
     activates_after_return: bool
-    """7: a return lets the next single active consumer in."""
+    """7: a return activates the next single active consumer."""
     has_timeouts: bool
-    """8: consumers hold messages for a time; returns may wait; expiry is looked at apart from deliveries."""
+    """8: consumers hold messages for a time; returns may wait; expiry is checked apart from deliveries."""
     ready_queue: Callable[[], ReadyQueue]
 
 
@@ -73,7 +73,7 @@ class QueueSettings:
 
     dead_lettering: DeadLettering = "none"
     drops_head: bool = True
-    """What is over the limits goes at the head; else publishers are held up, and nothing goes."""
+    """Messages over the limits are dropped at the head; else publishers are blocked, and nothing is dropped."""
     max_length: int | None = None
     max_bytes: int | None = None
     single_active: bool = False

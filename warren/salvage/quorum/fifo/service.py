@@ -1,13 +1,13 @@
-"""Whose turn it is: the service queue of consumers, and (single active consumer) who waits to become the active one.
+"""The service queue of consumers, and the consumers that wait to become the single active one.
 
-Consumers that are up and have credit stand in the service queue, by priority and then in turns: a consumer that gets a
+Consumers that are up and have credit are in the service queue, by priority and then in turns: a consumer that gets a
 message goes to the end of its priority's row if it has credit left. One that lost its credit otherwise, or left, is
 removed when its turn comes; a consumer that comes back in the meantime keeps its old place.
 
 With a *single active consumer* only one of them is among the consumers proper (besides cancelled ones that still hold
 messages); the others wait. Up to 3.13 the next active one is the first that is up. From 4.0 on they wait in the order
-of their priorities, then credit, then age, and one with a higher priority takes over: at once where the active one
-holds nothing, else when it has finished (it is *quiescing* until then).
+of their priorities, then credit, then age, and one with a higher priority takes over: at once if the active one holds
+nothing, else when it has finished (it is *quiescing* until then).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from warren.salvage.quorum.fifo.consumers import (
 
 
 class ServiceQueue:
-    """Keys of consumers, each once: highest priority first, then as they came."""
+    """Keys of consumers, each once: highest priority first, then in the order of arrival."""
 
     __slots__ = ("_members", "_priorities", "_rows")
 
@@ -53,7 +53,7 @@ class ServiceQueue:
                 yield priority, key
 
     def append(self, key: ConsumerKey, priority: int) -> None:
-        """Unless it stands there already, at whatever priority."""
+        """Append a key, unless it is in the queue already, at any priority."""
         if key in self._members:
             return
         self._members.add(key)
@@ -75,7 +75,7 @@ class ServiceQueue:
             self._priorities.pop()
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
         keys = [key for _, key in self]
         if len(keys) != len(self._members) or set(keys) != self._members:
             raise RuntimeError("a consumer stands twice in the service queue, or is not known to stand there")
@@ -84,7 +84,7 @@ class ServiceQueue:
 
 
 class Service:
-    """The consumers, those that wait, and whose turn it is."""
+    """The consumers, those that wait, and the order of their turns."""
 
     __slots__ = ("consumers", "queue", "ranked", "single_active", "waiting", "waits_for_suspected")
 
@@ -106,19 +106,19 @@ class Service:
             yield consumer.pid
 
     def key_of(self, consumer_id: ConsumerId) -> ConsumerKey | None:
-        """Of a consumer with this tag and pid, be it that it waits."""
-        found = self.consumers.find(consumer_id)
-        if found is None:
-            found = next((one for one in self.waiting if one.consumer_id == consumer_id), None)
-        return None if found is None else found.key
+        """The key of a consumer, perhaps a waiting one, with this tag and pid."""
+        consumer = self.consumers.find(consumer_id)
+        if consumer is None:
+            consumer = next((candidate for candidate in self.waiting if candidate.consumer_id == consumer_id), None)
+        return None if consumer is None else consumer.key
 
     def attach(self, consumer: Consumer) -> None:
-        """As one that is served; it may be one already."""
+        """Add a consumer to those that are served; it may be one already."""
         self.consumers.add(consumer)
         self.refresh(consumer)
 
     def refresh(self, consumer: Consumer) -> None:
-        """After what it holds, its credit or its status changed: it goes, waits, or gets its turn."""
+        """Remove, move or enqueue a consumer after its messages, its credit or its status have changed."""
         if consumer.once and not consumer.credit:
             if not consumer.held:
                 self.consumers.remove(consumer)
@@ -130,13 +130,13 @@ class Service:
             self.enqueue(consumer)
 
     def enqueue(self, consumer: Consumer) -> None:
-        """For a turn, if it is up and has credit."""
+        """Give a consumer a turn if it is up and has credit."""
         if consumer.credit and consumer.status == UP:
             self.queue.append(consumer.key, consumer.priority)
 
     def active(self) -> Consumer | None:
-        """The single active one; also one that is about to go."""
-        return next((one for one in self.consumers if self._is_active(one)), None)
+        """The single active one, also if it is about to be replaced."""
+        return next((consumer for consumer in self.consumers if self._is_active(consumer)), None)
 
     def _is_active(self, consumer: Consumer) -> bool:
         suspected = self.waits_for_suspected and consumer.status == SUSPECTED
@@ -145,7 +145,7 @@ class Service:
     def add_waiting(self, consumer: Consumer, *, first: bool = False) -> None:
         """If ranked, replace a waiting consumer with the same key; if not, ``first`` puts it first."""
         if self.ranked:
-            self.waiting = [one for one in self.waiting if one.key != consumer.key]
+            self.waiting = [waiting for waiting in self.waiting if waiting.key != consumer.key]
             self.waiting.append(consumer)
             self.rank_waiting()
         else:
@@ -156,45 +156,45 @@ class Service:
             self.waiting.sort(key=_rank)
 
     def take_waiting(self, key: ConsumerKey) -> Consumer | None:
-        """The first with this key, which waits no longer."""
-        for place, consumer in enumerate(self.waiting):
+        """Remove and return the first waiting consumer with this key."""
+        for position, consumer in enumerate(self.waiting):
             if consumer.key == key:
-                return self.waiting.pop(place)
+                return self.waiting.pop(position)
         return None
 
     def forget_waiting(self, pid: Pid) -> None:
-        self.waiting = [one for one in self.waiting if one.pid != pid]
+        self.waiting = [consumer for consumer in self.waiting if consumer.pid != pid]
 
     def mark_waiting(self, is_meant: Callable[[Consumer], bool], mark: Callable[[Consumer], None]) -> None:
-        """Cancelled ones wait no longer, whether they are meant or not."""
-        self.waiting = [one for one in self.waiting if one.status != CANCELLED]
+        """Mark waiting consumers; cancelled ones are removed in any case."""
+        self.waiting = [consumer for consumer in self.waiting if consumer.status != CANCELLED]
         for consumer in self.waiting:
             if is_meant(consumer):
                 mark(consumer)
         self.rank_waiting()
 
     def activate_next(self) -> None:
-        """With a single active consumer: the next one becomes it, if it may."""
+        """With a single active consumer, activate the next one if possible."""
         if not self.single_active or not self.waiting:
             return
-        following = self._next_waiting()
-        if following is None:
+        candidate = self._next_waiting()
+        if candidate is None:
             return
         active = self.active()
         if active is None:
-            self._activate(following)
-        elif self.ranked and following.priority > active.priority:
+            self._activate(candidate)
+        elif self.ranked and candidate.priority > active.priority:
             if active.held:
                 active.status, active.inner = QUIESCING, None
             else:
-                self._activate(following)
+                self._activate(candidate)
                 self.consumers.remove(active)
                 self.add_waiting(active)
 
     def _next_waiting(self) -> Consumer | None:
         if self.ranked:
             return self.waiting[0] if self.waiting[0].status == UP else None
-        return next((one for one in self.waiting if one.status == UP), None)
+        return next((consumer for consumer in self.waiting if consumer.status == UP), None)
 
     def _activate(self, consumer: Consumer) -> None:
         if self.take_waiting(consumer.key) is not consumer:  # up to 3.13 it may wait twice: the other one went
@@ -207,7 +207,7 @@ class Service:
         self.enqueue(consumer)
 
     def check_invariants(self) -> None:
-        """Raises :class:`RuntimeError` where the structure does not hold."""
+        """Raises :class:`RuntimeError` if an invariant does not hold."""
         self.consumers.check_invariants()
         self.queue.check_invariants()
         if not self.single_active and not self.waits_for_suspected:

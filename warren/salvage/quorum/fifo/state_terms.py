@@ -1,6 +1,6 @@
 """Small terms of a quorum queue's state: queues, messages, keys, numbers.
 
-Readers raise :class:`TermError` for what is something else.
+All functions raise :class:`TermError` for any other term.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, pid_ke
 from warren.storage.errors import TermError
 
 PACKED_INDEX_BITS: Final = 44
-"""4.3's: of a message's index, where its size stands above it in one number."""
+"""4.3's: of a message's index, if one number has it below the message's size."""
 _PACKED_SIZE_BITS: Final = 15
 
 

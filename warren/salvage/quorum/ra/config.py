@@ -4,7 +4,7 @@ An Erlang term in text (:mod:`warren.storage.erlang_text`), a map. The queue's n
 machine, ``machine => {module,rabbit_fifo,#{queue_resource => {resource,VHost,queue,Name}, …}}``; the member whose
 directory it is, in ``id => {ServerName,Node}``; the directory's own name, in ``uid``. Paths in it are those of the node
 that wrote it: a reader goes by the directory that it is in. There is no checksum, but the queue's name stands in it
-four times, and ``uid`` twice: where they differ, it is damaged.
+four times, and ``uid`` twice: if they differ, it is damaged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Member = tuple[str, str]
 
 @attrs.frozen
 class QueueConfig:
-    """Who a directory's queue is."""
+    """Which queue a directory belongs to."""
 
     vhost: bytes
     name: bytes
@@ -51,7 +51,7 @@ def read_config(files: FileSystem, directory: str) -> QueueConfig:
 
 
 def parse_config(data: bytes, path: str) -> QueueConfig:
-    """The config that ``data`` holds. Raises :class:`DataError` for none, and for another machine's than a queue's."""
+    """The config that ``data`` holds. Raises :class:`DataError` for anything else, and for another machine's config."""
     try:
         term = parse(data)
     except TextError as error:

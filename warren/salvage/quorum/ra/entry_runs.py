@@ -25,7 +25,7 @@ GAP_BYTES: Final = 32 << 10
 """Between two entries of a window; reading this much takes less time than another read."""
 
 AHEAD_BYTES: Final = 256 << 10
-"""Read in one piece where single entries are asked for in their order."""
+"""Read at once if single entries are read in ascending order."""
 
 _ENTRIES_AT_ONCE = 8192
 """Whose columns are turned into Python's integers together."""
@@ -71,7 +71,7 @@ def read_run(files: FileSystem, run: EntryRun) -> Iterator[LogEntry | BadEntry]:
 
 
 class EntryReader:
-    """Entries one by one. If those asked for ascend in a file, the following bytes are read with them."""
+    """Reads entries one by one. If they ascend in a file, the following bytes are read with them."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -126,11 +126,11 @@ class EntryReader:
             self._columns = _Columns([], [], [], [], [])
 
     def size(self) -> int:
-        """Of the file at hand."""
+        """Of the current file."""
         return self._size
 
     def pread(self, size: int, offset: int) -> bytes:
-        """A part of the file at hand."""
+        """A part of the current file."""
         at = offset - self._start
         if at < 0 or at + size > len(self._window):
             ascends = 0 <= offset - self._asked <= AHEAD_BYTES
@@ -231,9 +231,9 @@ class _RunReader:
             index, term = indexes[position], terms[position]
             reason = CUT_SHORT
             if end <= len(window):
-                checksum, its_length, its_index, its_term = unpack(window, at - 24)
-                same = its_index == index and its_term == term
-                if same and (adler32(view[at - 16 : end]) == checksum if checksum else its_length == length):
+                checksum, header_length, header_index, header_term = unpack(window, at - 24)
+                same = header_index == index and header_term == term
+                if same and (adler32(view[at - 16 : end]) == checksum if checksum else header_length == length):
                     yield LogEntry(index, term, window[at:end], path, offset)
                     continue
                 reason = CHECKSUM
@@ -256,11 +256,11 @@ class _RunReader:
         if not self._afford(length):
             return BadEntry(index, term, path, offset, "records that overlap")
         if columns.checksums is None:
-            checksum, its_length, *fields = ENTRY_HEADER.unpack(
+            checksum, header_length, *fields = ENTRY_HEADER.unpack(
                 handle.pread(ENTRY_HEADER.size, offset - ENTRY_HEADER.size)
             )
-            found = adler32_of(handle, offset, length, zlib_ng.adler32(INDEX_AND_TERM.pack(index, term)))
-            sound = fields == [index, term] and (checksum == found if checksum else its_length == length)
+            actual = adler32_of(handle, offset, length, zlib_ng.adler32(INDEX_AND_TERM.pack(index, term)))
+            sound = fields == [index, term] and (checksum == actual if checksum else header_length == length)
         else:
             sound = columns.checksums[position] in (0, crc32_of(handle, offset, length))
         if not sound:

@@ -57,7 +57,7 @@ LEFTOVER: Final = "leftover file"
 
 _TABLES_KEPT = 4
 _HELD_ENTRIES = 512
-"""Whose places are looked up together where entries are read in their order."""
+"""Whose places are looked up together if entries are read in ascending order."""
 _KNOWN_NAMES = frozenset({CONFIG_NAME, SNAPSHOTS, CHECKPOINTS, "recovery_checkpoint"})
 
 
@@ -111,7 +111,7 @@ class QuorumLog:
 
     @property
     def opening_problems(self) -> tuple[Problem, ...]:
-        """What was wrong when it was opened: the first of :meth:`problems`, told without reading bodies."""
+        """What was wrong when it was opened: the first of :meth:`problems`, without reading bodies."""
         return tuple(self._problems)
 
     @property
@@ -142,7 +142,7 @@ class QuorumLog:
     def entries(self, after: int | None = None) -> Iterator[LogEntry | Hole | BadEntry]:
         """The entries after ``after`` (default: the snapshot's index), by index, each checksum checked.
 
-        Indexes up to the snapshot's that no file has are passed over in silence.
+        Missing indexes up to the snapshot's are skipped.
         """
         start = self._replayed_from if after is None else after + 1
         expected = start
@@ -240,8 +240,8 @@ class QuorumLog:
     def _is_needed(self, index: int, position: int) -> bool:
         """Whether this segment's entry is one that is replayed, or whose message the snapshot has."""
         if index < self._replayed_from:
-            kept = () if self.snapshot is None else self.snapshot.indexes
-            return any(first <= index <= last for first, last in kept)
+            ranges = () if self.snapshot is None else self.snapshot.indexes
+            return any(first <= index <= last for first, last in ranges)
         part = self._plan.part_of(index)
         return part.source == position if part is not None else self._bad.get(index) is not None
 
@@ -281,10 +281,10 @@ class QuorumLog:
 
     def _lay_segments(self) -> None:
         names = self._files.list(self._directory)
-        known = [name for name in names if is_segment_name(name)]
-        for name in sorted(set(names) - set(known) - _KNOWN_NAMES):
+        segment_names = [name for name in names if is_segment_name(name)]
+        for name in sorted(set(names) - set(segment_names) - _KNOWN_NAMES):
             self._problems.append(Problem(LEFTOVER, "leftover", f"{self._directory}/{name}", None, "no part of a log"))
-        for name in sorted(known, key=lambda name: (file_number(name), name)):
+        for name in sorted(segment_names, key=lambda name: (file_number(name), name)):
             path = f"{self._directory}/{name}"
             try:
                 table = read_table(self._files, path, self._replayed_from - 1)
@@ -330,30 +330,32 @@ class QuorumLog:
         """Report entries that the node has applied and that are missing from the end of the log."""
         end = max(self.last_index or 0, max(self._bad, default=0))
         if end < applied:
-            has = f"the log ends at entry {end}" if end else "the log has no entries"
-            detail = f"{has}, but {META_FILE} says that entry {applied} was applied"
+            ending = f"the log ends at entry {end}" if end else "the log has no entries"
+            detail = f"{ending}, but {META_FILE} says that entry {applied} was applied"
             self._problems.append(Problem(CUT_SHORT, "damage", self._directory, None, detail))
 
     def _is_missing(self, index: int) -> bool:
         return self._plan.term_at(index) is None
 
     def _lay_runs(self) -> None:
-        apart: set[int] = set()
+        bad_indexes: set[int] = set()
         for run in self._wal.runs:
             reached = max(self._plan.last or 0, self._replayed_from - 1)
             if run.certain or run.first <= reached + 1:
                 self._plan.lay(Part(run.first, run.last, run))
-                apart.update(self._doubt(run))
+                bad_indexes.update(self._doubt(run))
                 continue
             reason = "it does not follow what is before it"
             for index, offset in enumerate(run.offsets.tolist(), run.first):
                 self._bad[index] = BadEntry(index, run.term, run.path, offset, reason)
-                apart.add(index)
-        self._bad = {index: bad for index, bad in self._bad.items() if index in apart or self._plan.part_of(index)}
+                bad_indexes.add(index)
+        self._bad = {
+            index: bad for index, bad in self._bad.items() if index in bad_indexes or self._plan.part_of(index)
+        }
         self._bad.update({index: bad for index, bad in self._wal.bad.items() if self._is_missing(index)})
 
     def _doubt(self, run: WalRun) -> Iterator[int]:
-        """Entries before the run that records which cannot be read may have overwritten; they become bad ones."""
+        """Entries before the run that unreadable records may have overwritten; they become bad entries."""
         for index in range(max(self._replayed_from, run.first - run.doubtful), run.first):
             term = self._plan.term_at(index)
             if term is not None and term < run.term:
@@ -363,7 +365,7 @@ class QuorumLog:
                 yield index
 
     def _table(self, position: int) -> SegmentTable:
-        """The table of a segment, of the last few or read again."""
+        """The table of a segment, cached or read again."""
         table = self._tables.get(position)
         if table is None:
             table = read_table(self._files, self._paths[position], self._replayed_from - 1)

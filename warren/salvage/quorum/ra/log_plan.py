@@ -30,7 +30,7 @@ class Part:
 
 
 class Plan:
-    """The parts of a log; ``term_in`` tells the term of an index in a source, ``None`` where it lacks it."""
+    """The parts of a log; ``term_in`` returns the term of an index in a source, ``None`` if it lacks it."""
 
     def __init__(self, term_in: Callable[[Source, int], int | None]) -> None:
         self._term_in = term_in
@@ -64,22 +64,22 @@ class Plan:
         if not self._parts or part.first > self._parts[-1].last:
             self._parts.append(part)
             return
-        before, now = self.term_at(part.last), self._term_in(part.source, part.last)
-        goes_on = before is None or now is None or before == now
-        kept: list[Part] = []
+        old_term, new_term = self.term_at(part.last), self._term_in(part.source, part.last)
+        goes_on = old_term is None or new_term is None or old_term == new_term
+        parts: list[Part] = []
         for old in self._parts:
             if old.first < part.first:
-                kept.append(attrs.evolve(old, last=min(old.last, part.first - 1)))
+                parts.append(attrs.evolve(old, last=min(old.last, part.first - 1)))
             if goes_on and old.last > part.last:
-                kept.append(attrs.evolve(old, first=max(old.first, part.last + 1)))
-        self._parts = sorted([*kept, part], key=lambda part: part.first)
+                parts.append(attrs.evolve(old, first=max(old.first, part.last + 1)))
+        self._parts = sorted([*parts, part], key=lambda part: part.first)
 
     def cut_out(self, first: int, last: int) -> None:
         """Take a range out of the parts that have it."""
-        kept: list[Part] = []
+        parts: list[Part] = []
         for old in self._parts:
             if old.first < first:
-                kept.append(attrs.evolve(old, last=min(old.last, first - 1)))
+                parts.append(attrs.evolve(old, last=min(old.last, first - 1)))
             if old.last > last:
-                kept.append(attrs.evolve(old, first=max(old.first, last + 1)))
-        self._parts = kept
+                parts.append(attrs.evolve(old, first=max(old.first, last + 1)))
+        self._parts = parts

@@ -32,12 +32,12 @@ def read_applied(data: bytes, path: str) -> dict[bytes, int]:
 
 def _tuples(data: bytes, path: str, size: int) -> list[tuple[Term, ...]]:
     """The objects that are tuples of ``size`` elements; all others are damage."""
-    found = []
+    terms = []
     for encoded in surviving_terms(data, path):
         try:
             term = decode(encoded, max_inflated_bytes=0)
         except TermError:
             continue
         if isinstance(term, tuple) and len(term) == size:
-            found.append(term)
-    return found
+            terms.append(term)
+    return terms

@@ -1,9 +1,9 @@
 """The records of one segment: which entries it has, and where.
 
-Its table is all that is kept of a segment, and only while it is looked at. A table is under no checksum, but it has an
+Its table is all that is kept of a segment, and only while it is used. A table is under no checksum, but it has an
 order: the indexes go up by one, and an index comes back only with the same entry (written again after a crash) or in a
-higher term (after an election: then it voids what is above it). A record that breaks the order is a damaged one: the
-entry whose turn it was cannot be read. Up to the snapshot's index entries may be missing (RabbitMQ 4.3 compacts).
+higher term (after an election: then it voids what is above it). A record that breaks the order is damaged: the entry
+that should be there cannot be read. Up to the snapshot's index entries may be missing (RabbitMQ 4.3 compacts).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class SegmentTable:
     @property
     def range(self) -> tuple[int, int] | None:
         """The lowest and the highest index, bad ones too; ``None`` if it has no entries."""
-        found = [*self.bad, *(int(self.indexes[end]) for end in ((0, -1) if len(self.indexes) else ()))]
-        return (min(found), max(found)) if found else None
+        indexes = [*self.bad, *(int(self.indexes[end]) for end in ((0, -1) if len(self.indexes) else ()))]
+        return (min(indexes), max(indexes)) if indexes else None
 
     def position_of(self, index: int) -> int | None:
         """Where ``index`` is in the records."""
@@ -86,7 +86,7 @@ def read_table(files: FileSystem, path: str, missing_up_to: int = -1) -> Segment
 
 
 def read_record(files: FileSystem, path: str, position: int) -> EntryRun:
-    """The entry of one record of a plain segment; none where the file has changed meanwhile."""
+    """The entry of one record of a plain segment; empty if the file has changed meanwhile."""
     handle = files.open_read(path)
     try:
         _, version, _ = SEGMENT_HEADER.unpack(handle.pread(SEGMENT_HEADER.size, 0))
@@ -111,14 +111,14 @@ def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:
     if dtype is None:
         raise DataError(path, 4, f"version {version}, neither 1 nor 2")
     first = handle.pread(2 * dtype.itemsize, SEGMENT_HEADER.size)
-    said = _room_said_by(np.frombuffer(first, dtype)) if len(first) == 2 * dtype.itemsize else room
+    implied_room = _room_said_by(np.frombuffer(first, dtype)) if len(first) == 2 * dtype.itemsize else room
     if magic != SEGMENT_MAGIC:
-        if said != room or not any(first):
+        if implied_room != room or not any(first):
             raise DataError(path, 0, f"begins with {magic!r} in place of {SEGMENT_MAGIC!r}")
         problems.append(_damage(path, 0, f"the file begins with {magic!r} in place of {SEGMENT_MAGIC!r}"))
-    if said not in (None, room):
-        problems.append(_damage(path, 6, f"room for {room} records, but the entries begin behind {said}"))
-        room = said
+    if implied_room not in (None, room):
+        problems.append(_damage(path, 6, f"room for {room} records, but the entries begin behind {implied_room}"))
+        room = implied_room
     data = handle.pread(room * dtype.itemsize, SEGMENT_HEADER.size)
     table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
     used = np.flatnonzero(table.view(np.uint8).reshape(len(table), dtype.itemsize).any(axis=1))
@@ -126,7 +126,7 @@ def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:
 
 
 def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, problems: list[Problem]) -> Records:
-    """The records before those that are all zeros. Behind zeros, only such as go on counting over them are records."""
+    """The records before the first zeros. After zeros, only records that continue the numbering are records."""
     indexes = table["index"].astype(np.uint64)
     gaps = np.flatnonzero(np.diff(used, prepend=-1) != 1)
     for at in gaps.tolist():
@@ -142,7 +142,7 @@ def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, prob
 
 
 def _room_said_by(records: Records) -> int | None:
-    """For how many records there is room by the first entry's offset; ``None`` where that says nothing."""
+    """For how many records there is room by the first entry's offset; ``None`` if that is not certain."""
     first, second = records
     place = int(first["offset"]) - SEGMENT_HEADER.size
     size = records.dtype.itemsize
@@ -156,12 +156,12 @@ def _damage(path: str, offset: int, detail: str) -> Problem:
 
 def _lone_zeros(checksums: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Which records have no checksum, while others have one and both neighbours too: they have lost it."""
-    none = np.asarray(checksums == 0, np.bool_)
-    if not none.any() or none.all():
-        return np.zeros(len(none), np.bool_)
-    lone = none.copy()
-    lone[1:] &= ~none[:-1]
-    lone[:-1] &= ~none[1:]
+    missing = np.asarray(checksums == 0, np.bool_)
+    if not missing.any() or missing.all():
+        return np.zeros(len(missing), np.bool_)
+    lone = missing.copy()
+    lone[1:] &= ~missing[:-1]
+    lone[:-1] &= ~missing[1:]
     return lone
 
 
@@ -266,6 +266,6 @@ class _Order:
             else:
                 self._tell(position, f"a record of entry {index} behind that of {self._last}")
 
-    def _is_same(self, one: int, other: int) -> bool:
-        first, second = self._table[one], self._table[other]
+    def _is_same(self, position: int, other_position: int) -> bool:
+        first, second = self._table[position], self._table[other_position]
         return bool(first["length"] == second["length"] and first["checksum"] == second["checksum"])

@@ -36,7 +36,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @attrs.frozen
 class SnapshotMeta:
-    """What a snapshot says of itself."""
+    """A snapshot's description of itself."""
 
     index: int
     term: int
@@ -49,16 +49,16 @@ def parse_header(header: bytes, path: str, magic: bytes = SNAPSHOT_MAGIC) -> int
     """The checksum in a file's first nine bytes. Raises :class:`DataError` if they are no such file's."""
     if len(header) < SNAPSHOT_HEADER.size:
         raise DataError(path, 0, "shorter than its header")
-    found, version, checksum = SNAPSHOT_HEADER.unpack_from(header)
-    if found != magic:
-        raise DataError(path, 0, f"begins with {found!r} in place of {magic!r}")
+    file_magic, version, checksum = SNAPSHOT_HEADER.unpack_from(header)
+    if file_magic != magic:
+        raise DataError(path, 0, f"begins with {file_magic!r} in place of {magic!r}")
     if version != SNAPSHOT_VERSION:
         raise DataError(path, 4, f"version {version}, not {SNAPSHOT_VERSION}")
     return int(checksum)
 
 
 def parse_meta(data: bytes, path: str) -> SnapshotMeta:
-    """The meta term that is ``data``. Raises :class:`DataError` for none."""
+    """The meta term in ``data``. Raises :class:`DataError` if it is invalid."""
     offset = SNAPSHOT_HEADER.size + META_LENGTH.size
     try:
         meta = decode(data)

@@ -6,9 +6,9 @@
                             /indexes           from RabbitMQ 4.3 on
     checkpoints/…                              from 4.0 on, the same: states that are no snapshots yet
 
-The log goes on after the snapshot, so with a damaged one all is lost that the log no longer has. An older one counts in
-its place, or a checkpoint: with a hole after it if the log begins later. Anything with another name, or without a
-finished snapshot in it, is what a crash left.
+The log continues after the snapshot, so a damaged one loses all that the log no longer has. An older one counts in its
+place, or a checkpoint: with a hole after it if the log begins later. Anything with another name, or without a finished
+snapshot in it, is what a crash left.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def find_snapshot(files: FileSystem, directory: str, problems: list[Problem]) ->
     for place in (SNAPSHOTS, CHECKPOINTS):
         for candidate in _candidates(files, f"{directory}/{place}", problems):
             try:
-                found = _read(files, candidate, problems)
+                snapshot = _read(files, candidate, problems)
             except (DataError, StorageError) as error:
                 problem = _problem_with(files, candidate, error)
                 problems.append(problem)
@@ -104,8 +104,8 @@ def find_snapshot(files: FileSystem, directory: str, problems: list[Problem]) ->
                 continue
             if damaged is not None:
                 detail = f"counts in place of the damaged {damaged.path}"
-                problems.append(Problem("older snapshot", "damage", found.path, None, detail))
-            return found
+                problems.append(Problem("older snapshot", "damage", snapshot.path, None, detail))
+            return snapshot
         if damaged is None:
             return None  # a checkpoint counts only in place of a snapshot
     return None
@@ -113,7 +113,7 @@ def find_snapshot(files: FileSystem, directory: str, problems: list[Problem]) ->
 
 def _candidates(files: FileSystem, directory: str, problems: list[Problem]) -> Iterator[_Candidate]:
     """The finished ones in ``directory``, newest first."""
-    found: list[_Candidate] = []
+    candidates: list[_Candidate] = []
     for name in files.list(directory):
         match = _DIRECTORY.fullmatch(name)
         if match is None:
@@ -122,8 +122,8 @@ def _candidates(files: FileSystem, directory: str, problems: list[Problem]) -> I
             detail = "it was still being received"
             problems.append(Problem(UNFINISHED_SNAPSHOT, "leftover", f"{directory}/{name}", None, detail))
         else:
-            found.append(_Candidate(f"{directory}/{name}", int(match[2], 16), int(match[1], 16)))
-    yield from sorted(found, key=lambda candidate: (candidate.index, candidate.term), reverse=True)
+            candidates.append(_Candidate(f"{directory}/{name}", int(match[2], 16), int(match[1], 16)))
+    yield from sorted(candidates, key=lambda candidate: (candidate.index, candidate.term), reverse=True)
 
 
 def _problem_with(files: FileSystem, candidate: _Candidate, error: Exception) -> Problem:

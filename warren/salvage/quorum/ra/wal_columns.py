@@ -87,7 +87,7 @@ class WalEntries:
 
 
 class EntryPosition(NamedTuple):
-    """A record of a queue, as far as the columns want it."""
+    """A record of a queue, as far as the columns need it."""
 
     path: str
     index: int  # type: ignore[assignment]
@@ -253,7 +253,7 @@ class QueueColumns:
         self.term = place.term
 
     def _jump(self, place: EntryPosition, *, certain: bool) -> None:
-        """Back in a higher term, or forward."""
+        """Continue at an earlier index in a higher term, or at a later one."""
         if place.index > self.next_index:
             if place.index == self.next_index + 1 and self.runs and self.runs[-1].path == place.path:
                 self.missed.append(Missed(self.next_index, place.path, self.runs[-1].offsets[-1], place.offset))
@@ -264,7 +264,7 @@ class QueueColumns:
         self._start(place, certain=True, doubtful=doubtful)
 
     def _cut(self, index: int) -> None:
-        """Void what there is from ``index`` on."""
+        """Void all entries from ``index`` on."""
         while self.runs and self.runs[-1].first >= index:
             self.runs.pop()
         if self.runs and self.runs[-1].last >= index:
@@ -273,22 +273,22 @@ class QueueColumns:
             del self.bad[above]
 
     def _again(self, place: EntryPosition) -> None:
-        """An index that the queue is past, and no higher term."""
+        """A record whose index is before the queue's end, and whose term is not higher."""
         index = place.index
         at = bisect_right(self.runs, index, key=lambda run: run.first) - 1
-        found = self.runs[at] if at >= 0 else None
-        if found is None or index > found.last:
+        run = self.runs[at] if at >= 0 else None
+        if run is None or index > run.last:
             if index in self.bad and place.term == self.bad[index].term:
                 del self.bad[index]
                 self._insert(place)
                 return
             self._refuse(place, f"entry {index}, where {self.next_index} should follow")
             return
-        at = index - found.first
-        before = EntryPosition(found.path, index, found.term, found.offsets[at], found.lengths[at], False, 0)
-        if found.term != place.term:
-            self._refuse(place, f"entry {index} of term {place.term} in place of one of term {found.term}")
-        elif not self._scan.are_same(before, place):
+        at = index - run.first
+        existing = EntryPosition(run.path, index, run.term, run.offsets[at], run.lengths[at], False, 0)
+        if run.term != place.term:
+            self._refuse(place, f"entry {index} of term {place.term} in place of one of term {run.term}")
+        elif not self._scan.are_same(existing, place):
             if index == self.last:  # nothing tells which of the two is the queue's
                 self.drop(index, "two different entries have its index and term")
             self._refuse(place, f"entry {index} of term {place.term} differs from another one")
@@ -310,7 +310,7 @@ class QueueColumns:
                 return
 
     def add_damaged(self, bad: BadEntry) -> None:
-        """A record whose checksum is wrong. It is believed where it says that it is the next one."""
+        """A record whose checksum is wrong. It counts as the next one if it says so."""
         if bad.index == self.next_index and bad.term == self.term and not self._damaged:
             self._miss(bad)
         elif len(self._damaged) < MAX_TOLD:
@@ -333,7 +333,7 @@ class QueueColumns:
         self.hot_index = -1
 
     def take_back(self, place: EntryPosition) -> None:
-        """This is the queue's entry of its index, whatever the record says."""
+        """Insert the queue's entry of its index, whatever its record says."""
         self.drop(place.index, "")
         self.bad.pop(place.index, None)
         self._insert(place)
@@ -348,7 +348,7 @@ class QueueColumns:
         self._scan.stray(self.uid, place)
 
     def place_at(self, missed: Missed) -> EntryPosition | None:
-        """The entry that this queue has where another one misses one of the same index."""
+        """This queue's entry at a place where another queue misses one of the same index."""
         index = missed.index
         bad = self.bad.get(index)
         run = next((run for run in self.runs if run.first <= index <= run.last), None)

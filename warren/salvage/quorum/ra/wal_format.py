@@ -65,7 +65,7 @@ class WalRecord(NamedTuple):
 
 
 def parse_head(head: bytes | memoryview, offset: int) -> WalRecord | None:
-    """The record that begins with ``head``, which lies at ``offset``; ``None``: that is not enough of it."""
+    """The record that begins with ``head``, which lies at ``offset``; ``None`` if that is not enough of it."""
     if len(head) < 5:
         return None
     mark = int.from_bytes(head[:3], "big")

@@ -66,7 +66,7 @@ class WalIndex:
         return tuple(self._queues)
 
     def of(self, uid: bytes) -> WalEntries:
-        """The entries of one queue; none where the files do not know it."""
+        """The entries of one queue; empty if the files do not have it."""
         return self._queues.get(uid) or WalEntries(uid)
 
 
@@ -103,8 +103,12 @@ def _is_elsewhere(shared: ScanState, queue: QueueColumns, missed: Missed) -> boo
 
 
 def _take_lost(shared: ScanState, queue: QueueColumns, missed: Missed) -> None:
-    """A damaged range that is the only one there is the entry that is missing."""
-    lost = [one for one in shared.lost if one.path == missed.path and missed.low < one.start < missed.high]
+    """If there is only one damaged range in that place, it is the missing entry."""
+    lost = [
+        lost_range
+        for lost_range in shared.lost
+        if lost_range.path == missed.path and missed.low < lost_range.start < missed.high
+    ]
     if len(lost) == 1:
         offset = lost[0].start + KNOWN_RECORD.size
         length = max(lost[0].end - offset, 0)

@@ -9,7 +9,7 @@ holds records, such as a backup of such a file, is not taken for them.
 The checksum does not cover a record's id and length. Where only these are damaged, the next sound record gives the
 length, the queues' directories give the ids, and the checksum proves what comes of it.
 
-What it costs is bounded by the file's size: what is checksummed in vain comes off a budget.
+The cost is bounded by the file's size: checksums that do not match are charged to a budget.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UID = re.compile(rb"[0-9A-Za-z_=-]+")
 _MAX_INDEX, _MAX_TERM = 1 << 56, 1 << 40
 _FIRST_WINDOW_BYTES = 64 << 10
 _CANDIDATE_COST = 256
-"""Of the budget: looking at a place where no record is takes as long as checksumming this many bytes, or longer."""
+"""Of the budget: a place without a record costs at least as much time as checksumming this many bytes."""
 _HEAD_PEEK_BYTES = 512
 """Enough for a record's head, but for one with a very long id."""
 
@@ -110,7 +110,7 @@ class FileScan:
         return None if record is None or not record.checksum or not self._is_sound(record) else record.offset
 
     def _fast(self, position: int) -> int:
-        """Take records whose id is known, as long as each is sound and follows; returns where something else is."""
+        """Take records whose id is known, as long as they are sound; return where something else begins."""
         unpack, head_bytes, adler32 = KNOWN_RECORD.unpack_from, KNOWN_RECORD.size, zlib_ng.adler32
         ids, path = self._ids, self._path
         records, size = 0, _FIRST_WINDOW_BYTES
@@ -142,7 +142,7 @@ class FileScan:
             size = min(2 * size, WINDOW_BYTES)
 
     def _step(self, position: int) -> int | None:
-        """Take the one thing at ``position``, whatever it is; returns where the next is, ``None`` at the end."""
+        """Process what is at ``position``, whatever it is; return where the next is, ``None`` at the end."""
         if self._size - position < END_MARK_BYTES or not any(self._handle.pread(END_MARK_BYTES, position)):
             return self._behind_the_end(position)
         record = self._parse(position)
@@ -245,12 +245,12 @@ class FileScan:
             self._tell(UNKNOWN_ID, record.offset, f"a record of queue {record.number}, which no record before names")
 
     def _introduce(self, record: WalRecord, uid: bytes) -> QueueColumns | None:
-        """The queue of the first record that names it in this file; ``None`` where the record contradicts others."""
+        """The queue of the first record that names it in this file; ``None`` if the record contradicts others."""
         number = record.number
-        known = self._ids.get(number)
+        existing = self._ids.get(number)
         expected = max(self._ids, default=-1) + 1
-        if known is not None and known.uid == uid:
-            return known
+        if existing is not None and existing.uid == uid:
+            return existing
         if number != expected and not (self._damaged and number > expected):
             self._tell(UNKNOWN_ID, record.offset, f"queue {uid!r} has number {number}, where {expected} is next")
             self._damaged = True
@@ -261,19 +261,19 @@ class FileScan:
         return queue
 
     def _known(self, uid: bytes, offset: int) -> bytes:
-        """The id that is meant: where no directory has this one, and a single one has nearly this."""
-        known = self._shared.known_uids
-        if uid in known or not known:
+        """The actual id: if no directory has this one, the only directory with nearly this name, if any."""
+        uids = self._shared.known_uids
+        if uid in uids or not uids:
             return uid
-        meant = nearest(uid, known - {queue.uid for queue in self._ids.values()}, MAX_CHANGED_OF_ID)
-        if meant is None:
+        actual_uid = nearest(uid, uids - {queue.uid for queue in self._ids.values()}, MAX_CHANGED_OF_ID)
+        if actual_uid is None:
             return uid
         self._damaged = True
-        self._tell(UNKNOWN_ID, offset, f"queue {uid!r}, which has no directory: taken for {meant!r}")
-        return meant
+        self._tell(UNKNOWN_ID, offset, f"queue {uid!r}, which has no directory: taken for {actual_uid!r}")
+        return actual_uid
 
     def _name_anyway(self, position: int) -> None:
-        """A damaged record that names the next queue: all that follows of it in this file depends on the name."""
+        """A damaged record that names the next queue: all later records of it in this file depend on the name."""
         number = max(self._ids, default=-1) + 1
         uid = self._uid_at(position)
         if uid is not None:
@@ -281,15 +281,15 @@ class FileScan:
             return
         head = parse_head(self._handle.pread(_HEAD_PEEK_BYTES, position), position)
         if head is not None and head.uid is not None and head.number == number:
-            known = any(queue.uid == head.uid for queue in self._ids.values())
-            if _UID.fullmatch(head.uid) is not None and not known:
+            has_queue = any(queue.uid == head.uid for queue in self._ids.values())
+            if _UID.fullmatch(head.uid) is not None and not has_queue:
                 self._ids[number] = self._shared.queue(self._known(head.uid, position))
 
     def _uid_at(self, position: int) -> bytes | None:
         """The id of a directory that stands where a record that begins here would name its queue."""
-        named = {queue.uid for queue in self._ids.values()}
+        named_uids = {queue.uid for queue in self._ids.values()}
         text = self._handle.pread(_HEAD_PEEK_BYTES, position + UID_AT)
-        return next((uid for uid in self._shared.known_uids - named if text.startswith(uid)), None)
+        return next((uid for uid in self._shared.known_uids - named_uids if text.startswith(uid)), None)
 
     def _pass_over(self, record: WalRecord) -> None:
         """Pass over a damaged record that a sound one follows."""
@@ -302,7 +302,7 @@ class FileScan:
             )
 
     def _repaired(self, position: int, following: int) -> WalRecord | None:
-        """The record between, where nothing but its id or its length is damaged; the checksum proves it."""
+        """The record between, if nothing but its id or its length is damaged; the checksum proves it."""
         size = following - position
         if size > self._budget:
             return None
@@ -325,9 +325,11 @@ class FileScan:
     def _number_in(self, head: bytes, index: int, term: int) -> int:
         """The number that a record says, unless a single other queue waits for this entry."""
         number = int.from_bytes(head[:3], "big") & ID_MASK
-        said = self._ids.get(number)
-        waiting = [one for one, queue in self._ids.items() if queue.next_index == index and queue.term == term]
-        if (said is None or said.next_index != index) and len(waiting) == 1:
+        named_queue = self._ids.get(number)
+        waiting = [
+            candidate for candidate, queue in self._ids.items() if queue.next_index == index and queue.term == term
+        ]
+        if (named_queue is None or named_queue.next_index != index) and len(waiting) == 1:
             return waiting[0]
         return number
 

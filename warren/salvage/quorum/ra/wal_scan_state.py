@@ -48,10 +48,10 @@ class ScanState:
 
     def queue(self, uid: bytes) -> QueueColumns:
         """The columns of a queue."""
-        found = self.columns.get(uid)
-        if found is None:
-            found = self.columns[uid] = QueueColumns(uid, self)
-        return found
+        columns = self.columns.get(uid)
+        if columns is None:
+            columns = self.columns[uid] = QueueColumns(uid, self)
+        return columns
 
     def stray(self, uid: bytes | None, place: EntryPosition) -> None:
         """Keep a sound record that cannot belong to the queue that it names."""
@@ -60,10 +60,10 @@ class ScanState:
 
     def report(self, problem: Problem) -> None:
         self._told[problem.path] += 1
-        told = self._told[problem.path]
-        if told <= MAX_PROBLEMS:
+        count = self._told[problem.path]
+        if count <= MAX_PROBLEMS:
             self._problems.append(problem)
-        elif told == MAX_PROBLEMS + 1:
+        elif count == MAX_PROBLEMS + 1:
             detail = f"more than {MAX_PROBLEMS} problems; the others are not told"
             self._problems.append(Problem(problem.kind, "damage", problem.path, problem.offset, detail))
 
@@ -77,7 +77,7 @@ class ScanState:
         return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost if (order, at) > place))
 
     def are_same(self, before: EntryPosition, after: EntryPosition) -> bool:
-        """Whether two records of one index and term have the same entry: its length and checksum say it."""
+        """Whether two records of one index and term have the same entry, by its length and checksum."""
         handle = self._files.open_read(before.path)
         try:
             header = handle.pread(ENTRY_HEADER.size, before.offset - ENTRY_HEADER.size)
